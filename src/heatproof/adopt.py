@@ -247,6 +247,8 @@ class Results:
         if recorded is None:
             return f"{product.manifest} is damaged." if os.path.lexists(product.manifest) else None
         for file, facts in self._files(product):
+            if os.path.islink(file):
+                refuse_links(file)
             stat, size = _stat(file), facts["bytes"]
             if stat and (stat.st_size != size or (size <= SMALL and file_digest(file) != facts["sha256"])):
                 return f"{file} is damaged (its bytes are not those that were written)."
@@ -346,7 +348,7 @@ def mark_stale(job: Job, product: Product, rank: int) -> None:
 def _set_times(files: Iterable[str], when: int) -> None:
     for file in files:
         if _stat(file):
-            os.utime(file, ns=(when, when))
+            os.utime(file, ns=(when, when), follow_symlinks=False)
 
 
 def times(files: Iterable[str]) -> list[int]:

@@ -29,7 +29,7 @@ from heatproof.stage import STAGES
 from heatproof.storage.files import write_json, write_text
 from heatproof.storage.lock import hold_folder, let_go
 from heatproof.storage.publishing import escaped
-from heatproof.storage.reading import refuse_links
+from heatproof.storage.reading import refuse_links, refuse_links_in
 from heatproof.storage.sources import Look, record_of, write_record
 
 # A network's activations are asked of the system and given back at every layer, unless glibc keeps them: half of the
@@ -48,6 +48,8 @@ CONDA_ARCHIVE = ".snakemake/conda-archive"
 LITTLE = 16
 
 
+# Folders in which Snakemake, and the shell of a job, write without a look at links.
+BY_SNAKEMAKE = ("logs", "benchmarks")
 # What jobs are told, by key; written when they start and removed when the run ends.
 SPECS = ".jobs"
 
@@ -142,6 +144,8 @@ def begin(graph: Graph, folder: str, dry_run: bool) -> None:
             return
         raise
     atexit.register(let_go, held)
+    for name in BY_SNAKEMAKE:
+        refuse_links_in(Path(folder) / name)
     bring_target(folder, graph.plan.config["target"])
     if not dry_run:
         check_writable(folder)

@@ -64,7 +64,7 @@ def said(work: Callable[[], object]) -> str:
         try:
             result = work()
         except HeatproofError as error:
-            return f"sentence: {error}"
+            return f"sentence: {error}\n{out.getvalue()}"
     return f"{out.getvalue()}{result or ''}"
 
 

@@ -171,14 +171,14 @@ class Results:
         HeatproofError
             If there is no manifest of it.
         """
-        from heatproof.storage.manifest import read_sealed, shard_manifests
+        from heatproof.storage.manifest import read_sealed, require_manifest, shard_manifests
         from heatproof.storage.store import describe
 
         inside = name.removeprefix("results/")
         base = self.folder / inside.removesuffix(".zarr")
         store = base.with_name(f"{base.name}.zarr")
         if store.is_dir():
-            made = list(filter(None, map(read_sealed, shard_manifests(store))))
+            made = list(map(require_manifest, shard_manifests(store)))
             return {**describe(store), "manifests": made, "made_from": _made_from(made)}
         wanted = os.path.normpath(self.folder / inside)
         for path in sorted(self.folder.rglob("*.json")):

@@ -14,7 +14,7 @@ from heatproof.errors import HeatproofError
 from heatproof.plan.resolve import read_dataset
 from heatproof.registry import look_up
 from heatproof.specs import DatasetSpec
-from heatproof.storage.manifest import read_sealed, shard_manifests
+from heatproof.storage.manifest import require_manifest, shard_manifests
 from heatproof.storage.publishing import ELSEWHERE
 from heatproof.storage.reading import own_folder
 from heatproof.storage.store import describe
@@ -91,7 +91,7 @@ def open_stored(path: str | Path) -> Stored:
     if not _says_what_made_it(made_by):
         raise HeatproofError(f"{path} does not say what made it, so it is not a store of heatproof.")
     largest = max((shape[1:] for shape in arrays.values()), key=len, default=())
-    manifests = [made for file in shard_manifests(path) if (made := read_sealed(file))]
+    manifests = list(map(require_manifest, shard_manifests(path)))
     return Stored(
         path=path,
         made_by=made_by,

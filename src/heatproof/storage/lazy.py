@@ -10,7 +10,7 @@ import xarray
 from xarray.backends import BackendArray
 from xarray.core import indexing
 
-from heatproof.storage.manifest import read_sealed, shard_manifests
+from heatproof.storage.manifest import require_manifest, shard_manifests
 from heatproof.storage.store import ArrayFacts, Store, open_store, read
 
 
@@ -61,10 +61,10 @@ def open_lazily(store: str | Path) -> xarray.Dataset:
     opened = open_store(store)
     ranges, gap = [], None
     for manifest in shard_manifests(store):
-        made = read_sealed(manifest) or {}
+        made = require_manifest(manifest)
         if made.get("gap"):
             gap = made["gap"]
-        elif "images" in made:
+        else:
             ranges.append(range(*made["images"]))
     computed = sorted({row for rows in ranges for row in rows if row < len(opened.image_ids)})
     variables = {

@@ -273,9 +273,13 @@ def verified_bytes(path: str | Path, *, listed: bool = True, most: int | None = 
     refuse_links(path)
     if not os.path.lexists(path):
         raise HeatproofError(f"{path} is missing: run your snakemake command with this path as its target.")
+    recorded = _recorded(Path(path), None, listed)
+    if recorded is not None:
+        # No more is read than the file has to have.
+        most = recorded["bytes"]
     with one_sentence(path, HEAL.format(path=path).removesuffix(".")):
         content = read_bytes(path, most)
-    _require_recorded(Path(path), hashlib.sha256(content).hexdigest(), None, listed)
+    _require_same(path, hashlib.sha256(content).hexdigest(), recorded)
     return content
 
 
@@ -284,18 +288,17 @@ def _checked_digest(path: str | Path, manifest: str | Path | None = None) -> str
     if not path.exists():
         raise HeatproofError(f"{path} is missing: run your snakemake command with this path as its target.")
     actual = file_digest(path)
-    _require_recorded(path, actual, manifest, listed=False)
+    _require_same(path, actual, _recorded(path, manifest, must=False))
     return actual
 
 
-def _require_recorded(path: Path, actual: str, manifest: str | Path | None, listed: bool) -> None:
-    recorded = _recorded_digest(path, manifest, listed)
-    if recorded is not None and recorded != actual:
+def _require_same(path: str | Path, actual: str, recorded: Mapping[str, Any] | None) -> None:
+    if recorded is not None and recorded["sha256"] != actual:
         raise HeatproofError(f"{path} is damaged (its SHA-256 differs from the manifest): {HEAL.format(path=path)}")
 
 
-def _recorded_digest(path: Path, manifest: str | Path | None, must: bool) -> str | None:
-    """Return the digest that the manifest of a file says; None for a manifest, which has one of itself."""
+def _recorded(path: Path, manifest: str | Path | None, must: bool) -> Mapping[str, Any] | None:
+    """Return what the manifest of a file says of it; None for a manifest, which has a digest of itself."""
     own = Path(manifest) if manifest else path.with_suffix(".json")
     # Most have a manifest of their own name; a stage that makes several tables has one for all, beside them.
     alone = manifest is not None or own.exists()
@@ -304,7 +307,7 @@ def _recorded_digest(path: Path, manifest: str | Path | None, must: bool) -> str
         return None
     every = (facts for content in manifests for facts in (content or {}).get("files", ()))
     here = os.path.normpath(path)
-    recorded = next((one["sha256"] for one in every if os.path.normpath(own.parent / one["file"]) == here), None)
+    recorded = next((one for one in every if os.path.normpath(own.parent / one["file"]) == here), None)
     if recorded is None and (alone or must):
         raise HeatproofError(
             f"No manifest lists {path}, so that nobody knows whether it is what a run left: remove it, and run your "

@@ -1,0 +1,103 @@
+"""Nothing below a results folder is written, read or dated through a link, whoever would do it."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from heatproof import workflow
+from heatproof.adopt import Results, _set_times
+from heatproof.config import default_config
+from heatproof.errors import HeatproofError
+from heatproof.plan.graph import Graph
+from heatproof.plan.validate import make_plan
+from heatproof.storage.files import write_text
+from heatproof.storage.manifest import touch, verified, verified_bytes, write_manifest
+from heatproof.storage.reading import file_digest, own_folder, read_below, refuse_links, refuse_links_in
+
+
+@pytest.fixture
+def outside(tmp_path, monkeypatch):
+    """A file outside the working folder, which has an empty results folder."""
+    (tmp_path / "work/results").mkdir(parents=True)
+    (tmp_path / "private.txt").write_text("private")
+    os.utime(tmp_path / "private.txt", (1, 1))
+    monkeypatch.chdir(tmp_path / "work")
+    return tmp_path / "private.txt"
+
+
+def linked(outside: Path, path: str) -> Path:
+    """Put a link to the file outside in a place, or to its folder for a place that ends in a slash."""
+    place = Path(path)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to(outside.parent if path.endswith("/") else outside)
+    return place
+
+
+WRITTEN = ["results/logs/", "results/logs/drops/", "results/logs/drops/a.log", "results/benchmarks/drops/a/b.tsv"]
+
+
+@pytest.mark.parametrize("path", WRITTEN)
+def test_no_run_begins_where_snakemake_would_write_through_a_link(outside, path):
+    linked(outside, path)
+    with pytest.raises(HeatproofError, match="is a symbolic link"):
+        workflow.begin(Graph(make_plan(default_config())), "results", dry_run=False)
+    assert (outside.read_text(), outside.stat().st_mtime) == ("private", 1)
+
+
+def test_a_pipe_among_logs_is_refused(outside):
+    Path("results/logs").mkdir()
+    os.mkfifo("results/logs/a.log")
+    with pytest.raises(HeatproofError, match="a named pipe"):
+        refuse_links_in("results/logs")
+
+
+@pytest.mark.parametrize("read", [read_below, verified, verified_bytes])
+@pytest.mark.parametrize("path", ["results/a.csv", "results/deep/"])
+def test_nothing_is_read_through_a_link(outside, read, path):
+    place = linked(outside, path)
+    with pytest.raises(HeatproofError, match="is a symbolic link"):
+        read(place if place.suffix else place / outside.name)
+
+
+def test_times_and_bytes_behind_a_link_stay(outside):
+    place = linked(outside, "results/a.csv")
+    _set_times([str(place)], 10**18)
+    with pytest.raises(HeatproofError, match="is a symbolic link"):
+        write_text(place, "mine")
+    assert (outside.read_text(), outside.stat().st_mtime) == ("private", 1)
+
+
+def test_a_listed_file_that_became_a_link_is_named(outside):
+    from heatproof.provenance import Key
+    from heatproof.stage import Product
+
+    Path("results/a.csv").write_text("private")
+    write_manifest("results/a.json", ["results/a.csv"], spec_key=Key("a", "b"), key="c")
+    Path("results/a.csv").unlink()
+    linked(outside, "results/a.csv")
+    product = Product("results/a.json", Key("a", "b"), ("results/a.csv", "results/a.json"), "results/a.csv")
+    with pytest.raises(HeatproofError, match=r"results/a\.csv is a symbolic link"):
+        Results(Graph(make_plan(default_config()))).damage(product)
+    with pytest.raises(HeatproofError, match=r"results/a\.csv is a symbolic link"):
+        touch("results/a.json")
+    assert outside.stat().st_mtime == 1
+
+
+def test_the_results_folder_itself_may_be_a_link_and_nothing_below_it(outside, tmp_path):
+    (tmp_path / "disk").mkdir()
+    Path("results").rmdir()
+    Path("results").symlink_to(tmp_path / "disk")
+    write_text("results/a.csv", "mine")
+    assert read_below("results/a.csv") == read_below(own_folder("results") / "a.csv") == b"mine"
+    linked(outside, "results/b.csv")
+    for place in ("results/b.csv", own_folder("results") / "b.csv"):
+        with pytest.raises(HeatproofError, match="is a symbolic link"):
+            refuse_links(place)
+
+
+def test_a_pipe_is_never_waited_for(outside):
+    os.mkfifo("results/a.csv")
+    for read in (read_below, file_digest, verified):
+        with pytest.raises(HeatproofError, match="a named pipe"):
+            read("results/a.csv")
