@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 # Of 10 million files with long names; no record is larger.
-MOST_BYTES = 2**31
+MOST_BYTES = 2**30
 # A file can change again within one step of a file system's clock, which is 2 s at most, and keep its times.
 STEP = 2 * 10**9
 # How much later than the system's the clock of a local file system can be, in ns.
