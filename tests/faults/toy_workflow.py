@@ -20,6 +20,7 @@ from toy_project import BASE
 from heatproof.adopt import adopt
 from heatproof.changes import look_at_data
 from heatproof.config import merge
+from heatproof.errors import fault_of
 from heatproof.folder import Folder
 from heatproof.plan.graph import Graph, Job
 from heatproof.plan.validate import make_plan
@@ -161,7 +162,11 @@ class Run:
         from heatproof.job import main
 
         # As `heatproof.workflow.see_data` does, without a process more.
-        unlisted = [seen for seen in look_at_data(Listed(self.jobs)).values() if not seen.is_listed]
+        try:
+            unlisted = [seen for seen in look_at_data(Listed(self.jobs)).values() if not seen.is_listed]
+        except MemoryError as error:
+            print(f"heatproof: {fault_of(error)}", file=sys.stderr)
+            return 1
         for seen in unlisted:
             main([self.specs[seen.job.outputs[0]]])
         for sentence in [*(one for seen in unlisted for one in seen.sentences), *adopt(Listed(self.jobs))]:

@@ -185,7 +185,7 @@ def test_small_files_take_no_more_than_they_are_worth(tmp_path):
     assert_bounded(tmp_path, made)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_no_file_takes_more_than_it_is_worth(tmp_path):
     assert_bounded(tmp_path, {name: make() for name, make in bombs().items()})
 

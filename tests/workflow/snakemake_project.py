@@ -92,7 +92,9 @@ class Project:
         """Return every table, by its path below the results folder."""
         results = self.folder / "results"
         found = sorted(path for path in results.rglob("*") if path.suffix in (".csv", ".parquet"))
-        return {path.relative_to(results).as_posix(): path.read_bytes() for path in found}
+        names = {path.relative_to(results).as_posix(): path for path in found}
+        # Those of other targets lie in a hidden folder.
+        return {name: path.read_bytes() for name, path in names.items() if not name.startswith(".")}
 
     def manifests(self) -> dict[str, dict]:
         """Return what every manifest says, but for what a clock measured and the digest of the whole."""

@@ -216,11 +216,7 @@ CASES: dict[str, tuple[str, Callable[[Project], None], dict[str, int]]] = {
 SHORT = (
     "all files touched",
     "an evaluation picture replaced",
-    "a training picture replaced",
     "an evaluation picture added",
-    "results copied without their data",
-    "the table of labels written again with a new column",
-    "a checkpoint replaced, with results dated ahead",
 )
 
 

@@ -232,9 +232,9 @@ def test_every_command_and_function_that_takes_a_path_has_a_row():
 
 @pytest.mark.slow
 def test_some_cells_are_those_of_the_page(received):
-    """Each door with one check, each check with several doors."""
+    """Every third door with one check, each check with some doors."""
     page = rows_of_the_page()
-    for number, name in enumerate(DOORS):
+    for number, name in list(enumerate(DOORS))[::3]:
         place = number % len(CHECKS)
         assert cell(received, name, list(CHECKS)[place]) == page[name][place], name
 

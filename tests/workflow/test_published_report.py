@@ -49,7 +49,7 @@ def test_the_report_and_the_results_name_neither_folders_nor_the_machine(project
 # An invented user's name, a password, and tokens.
 SECRETS = ("mallory", "hunter2", "TOKEN-of-query", "TOKEN-of-environment", "TOKEN-of-fragment")
 # Of these commands the record of the last run, logs and specs stay with the user, as docs/security.md says.
-PRIVATE = (".last_run.json", "logs", ".jobs", ".lock")
+PRIVATE = (".last_run.json", ".sources", "logs", ".jobs", ".lock")
 
 
 def unpacked(name: str, data: bytes) -> Iterator[tuple[str, bytes]]:

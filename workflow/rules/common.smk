@@ -11,7 +11,7 @@ from snakemake.sourcecache import LocalSourceFile
 # `workflow` is Snakemake's own object.
 from heatproof import last_run
 from heatproof import workflow as ours
-from heatproof.errors import HeatproofError
+from heatproof.errors import HeatproofError, fault_of
 from heatproof.plan import paths
 from heatproof.plan.graph import benchmark_of
 from heatproof.stage import STAGES
@@ -32,8 +32,12 @@ try:
         speak(logger, graph)
         # `workflow.dryrun` is false until Snakemake has an executor, which it has not while this is read.
         ours.begin(graph, results.root, workflow.output_settings.dryrun)
-except HeatproofError as error:
-    sys.exit(escaped(f"heatproof: {error}"))
+except Exception as error:
+    # What the machine lacks is said in one sentence too.
+    said = str(error) if isinstance(error, HeatproofError) else fault_of(error)
+    if said is None:
+        raise
+    sys.exit(escaped(f"heatproof: {said}"))
 
 # What jobs need beside their specs, and what reruns none of them.
 os.environ.update(ours.job_environment(plan, workflow.basedir, deployment))
