@@ -118,7 +118,7 @@ def _paths(given: Any, what: str, called: str) -> list[str]:
 
 def _require_files(record: Record, names: Sequence[str], called: str) -> None:
     """Refuse what a dataset names and nobody can read, in which no change would ever be seen."""
-    for row in np.flatnonzero(~record.digests.any(1) | (record.stats[:, 0] < 0)):
+    for row in np.flatnonzero(~record.digests.any(1) | (record.stats[:, 0] < 0)).tolist():
         is_there = os.path.isfile if row >= record.lists else os.path.exists
         if not is_there(names[row]):
             what = "a folder, and its files are to be named" if os.path.isdir(names[row]) else "not there"

@@ -230,7 +230,7 @@ def data_root(options: Mapping[str, Any]) -> str:
     return str(Path(root).expanduser()) if isinstance(root, str) and root else "."
 
 
-def is_there(root: str) -> bool:
+def is_there(root: str | Path) -> bool:
     """Tell whether anything is at the root of a dataset; a disk that is not mounted leaves an empty folder."""
     try:
         with os.scandir(root) as entries:
