@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from heatproof.adopt import Results
 from heatproof.plan.graph import Graph, Job
 from heatproof.provenance import Key
 from heatproof.storage.manifest import read_sealed
-from heatproof.storage.sources import Look, data_root, is_same_data, look, read_record, record_of
+from heatproof.storage.sources import Look, data_root, is_same_data, is_there, look, read_record, record_of
 
 # So many files are named, and the others counted.
 NAMED = 3
@@ -80,12 +79,12 @@ def look_at_data(graph: Graph, contents: bool = False) -> dict[str, Seen]:
         if recorded is None or Key.of(recorded) != product.key:
             continue
         record, root = read_record(record_of(product.manifest)), data_root(graph.plan.dataset_spec(name).options)
-        if record is not None:
-            looked = look(record, root, contents)
-            same = "data" in recorded and is_same_data(recorded, {name: looked.record}.get)
-            found[name] = Seen(job, looked, same or looked.is_missing)
-        else:
-            found[name] = Seen(job, None, not os.path.isdir(root))
+        looked = None if record is None else look(record, root, contents)
+        same = looked is not None and "data" in recorded and is_same_data(recorded, {name: looked.record}.get)
+        if looked is not None and not same and looked.is_missing:
+            # It is a record of other files than the list of images.
+            looked = None
+        found[name] = Seen(job, looked, same or (looked is None and not is_there(root)))
     return found
 
 

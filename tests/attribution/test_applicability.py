@@ -1,5 +1,7 @@
 """The gate of applicability: asked once of a model and explainer, recorded, and a gap where it says so."""
 
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 from jobs import without_times
@@ -10,6 +12,7 @@ from heatproof.errors import HeatproofError
 from heatproof.shards import Shard
 from heatproof.storage.manifest import read_sealed, write_sealed
 from heatproof.storage.reading import read_json
+from heatproof.storage.sources import read_record, write_record
 
 IG = {"ig": {"explainer": "integrated_gradients", "steps": 12}}
 
@@ -92,6 +95,23 @@ def test_a_later_job_reads_what_the_first_found(project):
     write_sealed(path, {**read_sealed(path), "gap": "somebody said so"})
     made.make(made.maps_told(["saliency"], 1))
     assert gap(made, "saliency", 1) == "somebody said so"
+
+
+@pytest.mark.parametrize(("explainer", "reads"), [("expected_gradients", True), ("mine", True), ("saliency", False)])
+def test_it_is_asked_again_where_training_images_changed_that_decide(project, explainer, reads):
+    own = {"explainer": "toy_plugin:gradient"} if explainer == "mine" else {}
+    options = {**own, **({"baselines": 2} if explainer == "expected_gradients" else {})}
+    made = project(explainers=[{explainer: options}]).attribute(reference=False)
+    path = f"{made.base(explainer)}.gate.json"
+    write_sealed(path, {**read_sealed(path), "gap": "somebody said so"})
+    files = made.folder / "results/datasets/toy.files"
+    record = read_record(files)
+    write_record(files, replace(record, listed={**record.listed, "train": ("other", record.listed["train"][1])}))
+    before = read_json(f"{made.base(explainer)}.0.json")["data"]
+    made.attribute(reference=False)
+    assert (read_json(f"{made.base(explainer)}.0.json")["data"] != before) == reads
+    assert read_sealed(path)["gap"] == (None if reads else "somebody said so")
+    assert gap(made, explainer) is None
 
 
 def said_by_manifests(made):

@@ -76,7 +76,7 @@ def test_a_record_has_all_files_and_their_digests(folder):
     for name, stats, digest in zip(names, record.stats, record.digests, strict=True):
         path = folder / "photos" / name
         status = path.stat()
-        assert stats.tolist() == [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+        assert stats.tolist() == [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
         if path.is_file():
             assert digest.tobytes() == hashlib.sha256(path.read_bytes()).digest()
     assert str(folder) not in record_of(MANIFEST).read_bytes().decode("latin-1"), "nothing of whose machine it is"
@@ -334,6 +334,46 @@ class Twice(Own):
     list_files = shared_files = ("archive.bin",)
 
 
+class ByALetter(Own):
+    list_files = "list.txt"
+
+
+class NoProperty(Own):
+    def shared_files(self):
+        return ["archive.bin"]
+
+
+class NoMethod(Own):
+    image_files = ("one.bin", "one.bin")
+
+
+class OfBytes(Own):
+    shared_files = (b"archive.bin",)
+
+
+class Nothing(Own):
+    def image_files(self, split):
+        return None
+
+
+class Misspelt(Own):
+    def image_files(self, split):
+        return ["one.bin", "two.bin"]
+
+
+class MisspeltList(Own):
+    list_files = ("lists.txt",)
+
+
+class OfAFolder(Own):
+    shared_files = ("photos",)
+
+
+class InTurn(Own):
+    def image_files(self, split):
+        return (f"{split}.bin" for _ in range(2))
+
+
 def own(kind, monkeypatch):
     for name in ("archive.bin", "list.txt", "train.bin", "validation.bin", "evaluation.bin", "one.bin"):
         with open(name, "w") as file:
@@ -350,6 +390,7 @@ def own(kind, monkeypatch):
         (Generated, True, []),
         (OfAnArchive, True, ["archive.bin"]),
         (OfFiles, True, ["list.txt", "train.bin", "validation.bin", "evaluation.bin"]),
+        (InTurn, True, ["train.bin", "validation.bin", "evaluation.bin"]),
     ],
 )
 def test_what_a_loader_names(folder, monkeypatch, kind, named, files):
@@ -380,6 +421,14 @@ def test_which_images_a_file_is_of(folder, monkeypatch, kind, file, splits):
     [
         (TooFew, "names 1 files in `image_files` for the 2 images of train: return one for each image, or none"),
         (Twice, "names a file in `list_files` and in `shared_files`: leave it in `shared_files`"),
+        (ByALetter, "'photos' has `list_files` of the type str: give a list of paths"),
+        (NoProperty, "has `shared_files` of the type method: give a list of paths"),
+        (OfBytes, "has `shared_files` of the type tuple: give a list of paths"),
+        (NoMethod, "`image_files` of the dataset 'photos' has to be a method that takes a split"),
+        (Nothing, "has `image_files` of the type NoneType: give a list of paths"),
+        (Misspelt, "'photos' names the file two.bin, which is not there"),
+        (MisspeltList, "names the file lists.txt, which is not there"),
+        (OfAFolder, "names the file photos, which is a folder, and its files are to be named"),
     ],
 )
 def test_what_cannot_be_named_is_said(folder, monkeypatch, kind, sentence):
@@ -436,3 +485,82 @@ def test_what_is_no_dataset_any_more_is_said_at_the_start(folder, graph):
     (folder / ANTS / "ant_000.png").write_bytes(b"no picture")
     with pytest.raises(HeatproofError, match=r"1 of the .* pictures of 'photos' cannot be read: .*ant_000\.png"):
         see_data(made, "results", dry_run=False)
+
+
+# ---- what only looks the same ----------------------------------------------------------------------------------------
+
+
+def test_another_file_of_the_same_size_and_times_is_read(folder):
+    """As where a link leads to a file that was written in the same step of the clock."""
+    one, other = folder / "one.png", folder / "other.png"
+    path = folder / ANTS / "ant_000.png"
+    one.write_bytes(path.read_bytes())
+    other.write_bytes(path.read_bytes())
+    flip(other)
+    path.unlink()
+    path.symlink_to(one)
+    time.sleep(2 * TICK / 1e9)
+    record = prepared()
+    path.unlink()
+    path.symlink_to(other)
+    stats = np.array(record.stats)
+    row = record.paths.index(b"test/ant/ant_000.png")
+    stats[row, :3] = sources._stats([record.paths[row]], "photos")[0, :3]
+    assert "photos/test/ant/ant_000.png" in look_again(sources.replace(record, stats=stats)).changed
+
+
+def test_a_folder_in_the_place_of_a_file_of_its_name_is_seen(folder, save):
+    (folder / ANTS / "more").write_text("a note")
+    time.sleep(2 * TICK / 1e9)
+    prepared()
+    (folder / ANTS / "more").unlink()
+    save(folder / ANTS / "more/new.png")
+    assert look_again().changed == [ANTS]
+
+
+@pytest.mark.parametrize("left", [None, ".mounted"])
+def test_an_empty_folder_is_no_data(folder, graph, left):
+    """As of a disk that is not mounted: nothing is made again, and the plan goes by the list of images of before."""
+    made = graph()
+    os.makedirs("results/datasets")
+    made.job("prepare", {"dataset": "photos"}).told.run(SimpleNamespace())
+    (folder / "photos").rename(folder / "elsewhere")
+    (folder / "photos").mkdir()
+    if left:
+        (folder / "photos" / left).touch()
+    assert what_changed(graph()) == [
+        "The files of the dataset 'photos' are not there, so that nothing is made again for a change in them."
+    ]
+    assert see_data(graph(), "results", dry_run=False) == {}
+
+
+def test_a_record_of_another_dataset_is_not_gone_by(folder, graph):
+    """All its files are missing, and those of the dataset are there."""
+    made = graph()
+    os.makedirs("results/datasets")
+    made.job("prepare", {"dataset": "photos"}).told.run(SimpleNamespace())
+    record = read_record(record_of(MANIFEST))
+    other = sources.replace(record, paths=[b"/none/" + path for path in record.paths], digests=record.digests ^ 1)
+    write_record(record_of(MANIFEST), other)
+    assert what_changed(made)[0].startswith("The record of the files of 'photos' is missing or damaged")
+    see_data(made, "results", dry_run=False)
+    after = read_record(record_of(MANIFEST))
+    assert (after.paths, after.listed) == (record.paths, record.listed)
+    flip(folder / ANTS / "ant_000.png")
+    assert what_changed(made)[0].startswith("The data of 'photos' changed")
+
+
+class OfOneFile(Own):
+    shared_files = ("archive.bin",)
+
+
+@pytest.mark.parametrize("root", ["archive.bin", "version 2"])
+def test_a_root_that_is_no_folder(folder, monkeypatch, root):
+    """A loader of the user's own may mean a file by its option `root`, or no path at all."""
+    time.sleep(2 * TICK / 1e9)
+    (folder / "archive.bin").write_text("one")
+    monkeypatch.setattr("heatproof.data.prepare.open_dataset", lambda spec: OfOneFile())
+    record = prepared(spec_of("mine:own", "mine", root=root))
+    assert (look(wait(record), root).changed, look(wait(record), root).is_missing) == ([], False)
+    (folder / "archive.bin").write_text("two")
+    assert [os.path.basename(os.path.normpath(path)) for path in look(wait(record), root).changed] == ["archive.bin"]

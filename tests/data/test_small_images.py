@@ -119,6 +119,15 @@ def test_fashion_mnist(tmp_path, sound, pack):
     assert made.class_names == CLASSES
 
 
+def test_files_of_fashion_mnist_that_would_be_read_instead_are_seen(tmp_path):
+    """A file without .gz stands before one with it, and so do those of a folder above."""
+    folder = tmp_path / "raw"
+    folder.mkdir()
+    write_fashion(folder, pack=True)
+    made = fashion_mnist(seed=0, root=str(tmp_path))
+    assert {tmp_path, folder} <= set(made.list_files)
+
+
 def test_fashion_mnist_that_is_not_whole(tmp_path):
     with pytest.raises(
         HeatproofError, match=r"no t10k-labels-idx1-ubyte\.gz of fashion_mnist in the folder .*Debian's"

@@ -1,5 +1,6 @@
 """Networks before and after finetuning, compared from what is cached."""
 
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -8,11 +9,14 @@ import pytest
 import torch
 from toy_project import Project
 
+from heatproof.adopt import Results
 from heatproof.data.prepare import open_dataset
 from heatproof.errors import NotApplicable
 from heatproof.models.network import load_network, normalise
 from heatproof.perturbation.channels import channel_activations
+from heatproof.plan.graph import Graph
 from heatproof.report.similarity import COLUMNS, shared_images
+from heatproof.storage.manifest import read_sealed, write_sealed
 from heatproof.storage.reading import read_json
 from heatproof.storage.store import read
 
@@ -138,3 +142,21 @@ def test_shared_images_of_known_channels():
 def test_one_model_has_no_yardstick_and_no_error(tmp_path):
     alone = Alike(tmp_path, **{**CONFIG, "models": [{"net": SMALL}]}).run()
     assert set(alone.table()["pair"]) == {"finetuning"}
+
+
+@pytest.mark.parametrize("change", ["nothing", "weights", "training images"])
+def test_it_is_of_the_shards_that_it_read(made, tmp_path, monkeypatch, change):
+    """A run can end after these are made again, and times say nothing then."""
+    shutil.copytree(made.folder, tmp_path / "project")
+    monkeypatch.chdir(tmp_path / "project")
+    job = made.job("similarity")
+    (manifest,) = (one.manifest for one in job.products)
+    shard = str(made.base("saliency").relative_to(made.folder)) + ".0.json"
+    if change == "weights":
+        write_sealed(shard, {**read_sealed(shard), "key": "of other weights"})
+    elif change == "training images":
+        # As where maps are of training images and the network is a checkpoint of the user's own.
+        of_training = {"toy/train": [[0, 36, "of before"]]}
+        write_sealed(shard, {**read_sealed(shard), "data": {**read_sealed(shard)["data"], **of_training}})
+        made.job("similarity").told.run(made.runtime())
+    assert Results(Graph(made.plan)).read_the_same(job, manifest) == (change == "nothing")

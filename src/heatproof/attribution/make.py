@@ -244,8 +244,8 @@ def _reads_training_images(entry: StoredExplainer) -> bool:
 
 
 def _gate_key(piece: Shard) -> str:
-    """Return what a record of the check is of: the store's key, and the images that are checked."""
-    return digest([piece.key, piece.images.data(*piece.beside)])
+    """Return what a record of the check is of: the store's key, the images that are checked, and what else decides."""
+    return digest([piece.key, piece.images.data(*piece.beside, *piece.also)])
 
 
 def _require(entry: StoredExplainer, facts: InputFacts, network: torch.nn.Module | None) -> None:

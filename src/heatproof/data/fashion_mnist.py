@@ -59,7 +59,11 @@ def fashion_mnist(*, seed: int, root: str = DEBIAN, validation: float = 0.1) -> 
         _read_framed,
         seed=seed,
         shares={"validation": validation},
-        list_files=lambda: [_find(root, f"{part}-labels-idx1-ubyte") for part in ("train", "t10k")],
+        # A file that comes can stand before the one that is read.
+        list_files=lambda: [
+            *(_find(root, f"{part}-labels-idx1-ubyte") for part in ("train", "t10k")),
+            *filter(Path.is_dir, _folders(root)),
+        ],
     )
 
 
@@ -76,9 +80,13 @@ def _list_part(root: str, part: str) -> FileList:
     return FileList(ids, labels.astype(np.int64), images, paths=[path] * len(images))
 
 
-def _find(root: str, name: str) -> Path:
+def _folders(root: str) -> tuple[Path, ...]:
     top = Path(root).expanduser()
-    for folder in (top, top / "raw", top / "FashionMNIST" / "raw"):
+    return top, top / "raw", top / "FashionMNIST" / "raw"
+
+
+def _find(root: str, name: str) -> Path:
+    for folder in _folders(root):
         for path in (folder / name, folder / f"{name}.gz"):
             if path.is_file():
                 return path

@@ -6,8 +6,10 @@ import hashlib
 import json
 import logging
 import math
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ from heatproof.data.survey import survey
 from heatproof.errors import HeatproofError
 from heatproof.specs import DatasetSpec
 from heatproof.storage.manifest import write_sealed
-from heatproof.storage.reading import require_utf8
+from heatproof.storage.reading import require_utf8, shown
 from heatproof.storage.sources import (
     ImagesRead,
     Record,
@@ -97,9 +99,40 @@ def _none(split: str) -> list[str]:
     return []
 
 
+def _paths(given: Any, what: str, called: str) -> list[str]:
+    """Return the paths that a dataset names.
+
+    Raises
+    ------
+    HeatproofError
+        If they are no paths, such as the letters of one.
+    """
+    several = isinstance(given, Iterable) and not isinstance(given, str | bytes)
+    found = list(given) if several else [None]
+    if not all(isinstance(path, str | Path) for path in found):
+        raise HeatproofError(
+            f"The dataset {called!r} has `{what}` of the type {type(given).__name__}: give a list of paths."
+        )
+    return [str(path) for path in found]
+
+
+def _require_files(record: Record, names: Sequence[str], called: str) -> None:
+    """Refuse what a dataset names and nobody can read, in which no change would ever be seen."""
+    for row in np.flatnonzero(~record.digests.any(1) | (record.stats[:, 0] < 0)).tolist():
+        is_there = os.path.isfile if row >= record.lists else os.path.exists
+        if not is_there(names[row]):
+            what = "a folder, and its files are to be named" if os.path.isdir(names[row]) else "not there"
+            raise HeatproofError(f"The dataset {called!r} names the file {shown(names[row])}, which is {what}.")
+
+
 def _record(dataset: Dataset, spec: DatasetSpec, facts: Mapping[str, Any], began: int, known: Record | None) -> Record:
     """Return size, times and SHA-256 of all files that a dataset names."""
-    lists, shared = (dict.fromkeys(map(str, getattr(dataset, f"{kind}_files", ()))) for kind in ("list", "shared"))
+    lists, shared = (
+        dict.fromkeys(_paths(getattr(dataset, what, ()), what, spec.name)) for what in ("list_files", "shared_files")
+    )
+    image_files = getattr(dataset, "image_files", _none)
+    if not callable(image_files):
+        raise HeatproofError(f"`image_files` of the dataset {spec.name!r} has to be a method that takes a split.")
     place = {path: row for row, path in enumerate([*lists, *shared])}
     if len(place) < len(lists) + len(shared):
         raise HeatproofError(
@@ -107,7 +140,7 @@ def _record(dataset: Dataset, spec: DatasetSpec, facts: Mapping[str, Any], began
         )
     rows, listed = {}, {}
     for name, split in facts["splits"].items():
-        files = [str(path) for path in getattr(dataset, "image_files", _none)(name)]
+        files = _paths(image_files(name), "image_files", spec.name)
         if len(files) not in (0, len(split["ids"])):
             raise HeatproofError(
                 f"The dataset {spec.name!r} names {len(files)} files in `image_files` for the {len(split['ids'])} "
@@ -116,7 +149,7 @@ def _record(dataset: Dataset, spec: DatasetSpec, facts: Mapping[str, Any], began
         rows[name] = np.array([place.setdefault(path, len(place)) for path in files], np.int64)
         said = [facts["class_names"], facts.get("preprocessing"), split]
         listed[name] = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest(), len(split["ids"])
-    return record_files(
+    record = record_files(
         data_root(spec.options),
         list(place),
         began,
@@ -127,6 +160,8 @@ def _record(dataset: Dataset, spec: DatasetSpec, facts: Mapping[str, Any], began
         listed=listed,
         rows=rows,
     )
+    _require_files(record, list(place), spec.name)
+    return record
 
 
 def check_pictures(dataset: Dataset, called: str, most: int | None = None) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -18,7 +17,7 @@ from heatproof.responses.base import Response
 from heatproof.responses.patches import Patches
 from heatproof.specs import DatasetSpec, Runtime
 from heatproof.storage.manifest import read_sealed
-from heatproof.storage.sources import data_root
+from heatproof.storage.sources import data_root, is_there
 
 
 class Plan(Selection):
@@ -41,9 +40,9 @@ class Plan(Selection):
 
     @cache
     def listed_before(self, dataset: str) -> dict[str, Any] | None:
-        """Return the splits of a dataset as the results have them, where its folder is not there, as after a copy."""
+        """Return the splits of a dataset as the results have them, where its files are not there, as after a copy."""
         spec = self.dataset_spec(dataset)
-        if os.path.isdir(data_root(spec.options)):
+        if is_there(data_root(spec.options)):
             return None
         recorded = read_sealed(spec.manifest)
         return recorded["splits"] if recorded and Key.of(recorded) == spec.key else None

@@ -15,7 +15,7 @@ import pandas as pd
 
 from heatproof.figures import FIGURES
 from heatproof.storage.files import write_table, write_text, written_aside
-from heatproof.storage.manifest import HEAL, publish_tables, verified_bytes
+from heatproof.storage.manifest import HEAL, publish_tables, read_sealed, verified_bytes
 from heatproof.storage.reading import one_sentence
 from heatproof.storage.sources import images_of, joined_data
 from heatproof.storage.tables import MOST_BYTES, parse_csv
@@ -131,8 +131,14 @@ def publish(
             write_text(path, content)
         elif content is not None:
             save(content, path)
-    shown = [images_of(one.manifest).data(("evaluation", 0, count)) for one, count in shows]
-    publish_tables(told, made, inputs, data=joined_data({"data": one} for one in shown))
+    shown = [{"data": images_of(one.manifest).data(("evaluation", 0, count))} for one, count in shows]
+    inputs = list(inputs)
+    # A shard that is made again for other images or weights is another input; its manifest's bytes tell of times too.
+    shards = {Path(path).as_posix(): read_sealed(path) or {} for path in inputs if Path(path).suffix == ".json"}
+    shards = {path: one for path, one in shards.items() if "shard" in one}
+    read = {path: one["key"] for path, one in shards.items()}
+    facts = {"read": read} if read else {}
+    publish_tables(told, made, inputs, data=joined_data([*shards.values(), *shown]), **facts)
 
 
 def save(figure: Figure, path: str | Path) -> None:

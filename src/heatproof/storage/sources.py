@@ -1,8 +1,8 @@
 """Records of the files that results are made from: size, times and SHA-256 of each, by which a change is seen.
 
-The job `prepare` leaves one beside the manifest of a dataset. At each start the main process asks the system for size
-and times of all files, and reads those of which something differs: equal bytes only renew the record. Jobs take the
-digests of the images that they read from it, and their manifests keep them (``data``).
+The job `prepare` leaves one beside the manifest of a dataset. At each start the main process asks the system for size,
+times and inode of all files, and reads those of which something differs: equal bytes only renew the record. Jobs take
+the digests of the images that they read from it, and their manifests keep them (``data``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from heatproof.storage.reading import open_regular, read_below, shown
 if TYPE_CHECKING:
     import numpy as np
 
-FORMAT = 1
+FORMAT = 2
 # Of 10 million files with long names; no record is larger.
 MOST_BYTES = 2**30
 # A file can change again within one step of a file system's clock, which is 2 s at most, and keep its times.
@@ -36,8 +36,10 @@ TICK = 10**7
 THREADS = 16
 # How many files a thread looks at, or reads, before it takes others.
 LOOKED_AT, READ = 4096, 64
+# Some file systems number files by 64 bits without a sign.
+MOST_INODE = 2**63 - 1
 # Of a file that is not there, and of one of which nothing is known.
-GONE = (-1, -1, -1)
+GONE = (-1, -1, -1, -1)
 UNKNOWN = bytes(32)
 # Of a manifest: dataset and split to the first image, that after the last, and their digest, of each range.
 Data = Mapping[str, Sequence[Sequence[Any]]]
@@ -53,7 +55,8 @@ class Record:
     paths
         Paths of files and folders, from a folder that is not recorded, or absolute.
     stats
-        (N, 3) int64: size, and times of the last change of content and of anything, in nanoseconds.
+        (N, 4) int64: size, times of the last change of content and of anything, in nanoseconds, and the inode: a link
+        can lead to another file that was written in the same step of the clock.
     digests
         (N, 32) uint8: SHA-256 of a file's bytes, or of the names in a folder; zeros where it could not be read.
     recorded
@@ -153,13 +156,15 @@ def record_files(
         then = np.array([place.get(name, -1) for name in names], np.int64)
         same = (then >= 0) & (stats == known.stats[then]).all(1) & (stats[:, 2] < known.recorded - STEP)
         digests[same], todo = known.digests[then[same]], ~same
-    digests[todo] = _digests([names[row] for row in np.flatnonzero(todo)], root)
+    for first, last in ((0, lists), (lists, len(names))):
+        rows = first + np.flatnonzero(todo[first:last])
+        digests[rows] = _digests([names[row] for row in rows], root, folders=first < lists)
     digests[:lists][stats[:lists, 2] >= began - TICK] = 0
     return Record(names, stats, digests, began, lists, **facts)
 
 
 def look(record: Record, root: str | Path, contents: bool = False) -> Look:
-    """Look at the files of a record; those with the size and times that it says are not read.
+    """Look at the files of a record; those with the size, times and inode that it says are not read.
 
     Parameters
     ----------
@@ -173,7 +178,7 @@ def look(record: Record, root: str | Path, contents: bool = False) -> Look:
     import numpy as np
 
     began = time.time_ns()
-    if record.paths and not os.path.isdir(root):
+    if not is_there(root) and any(name[:1] != b"/" for name in record.paths):
         return Look(record, [], is_missing=True)
     stats = _stats(record.paths, root)
     if record.paths and (stats[:, 0] < 0).all():
@@ -220,9 +225,20 @@ def says_the_same(known: Record | None, now: Record) -> bool:
 
 
 def data_root(options: Mapping[str, Any]) -> str:
-    """Return the folder that relative paths in the record of a dataset are from: its `root`, or the working folder."""
+    """Return what relative paths in the record of a dataset are from: its `root`, or the working folder."""
     root = options.get("root")
     return str(Path(root).expanduser()) if isinstance(root, str) and root else "."
+
+
+def is_there(root: str | Path) -> bool:
+    """Tell whether anything is at the root of a dataset; a disk that is not mounted leaves an empty folder."""
+    try:
+        with os.scandir(root) as entries:
+            return any(not one.name.startswith(".") for one in entries)
+    except NotADirectoryError:
+        return True
+    except OSError:
+        return os.path.exists(root)
 
 
 def record_of(manifest: str | Path) -> Path:
@@ -282,7 +298,7 @@ def _parsed(content: memoryview, at: int) -> Record:
         at += size
         return found
 
-    stats, digests = taken("<i8", count, 3), taken("u1", count, 32)
+    stats, digests = taken("<i8", count, 4), taken("u1", count, 32)
     rows = {split: taken("<i8", int(files)) for split, (_, _, files) in splits.items()}
     paths = bytes(content[at:]).split(b"\0") if count else []
     fits = len(paths) == count and head["lists"] + head["shared"] <= count
@@ -393,47 +409,56 @@ def _from_root(path: str | Path, root: str | Path) -> bytes:
 
 
 def _stats(names: Sequence[bytes], root: str | Path) -> np.ndarray:
-    """Return sizes and times (N, 3) of files, `GONE` where one is missing."""
+    """Return sizes, times and inodes (N, 4) of files, `GONE` where one is missing."""
     import numpy as np
 
-    at = os.path.join(os.fsencode(root), b"")
-    every = np.full((len(names), 3), GONE, np.int64)
+    top, every = os.fsencode(root), np.full((len(names), len(GONE)), GONE, np.int64)
 
     def chunk(low: int) -> None:
         # One stat each, and little else: of a million files every step counts.
         found = []
         for name in names[low : low + LOOKED_AT]:
             try:
-                one = os.stat(at + name if name[:1] != b"/" else name)
+                one = os.stat(_place(name, top))
             except OSError:
                 found.append(GONE)
             else:
-                found.append((one.st_size, one.st_mtime_ns, one.st_ctime_ns))
+                found.append((one.st_size, one.st_mtime_ns, one.st_ctime_ns, one.st_ino & MOST_INODE))
         every[low : low + LOOKED_AT] = found
 
     _in_threads(chunk, range(0, len(names), LOOKED_AT))
     return every
 
 
-def _digests(names: Sequence[bytes], root: str | Path) -> np.ndarray:
-    """Return the digests (N, 32) of files and folders, zeros where one cannot be read."""
+def _digests(names: Sequence[bytes], root: str | Path, folders: bool = True) -> np.ndarray:
+    """Return the digests (N, 32) of files, and of folders where these are meant; zeros where one cannot be read."""
     import numpy as np
 
-    at = os.path.join(os.fsencode(root), b"")
+    top = os.fsencode(root)
 
     def chunk(low: int) -> bytes:
-        return b"".join(_digest(os.path.join(at, name)) for name in names[low : low + READ])
+        places = [_place(name, top) for name in names[low : low + READ]]
+        return b"".join(_digest(at) if folders or not os.path.isdir(at) else UNKNOWN for at in places)
 
     found = _in_threads(chunk, range(0, len(names), READ))
     return np.frombuffer(b"".join(found), np.uint8).reshape(-1, 32)
 
 
+def _place(name: bytes, top: bytes) -> bytes:
+    """Return the path of what a record names; `top` is its root, which can be a file."""
+    return name if name[:1] == b"/" else top if name == b"." else b"%s/%s" % (top, name)
+
+
+def _names(folder: bytes) -> list[bytes]:
+    """Return what a folder has, sorted, folders with a slash behind them; hidden files are no pictures."""
+    with os.scandir(folder) as entries:
+        return sorted(one.name + b"/" * one.is_dir() for one in entries if not one.name.startswith(b"."))
+
+
 def _digest(path: bytes) -> bytes:
     try:
         if stat.S_ISDIR(os.stat(path).st_mode):
-            # Hidden files are no pictures.
-            names = sorted(name for name in os.listdir(path) if not name.startswith(b"."))
-            return hashlib.sha256(b"\0".join([b"folder", *names])).digest()
+            return hashlib.sha256(b"\0".join([b"folder", *_names(path)])).digest()
         with open_regular(os.fsdecode(path)) as file:
             return hashlib.file_digest(file, "sha256").digest()
     except (OSError, HeatproofError):
