@@ -13,10 +13,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import scipy.io
 from numcodecs import Zstd
 from PIL import Image
 
 import heatproof
+from heatproof.data.imagenet import _read_devkit
 from heatproof.data.label_table import read_label_table
 from heatproof.errors import HeatproofError
 from heatproof.provenance import Key, digest
@@ -161,6 +163,15 @@ def test_numbers_that_no_machine_counts_with(tmp_path, facts):
     assert read_sealed(path.with_suffix(".json")) is None
 
 
+def test_half_a_character_is_no_text(tmp_path):
+    assert parse_json(b'["\\ud83d\\ude00", "\\\\ud800"]') == ["\U0001f600", "\\ud800"]
+    with pytest.raises(ValueError, match="surrogates"):
+        parse_json(b'{"gap": "\\ud800"}')
+    # Of a file whose name is not UTF-8, as an error of our own can quote it.
+    path = table(tmp_path / "results", "scores", pd.DataFrame({"a": [1]}), gap="no file p\udcff.png")
+    assert require_manifest(path.with_suffix(".json"))["gap"] == "no file p?.png"
+
+
 @pytest.mark.parametrize("made_by", [{"dataset": 5}, {"dataset": {"manifest": 5}}, {"dataset": None}], ids=str)
 def test_provenance_of_what_nothing_sensible_made(tmp_path, made_by):
     table(tmp_path / "results", "scores", pd.DataFrame({"a": [1]}), made_by=made_by)
@@ -280,3 +291,11 @@ def test_merging_long_mappings_takes_little_time():
     assert time.monotonic() - began < 5
     assert len(given) == 2 * count + 1
     assert given["5"] == 2
+
+
+def test_a_table_of_matlab_that_unpacks_without_bounds(tmp_path):
+    path = tmp_path / "meta.mat"
+    scipy.io.savemat(path, {"synsets": np.zeros(2**27, np.uint8)}, do_compression=True)
+    assert path.stat().st_size < 2**18
+    with pytest.raises(HeatproofError, match="unpacks to more than"):
+        _read_devkit(path)

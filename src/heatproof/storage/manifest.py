@@ -158,9 +158,9 @@ def _is_sound(value: dict[str, Any], folder: Path) -> bool:
 
 def write_sealed(path: str | Path, value: Mapping[str, Any]) -> None:
     """Write a mapping as JSON with a digest of itself, aside and moved into place."""
-    # As it will be read: tuples become lists, and keys text.
-    place = _place(path)
-    plain = {**json.loads(json.dumps(value)), "format": FORMAT, **({PLACE: place} if place else {})}
+    # As it will be read: tuples become lists, keys text, and bytes of names that are not UTF-8 question marks.
+    place, text = _place(path), json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
+    plain = {**json.loads(text), "format": FORMAT, **({PLACE: place} if place else {})}
     write_json(path, {**plain, SEAL: digest(plain)})
 
 

@@ -33,6 +33,7 @@ KINDS = {
 LONGEST_LIST = 2**30
 # No JSON of ours comes near them: bytes, lists and mappings, and values. A list of images has the most values.
 MOST_JSON_BYTES, MOST_JSON_PARTS, MOST_JSON_KEYS, MOST_JSON_VALUES = 2**28, 2**20, 2**21, 2**24
+ESCAPED_IN_JSON = re.compile(rb"\\u[dD][89a-fA-F]")
 KEY_IN_JSON, LONG_NUMBER_IN_JSON = re.compile(rb'"\s*:'), re.compile(rb"[0-9]{19}")
 
 
@@ -195,7 +196,11 @@ def parse_json(content: bytes) -> Any:
         raise ValueError("it has more values than any file of heatproof")
     whole = _whole_number if LONG_NUMBER_IN_JSON.search(content) else None
     try:
-        return json.loads(content.decode("utf-8"), object_pairs_hook=_unique, parse_int=whole)
+        value = json.loads(content.decode("utf-8"), object_pairs_hook=_unique, parse_int=whole)
+        if ESCAPED_IN_JSON.search(content):
+            # Half a character, which no file and no terminal takes.
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+        return value
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
