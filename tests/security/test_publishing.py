@@ -525,3 +525,16 @@ def test_an_option_that_authorizes_is_a_secret():
     from heatproof.storage.publishing import public
 
     assert public({"authorization": "TOK3N"}) == {"authorization": "…"}
+
+
+@pytest.mark.parametrize(
+    "said", ["a-" * 10_000, "a" * 20_000 + "!", "token" * 4_000 + "!"], ids=["dashes", "word", "tokens"]
+)
+def test_long_texts_take_time_by_their_length(said):
+    import time
+
+    from heatproof.storage.publishing import public
+
+    began = time.monotonic()
+    assert public(said) == said
+    assert time.monotonic() - began < 5

@@ -36,11 +36,13 @@ _USER = (
     r"(?<![\w@/])(?:[^\s'\"<>/@:]+:[^\s'\"<>/@]+@(?=[\w\[])"
     r"|[\w.+-]+@(?=[\w.-]+:(?!//)|(?:[\w-]+\.)+[A-Za-z]{2,}))"
 )
+# How it begins; without a bound, a long text takes time by the square of its length.
+_NAME = r"[\w-]{0,64}"
 # As in an address, a header of a request, and a mapping that somebody prints.
-_ASSIGNED = rf"\b[\w-]*{CONCEALING}=(?!\d+\b)[^\s&'\"]+"
+_ASSIGNED = rf"{_NAME}{CONCEALING}=(?!\d+\b)[^\s&'\"]+"
 _HEADER = r"\bbearer\s+\S+|\bauthorization\s*:\s*(?:\w+\s+)?[^\s'\"]+"
-_HEADER += rf"|\b(?:x-[\w-]*{CONCEALING}|api-key)\s*:\s*[^\s'\"]+"
-_PRINTED = rf"[\w-]*{CONCEALING}(?P<quote>[\"'])\s*:\s*[\"'](?:\\.|(?!(?P=quote))[^\\\n])+"
+_HEADER += rf"|\b(?:x-{_NAME}{CONCEALING}|api-key)\s*:\s*[^\s'\"]+"
+_PRINTED = rf"{_NAME}{CONCEALING}(?P<quote>[\"'])\s*:\s*[\"'](?:\\.|(?!(?P=quote))[^\\\n])+"
 _SECRET = rf"(?i:{_ASSIGNED}|{_HEADER}|{_PRINTED})"
 TOKEN = re.compile(
     rf"(?P<address>{_ADDRESS})|(?P<path>{_PATH})|(?P<user>{_USER})|(?P<query>[?&#][\w.~-]+=[^\s'\"]*)|(?P<secret>{_SECRET})"
