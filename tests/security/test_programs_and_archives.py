@@ -27,6 +27,7 @@ REASONS = {
     "models/saved_by_torch.py: torch.load": "weights alone, after a look at their shapes within bounds",
     "models/saved_by_torch.py: os.fork": "looks at the shapes of a checkpoint, within bounds of memory and time",
     "data/fashion_mnist.py: gzip": "unpacks the files of Fashion-MNIST, up to the size that they have",
+    "data/imagenet.py: zlib": "looks at how large the variables of the devkit's table of classes are",
     "data/fashion_mnist.py: zlib": "names the error of damaged ones",
     "options.py: eval": "reads type hints of builders that the config names and that are imported already",
     "shards.py: zipfile": "reads the list of parts of a batch of a job's own journal; compressed ones are refused",

@@ -492,3 +492,49 @@ def test_names_that_are_not_utf8_are_listed(tmp_path, monkeypatch):
     assert r"results/caf\udce9/a.zarr" in said
     assert r"\udcff.zarr" in said
     assert ran.returncode == 1
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Authorization: Basic TOK3N",
+        "authorization:TOK3N",
+        "the server refused x-auth-token: TOK3N",
+        "api-key: TOK3N",
+        "unexpected {'token': 'TOK3N', 'size': 3}",
+        "unexpected {'my_token':'TOK3N'}",
+        'unexpected {"api_key": "a \\" b\'TOK3N"} here',
+        "{'headers': {'Authorization': 'Basic TOK3N'}}",
+    ],
+)
+def test_secrets_in_headers_and_in_mappings_that_errors_quote(said):
+    from heatproof.storage.publishing import public
+
+    assert "TOK3N" not in public(said)
+    assert public(public(said)) == public(said)
+
+
+@pytest.mark.parametrize("said", ["the class-token: one", "{'tokens': 'words'}", "no option 'token': leave it out"])
+def test_what_only_speaks_of_tokens_stays(said):
+    from heatproof.storage.publishing import public
+
+    assert public(said) == said
+
+
+def test_an_option_that_authorizes_is_a_secret():
+    from heatproof.storage.publishing import public
+
+    assert public({"authorization": "TOK3N"}) == {"authorization": "…"}
+
+
+@pytest.mark.parametrize(
+    "said", ["a-" * 10_000, "a" * 20_000 + "!", "token" * 4_000 + "!"], ids=["dashes", "word", "tokens"]
+)
+def test_long_texts_take_time_by_their_length(said):
+    import time
+
+    from heatproof.storage.publishing import public
+
+    began = time.monotonic()
+    assert public(said) == said
+    assert time.monotonic() - began < 5

@@ -171,14 +171,14 @@ class Results:
         HeatproofError
             If there is no manifest of it.
         """
-        from heatproof.storage.manifest import read_sealed, require_manifest, shard_manifests
-        from heatproof.storage.store import describe
+        from heatproof.storage.manifest import read_sealed
+        from heatproof.storage.store import describe, shards_made
 
         inside = name.removeprefix("results/")
         base = self.folder / inside.removesuffix(".zarr")
         store = base.with_name(f"{base.name}.zarr")
         if store.is_dir():
-            made = list(map(require_manifest, shard_manifests(store)))
+            made = shards_made(store)
             return {**describe(store), "manifests": made, "made_from": _made_from(made)}
         wanted = os.path.normpath(self.folder / inside)
         for path in sorted(self.folder.rglob("*.json")):
@@ -194,7 +194,12 @@ class Results:
     @property
     def answer(self) -> str:
         """The run's own answer, a sentence for each network and metric; empty where it has none yet."""
-        rows = self.tables["verdict"].to_dict("records") if "verdict" in self.tables else []
+        if "verdict" not in self.tables:
+            return ""
+        table = self.tables["verdict"]
+        if missing := {"dataset", "model", "weights", "metric", "sentence"} - set(table.columns):
+            raise HeatproofError(f"The table verdict has no column {min(missing)}, so no run of heatproof made it.")
+        rows = table.to_dict("records")
         return "\n".join(
             f"{row['dataset']} {row['model']} {row['weights']}, {row['metric']}: {row['sentence']}" for row in rows
         )
@@ -204,12 +209,17 @@ class Results:
         return f"Results of {self.folder}: {len(self.tables)} tables; {stores or 'no stores'}"
 
 
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and value != ""
+
+
 def _made_from(manifests: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return what files were made from, a store by its name in place of its shards' manifests."""
     names: dict[str, None] = {}
     for one in manifests:
-        dataset = one.get("made_by", {}).get("dataset", {}).get("manifest")
-        for path in (*one.get("input_sha256", ()), *one.get("read", ()), *filter(None, [dataset])):
+        dataset = one.get("made_by", {}).get("dataset")
+        listed = dataset.get("manifest") if isinstance(dataset, dict) else None
+        for path in (*one.get("input_sha256", ()), *one.get("read", ()), *filter(_is_name, [listed])):
             names[re.sub(r"\.\d+\.json$", "", path.removeprefix("results/"))] = None
     return list(names)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import re
+import zlib
 from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -23,10 +26,13 @@ from heatproof.data.pictures import (
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
 from heatproof.options import ImageCount, Side
-from heatproof.storage.reading import open_regular, read_list
+from heatproof.storage.reading import read_bytes, read_list
 
 DEVKIT = "ILSVRC2012_devkit_t12"
 GROUND_TRUTH = "ILSVRC2012_validation_ground_truth.txt"
+# Of the table of classes, also unpacked; ImageNet's has less than a twentieth. Of its format: MATLAB's, level 5.
+MOST_BYTES = 2**26
+HEADER_BYTES, TAG_BYTES, COMPRESSED = 128, 8, 15
 
 
 @dataset("imagenet", size=None)
@@ -104,8 +110,9 @@ def _read_devkit(path: Path) -> tuple[dict[int, str], dict[str, str]]:
     from scipy.io import loadmat
 
     try:
-        with open_regular(path) as file:
-            synsets = loadmat(file, squeeze_me=True, variable_names=["synsets"])["synsets"]
+        content = read_bytes(path, MOST_BYTES)
+        _require_small(content)
+        synsets = loadmat(io.BytesIO(content), squeeze_me=True, variable_names=["synsets"])["synsets"]
         # Inner nodes of the hierarchy have numbers above 1,000 and no images.
         leaves = [row for row in synsets if int(row["num_children"]) == 0]
         by_number = {int(row["ILSVRC2012_ID"]): str(row["WNID"]) for row in leaves}
@@ -113,6 +120,20 @@ def _read_devkit(path: Path) -> tuple[dict[int, str], dict[str, str]]:
     except Exception as error:  # a damaged file fails in any way, and scipy has exceptions of its own for some
         reason = " ".join(str(error).split())
         raise HeatproofError(f"{path} is not the devkit's table of classes ({reason}): unpack it again.") from None
+
+
+def _require_small(content: bytes) -> None:
+    """Refuse a MATLAB file (level 5) whose compressed variables are larger, unpacked, than any table of classes."""
+    order: Literal["little", "big"] = "big" if content[126:128] == b"MI" else "little"
+    at, unpacked = HEADER_BYTES, 0
+    while at + TAG_BYTES <= len(content):
+        kind, size = (int.from_bytes(content[at + start : at + start + 4], order) for start in (0, 4))
+        at += TAG_BYTES
+        if kind == COMPRESSED:
+            unpacked += len(zlib.decompressobj().decompress(content[at : at + size], MOST_BYTES))
+        if unpacked >= MOST_BYTES:
+            raise ValueError(f"it unpacks to more than {MOST_BYTES:,} bytes")
+        at += size
 
 
 def _list_named(folder: Path, part: str, labels: Mapping[str, int]) -> FileList:

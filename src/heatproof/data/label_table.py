@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
 from collections.abc import Mapping
-from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +13,9 @@ from heatproof.data.lazy import FileList
 from heatproof.data.pictures import pictures_below
 from heatproof.errors import HeatproofError
 from heatproof.registry import nearest
-from heatproof.storage.reading import read_list, shown
+from heatproof.storage.reading import one_sentence, read_bytes, shown
+from heatproof.storage.strict_yaml import LONGEST_NUMBER
+from heatproof.storage.tables import MOST_BYTES, MOST_COLUMNS, rows_of
 
 # What a column is called unless the config says otherwise; the first that a table has.
 COLUMNS = {
@@ -24,6 +24,9 @@ COLUMNS = {
     "split": ("split",),
     "group": ("group",),
 }
+AS_LABELS = ("save it again as CSV in UTF-8", "a table of labels")
+# Rows without a picture, of which the first is named.
+MORE_ROWS = 1000
 REQUIRED = ("file", "label")
 SPLITS = {
     "train": "train",
@@ -70,8 +73,8 @@ def read_label_table(root: Path, table: str, columns: Mapping[str, str]) -> Labe
         label is empty or has a single picture that would have to be divided, or a group is in two splits.
     """
     path = root / Path(table).expanduser()
-    rows = _read_rows(path, columns)
     pictures = {picture.path: picture for picture in pictures_below(root)}
+    rows = _read_rows(path, columns, 2 * len(pictures) + MORE_ROWS)
     names = _find_pictures(path, root, [row["file"] for row in rows], pictures)
     for number, row in enumerate(rows, start=2):
         if not row["label"]:
@@ -97,19 +100,21 @@ def read_label_table(root: Path, table: str, columns: Mapping[str, str]) -> Labe
 
 
 def _by_value(label: str) -> tuple[bool, int, str]:
-    return (False, int(label), label) if label.isdecimal() else (True, 0, label)
+    is_number = label.isdecimal() and len(label) <= LONGEST_NUMBER
+    return (False, int(label), label) if is_number else (True, 0, label)
 
 
-def _read_rows(path: Path, columns: Mapping[str, str]) -> list[dict[str, str]]:
-    """Return file, label, and split and group where there are such columns, of each row."""
+def _read_rows(path: Path, columns: Mapping[str, str], most: int) -> list[dict[str, str]]:
+    """Return file, label, and split and group where there are such columns, of each row; so many at most."""
     if not path.is_file():
         raise HeatproofError(f"There is no table of labels {shown(path)}: `labels` has to be a path from `root`.")
-    # Spreadsheets put a mark of the encoding before the first name.
-    text = read_list(path).removeprefix("\ufeff")
-    first = text.partition("\n")[0]
-    reader = csv.DictReader(StringIO(text), delimiter=max(",;\t", key=first.count), restval="")
-    present = [name.strip() for name in reader.fieldnames or ()]
-    reader.fieldnames = present
+    with one_sentence(path, *AS_LABELS):
+        content = read_bytes(path, MOST_BYTES)
+        first = content.partition(b"\n")[0]
+        lines = rows_of(content, max(",;\t", key=lambda one: first.count(one.encode())))
+        present = [name.strip() for name in next(filter(None, lines), [])]
+        if len(present) > MOST_COLUMNS:
+            raise ValueError(f"it has {len(present):,} columns, and {MOST_COLUMNS:,} is the limit")
     for what, given in columns.items():
         if what not in COLUMNS:
             raise HeatproofError(f"`columns` has {what!r}, which it does not know: {nearest(what, COLUMNS)}")
@@ -128,7 +133,14 @@ def _read_rows(path: Path, columns: Mapping[str, str]) -> list[dict[str, str]]:
             )
         if name is not None:
             chosen[what] = name
-    rows = [{what: (row[name] or "").strip() for what, name in chosen.items()} for row in reader]
+    # Of two columns of one name, the last.
+    places = {what: len(present) - 1 - present[::-1].index(name) for what, name in chosen.items()}
+    rows: list[dict[str, str]] = []
+    with one_sentence(path, *AS_LABELS):
+        for cells in filter(None, lines):
+            if len(rows) == most:
+                raise ValueError(f"it has more than {most:,} rows, and there are far fewer pictures")
+            rows.append({what: cells[at].strip() if at < len(cells) else "" for what, at in places.items()})
     if not rows:
         raise HeatproofError(f"{path} has no rows: add one for each picture.")
     return rows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from heatproof.errors import HeatproofError, first_line, runs_out
 from heatproof.models.registry import Design, InputFacts, architecture
-from heatproof.storage.reading import open_regular
+from heatproof.storage.reading import open_regular, parse_json
 
 CONFIG, PROCESSOR, INDEX = "config.json", "preprocessor_config.json", ".index.json"
 # Those with the names of 21,841 classes have 2 MB, and an index of a thousand files as much.
@@ -79,11 +78,11 @@ def read_file(name: str, file: str) -> dict[str, Any]:
             content = opened.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:
             raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
-        told = json.loads(content)
+        told = parse_json(content)
         if not isinstance(told, dict):
             raise ValueError("it is no mapping")
         return told
-    except (OSError, ValueError, RecursionError, HeatproofError) as error:
+    except (OSError, ValueError, HeatproofError) as error:
         raise HeatproofError(
             f"The model transformers:{name} has no {file} that can be read ({first_line(error)}): give a folder that "
             "`save_pretrained` of the model and of its image processor wrote; nothing is downloaded."

@@ -14,10 +14,9 @@ from heatproof.errors import HeatproofError
 from heatproof.plan.resolve import read_dataset
 from heatproof.registry import look_up
 from heatproof.specs import DatasetSpec
-from heatproof.storage.manifest import require_manifest, shard_manifests
 from heatproof.storage.publishing import ELSEWHERE
 from heatproof.storage.reading import own_folder
-from heatproof.storage.store import describe
+from heatproof.storage.store import describe, shards_made
 from heatproof.typed import as_type
 
 
@@ -90,8 +89,12 @@ def open_stored(path: str | Path) -> Stored:
     made_by = found["attributes"].get("made_by")
     if not _says_what_made_it(made_by):
         raise HeatproofError(f"{path} does not say what made it, so it is not a store of heatproof.")
+    if "attribution" in arrays and (len(arrays["attribution"]) != 4 or "map" not in found["coordinates"]):
+        raise HeatproofError(
+            f"{path} has maps of another kind than heatproof writes, so it is not a store of heatproof."
+        )
     largest = max((shape[1:] for shape in arrays.values()), key=len, default=())
-    manifests = list(map(require_manifest, shard_manifests(path)))
+    manifests = shards_made(path)
     return Stored(
         path=path,
         made_by=made_by,
@@ -170,8 +173,9 @@ def dataset_behind(stored: Stored, config: str | Path | None = None) -> DatasetS
                 f"{stored.path} does not say where the files of the dataset {said['name']!r} are, because a store may "
                 "be published: name your config with --config."
             )
-        module = DATASETS[said["kind"]].load.__module__
-        return DatasetSpec(said["kind"], module, said["options"], said["seed"], said["name"])
+        # Its options are as little trusted as those of a config.
+        entry = read_dataset(said["name"], {**said["options"], "dataset": said["kind"]})
+        return DatasetSpec(entry["kind"], entry["module"], entry["options"], said["seed"], said["name"])
     given = normalise(read_config(config))
     entry = read_dataset(said["name"], dict(look_up(given["datasets"], said["name"], f"dataset in {config}")))
     return DatasetSpec(entry["kind"], entry["module"], entry["options"], given["seed"], said["name"])

@@ -10,8 +10,7 @@ import xarray
 from xarray.backends import BackendArray
 from xarray.core import indexing
 
-from heatproof.storage.manifest import require_manifest, shard_manifests
-from heatproof.storage.store import ArrayFacts, Store, open_store, read
+from heatproof.storage.store import ArrayFacts, Store, open_store, read, shards_made
 
 
 class _Checked(BackendArray):
@@ -60,13 +59,12 @@ def open_lazily(store: str | Path) -> xarray.Dataset:
     """
     opened = open_store(store)
     ranges, gap = [], None
-    for manifest in shard_manifests(store):
-        made = require_manifest(manifest)
+    for made in shards_made(store):
         if made.get("gap"):
             gap = made["gap"]
         else:
             ranges.append(range(*made["images"]))
-    computed = sorted({row for rows in ranges for row in rows if row < len(opened.image_ids)})
+    computed = sorted({row for rows in ranges for row in rows})
     variables = {
         name: (facts.dims, indexing.LazilyIndexedArray(_Checked(opened, name, facts)))
         for name, facts in opened.arrays.items()

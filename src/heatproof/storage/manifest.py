@@ -39,6 +39,8 @@ class Published(Protocol):
 
 # A manifest's digest of itself: a flipped bit in a name, a key or a reason would still be JSON.
 SEAL = "seal"
+# Where a record lies below the results folder: a file that is exchanged for another of its name takes its record along.
+PLACE = "place"
 # Raised whenever results of before cannot be read any more; stands in every manifest.
 FORMAT = 4
 MOST_NAME_BYTES = 255
@@ -156,13 +158,14 @@ def _is_sound(value: dict[str, Any], folder: Path) -> bool:
 
 def write_sealed(path: str | Path, value: Mapping[str, Any]) -> None:
     """Write a mapping as JSON with a digest of itself, aside and moved into place."""
-    # As it will be read: tuples become lists, and keys text.
-    plain = {**json.loads(json.dumps(value)), "format": FORMAT}
+    # As it will be read: tuples become lists, keys text, and bytes of names that are not UTF-8 question marks.
+    place, text = _place(path), json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
+    plain = {**json.loads(text), "format": FORMAT, **({PLACE: place} if place else {})}
     write_json(path, {**plain, SEAL: digest(plain)})
 
 
 def read_sealed(path: str | Path) -> dict[str, Any] | None:
-    """Return what `write_sealed` wrote, without the digest; None where it is missing or damaged.
+    """Return what `write_sealed` wrote, without the digest; None where it is missing, damaged, or of another place.
 
     Raises
     ------
@@ -202,7 +205,15 @@ def _unsealed(value: dict[str, Any] | None, path: Path) -> dict[str, Any] | None
             f"{path} was made by another version of heatproof, whose results this version cannot read: move the "
             "results folder away, or use the other version."
         )
-    return value if _is_sound(value, path.parent) else None
+    place, here = value.pop(PLACE, ""), Path(os.path.abspath(path)).parts
+    is_here = isinstance(place, str) and here[len(here) - len(Path(place).parts) :] == Path(place).parts
+    return value if is_here and _is_sound(value, path.parent) else None
+
+
+def _place(path: str | Path) -> str:
+    """Return the path of a record from its results folder; "" for one that lies in none."""
+    parts = Path(path).parts
+    return "/".join(parts[len(parts) - parts[::-1].index(FOLDER) :]) if FOLDER in parts else ""
 
 
 def _is_inside(folder: Path, facts: Mapping[str, Any]) -> bool:

@@ -18,7 +18,9 @@ ELSEWHERE, ELIDED = "…/", "…"
 # In them lie the folders of people.
 HOMES = {"home", "homes", "users", "documents and settings"}
 # How an option that keeps a secret ends.
-CONCEALING = r"(?:token|signature|sig|secret|passwo?r?d|passwd|pwd|(?:api|access|secret)[_-]?key|credentials?)"
+CONCEALING = (
+    r"(?:token|signature|sig|secret|passwo?r?d|passwd|pwd|(?:api|access|secret)[_-]?key|credentials?|authorization)"
+)
 _IN_WORD = r"[^\s'\"<>|]"
 # Up to the next one, or the end of a word.
 _ADDRESS = rf"[A-Za-z][\w+.-]+:/{{2,}}(?:(?![A-Za-z][\w+.-]+://){_IN_WORD})*"
@@ -34,7 +36,14 @@ _USER = (
     r"(?<![\w@/])(?:[^\s'\"<>/@:]+:[^\s'\"<>/@]+@(?=[\w\[])"
     r"|[\w.+-]+@(?=[\w.-]+:(?!//)|(?:[\w-]+\.)+[A-Za-z]{2,}))"
 )
-_SECRET = rf"(?i:\b[\w-]*{CONCEALING}=(?!\d+\b)[^\s&'\"]+|\bbearer\s+\S+)"
+# How it begins; without a bound, a long text takes time by the square of its length.
+_NAME = r"[\w-]{0,64}"
+# As in an address, a header of a request, and a mapping that somebody prints.
+_ASSIGNED = rf"{_NAME}{CONCEALING}=(?!\d+\b)[^\s&'\"]+"
+_HEADER = r"\bbearer\s+\S+|\bauthorization\s*:\s*(?:\w+\s+)?[^\s'\"]+"
+_HEADER += rf"|\b(?:x-{_NAME}{CONCEALING}|api-key)\s*:\s*[^\s'\"]+"
+_PRINTED = rf"{_NAME}{CONCEALING}(?P<quote>[\"'])\s*:\s*[\"'](?:\\.|(?!(?P=quote))[^\\\n])+"
+_SECRET = rf"(?i:{_ASSIGNED}|{_HEADER}|{_PRINTED})"
 TOKEN = re.compile(
     rf"(?P<address>{_ADDRESS})|(?P<path>{_PATH})|(?P<user>{_USER})|(?P<query>[?&#][\w.~-]+=[^\s'\"]*)|(?P<secret>{_SECRET})"
 )
@@ -105,7 +114,7 @@ def _public_token(found: re.Match[str]) -> str:
         local = "file" in scheme.lower().split("+") or len(slashes) != len("://")
         return _place(unquote(rest)) if local else _plain_address(token)
     if kind == "secret":
-        return re.sub(r"([=\s]).*", rf"\1{ELIDED}", token, flags=re.DOTALL)
+        return re.sub(r"([=:\s]).*", rf"\1{ELIDED}", token, flags=re.DOTALL)
     return _place(token) if kind == "path" else ""
 
 

@@ -11,6 +11,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,7 +32,9 @@ KINDS = {
 # The lists of Places365, the longest that are known, have 70 MB.
 LONGEST_LIST = 2**30
 # No JSON of ours comes near them: bytes, lists and mappings, and values. A list of images has the most values.
-MOST_JSON_BYTES, MOST_JSON_PARTS, MOST_JSON_VALUES = 2**28, 2**20, 2**24
+MOST_JSON_BYTES, MOST_JSON_PARTS, MOST_JSON_KEYS, MOST_JSON_VALUES = 2**28, 2**20, 2**21, 2**24
+ESCAPED_IN_JSON = re.compile(rb"\\u[dD][89a-fA-F]")
+KEY_IN_JSON, LONG_NUMBER_IN_JSON = re.compile(rb'"\s*:'), re.compile(rb"[0-9]{19}")
 
 
 def own_folder(folder: str | Path) -> Path:
@@ -182,15 +185,31 @@ def parse_json(content: bytes) -> Any:
     Raises
     ------
     ValueError
-        If it is none, is nested too deeply, has more values than any file of heatproof, or a key twice.
+        If it is none, is nested too deeply, has more values than any file of heatproof, a key twice, or a whole number
+        of more than 64 bits.
     """
     parts = content.count(b"[") + content.count(b"{")
-    if parts > MOST_JSON_PARTS or content.count(b",") > MOST_JSON_VALUES:
+    # As many keys as there are colons at most, which are counted much faster.
+    keys = content.count(b":")
+    keys = keys if keys <= MOST_JSON_KEYS else sum(1 for _ in KEY_IN_JSON.finditer(content))
+    if parts > MOST_JSON_PARTS or keys > MOST_JSON_KEYS or content.count(b",") > MOST_JSON_VALUES:
         raise ValueError("it has more values than any file of heatproof")
+    whole = _whole_number if LONG_NUMBER_IN_JSON.search(content) else None
     try:
-        return json.loads(content.decode("utf-8"), object_pairs_hook=_unique)
+        value = json.loads(content.decode("utf-8"), object_pairs_hook=_unique, parse_int=whole)
+        if ESCAPED_IN_JSON.search(content):
+            # Half a character, which no file and no terminal takes.
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+        return value
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def _whole_number(digits: str) -> int:
+    # What is no number of NumPy's, or none that can be formatted, fails in its readers in ways of their own.
+    if not -(2**63) <= (number := int(digits)) < 2**63:
+        raise ValueError("it has a whole number of more than 64 bits")
+    return number
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from heatproof.errors import HeatproofError
 from heatproof.storage.files import written_aside
-from heatproof.storage.reading import open_regular, read_below, shown
+from heatproof.storage.reading import open_regular, parse_json, read_below, shown
 
 if TYPE_CHECKING:
     import numpy as np
@@ -281,7 +281,7 @@ def read_record(path: str | Path) -> Record | None:
 def _parsed(content: memoryview, at: int) -> Record:
     import numpy as np
 
-    head = json.loads(bytes(content[:at]))
+    head = parse_json(bytes(content[:at]))
     count, splits = head["count"], head["splits"]
     numbers = [count, head["recorded"], head["lists"], head["shared"], *(n for one in splits.values() for n in one[1:])]
     if head["format"] != FORMAT or any(type(number) is not int or number < 0 for number in numbers):
@@ -303,7 +303,7 @@ def _parsed(content: memoryview, at: int) -> Record:
     paths = bytes(content[at:]).split(b"\0") if count else []
     fits = len(paths) == count and head["lists"] + head["shared"] <= count
     for split, (listed, images, files) in splits.items():
-        fits &= isinstance(listed, str) and files in (0, images)
+        fits &= isinstance(listed, str) and listed.isascii() and files in (0, images)
         fits &= not files or bool(rows[split].min() >= 0 and rows[split].max() < count)
     if not fits:
         raise ValueError("not a record")

@@ -34,8 +34,9 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 from heatproof.errors import HeatproofError, fault_of
 from heatproof.provenance import digest
 from heatproof.storage.files import locked
-from heatproof.storage.manifest import SEAL, require_manifest
+from heatproof.storage.manifest import SEAL, require_manifest, shard_manifests
 from heatproof.storage.reading import file_digest, parse_json, read_bytes, reason_of, refuse_links
+from heatproof.storage.zarr_format import check_dimensions, expected_metadata, is_list, unpacked_bytes
 
 # The checksum comes last, over what lies on the disk.
 COMPRESSORS = (ZstdCodec(level=3), Crc32cCodec())
@@ -47,7 +48,7 @@ METADATA = "zarr.json"
 DTYPES = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "string")
 GROUP = {"zarr_format": 3, "node_type": "group"}
 LISTED = re.compile(r"[A-Za-z0-9_]+/(zarr\.json|c/0)")
-MOST_METADATA_BYTES, MOST_NAME_BYTES, MOST_LENGTH = 2**24, 2**12, 2**40
+MOST_METADATA_BYTES, MOST_LENGTH = 2**24, 2**40
 # Stands in the index of a shard for a chunk that is not there.
 ABSENT = 2**64 - 1
 # Nanoseconds.
@@ -293,6 +294,34 @@ def _read_by_id(opened: Store, array: str, ids: Sequence[str]) -> np.ndarray:
     return np.concatenate([read(opened.path, array, places[image], places[image] + 1) for image in ids])
 
 
+def shards_made(store: str | Path) -> list[dict[str, Any]]:
+    """Return the manifests of a store's shards that are there, in the order of the shards.
+
+    Raises
+    ------
+    HeatproofError
+        If the store or a manifest is damaged, or a manifest is of other config or code than the store, or of images
+        that it has not.
+    """
+    opened = open_store(store)
+    found = []
+    for listing in shard_manifests(store):
+        made = _made(opened, str(listing))
+        if "images" not in made or made["images"][1] > len(opened.image_ids):
+            raise HeatproofError(f"{listing} is of images that {store} has not: remove {listing} and {TARGET}")
+        found.append(made)
+    return found
+
+
+def _made(opened: Store, listing: str) -> dict[str, Any]:
+    recorded = _manifest(listing, _signature(listing))
+    if recorded.get("key") != opened.attributes["key"]:
+        raise HeatproofError(
+            f"{opened.path} and {listing} are of different configs or code: remove {listing} and {TARGET}"
+        )
+    return recorded
+
+
 def _refuse_too_much(opened: Store, facts: ArrayFacts, images: int) -> None:
     needed, there = images * facts.image_bytes, psutil.virtual_memory().available
     if needed > there:
@@ -304,13 +333,8 @@ def _refuse_too_much(opened: Store, facts: ArrayFacts, images: int) -> None:
 
 def _check_shard(opened: Store, facts: ArrayFacts, path: str, shard: int, remedy: str) -> None:
     """Refuse a shard that its manifest does not know byte for byte, or that unpacks to more than its shape says."""
-    base = str(opened.path).removesuffix(".zarr")
-    listing = f"{base}.{shard}.json"
-    recorded = _manifest(listing, _signature(listing))
-    if recorded.get("key") != opened.attributes["key"]:
-        raise HeatproofError(
-            f"{opened.path} and {listing} are of different configs or code: remove {listing} and {TARGET}"
-        )
+    listing = f"{str(opened.path).removesuffix('.zarr')}.{shard}.json"
+    recorded = _made(opened, listing)
     relative = os.path.relpath(path, Path(listing).parent)
     told = next((one["sha256"] for one in recorded["files"] if one["file"] == relative), None)
     if told is None or told != _digest(path, _signature(path)):
@@ -352,18 +376,6 @@ def _check_frames(path: str, facts: ArrayFacts) -> None:
     for offset, length in chunks:
         if unpacked_bytes(data[offset : offset + length]) != facts.chunk_bytes:
             raise ValueError("a chunk has another size than the array's shape says")
-
-
-def unpacked_bytes(frame: bytes) -> int | None:
-    """Return how many bytes a Zstandard frame says that it unpacks to; None where it does not say (RFC 8878, 3.1.1)."""
-    if frame[:4] != b"\x28\xb5\x2f\xfd" or len(frame) < 6:
-        return None
-    descriptor = frame[4]
-    single, size_flag, dictionary_flag = descriptor >> 5 & 1, descriptor >> 6, descriptor & 3
-    length = (single, 2, 4, 8)[size_flag]
-    first = 5 + (1 - single) + (0, 1, 2, 4)[dictionary_flag]
-    size = int.from_bytes(frame[first : first + length], "little") + (256 if length == 2 else 0)
-    return size if length else None
 
 
 def _not_computed(values: np.ndarray) -> np.ndarray:
@@ -495,6 +507,10 @@ def _open(path: str, signatures: tuple[tuple[int, ...], ...], seal: str) -> Stor
         lengths = {len(labels), len(coordinates.pop("image")), len(coordinates["image_id"])}
         if len(lengths | {facts.shape[0] for facts in arrays.values()}) > 1:
             raise ValueError("its coordinates and arrays have different lengths")
+        if not isinstance(labels, np.ndarray) or not isinstance(coordinates["image_id"], tuple):
+            raise ValueError("its labels are no numbers, or its images have no names")
+        for facts in arrays.values():
+            check_dimensions(facts.dims, facts.shape, coordinates)
     return Store(path, attributes, arrays, coordinates.pop("image_id"), labels, coordinates)
 
 
@@ -519,38 +535,9 @@ def _checked_facts(metadata: Mapping[str, Any]) -> ArrayFacts:
     if dtype not in DTYPES or not all(type(n) is int and 0 < n < MOST_LENGTH for n in lengths):
         raise ValueError(f"an array of {dtype} {shape} is not of the kind that heatproof writes")
     sharded = metadata["codecs"][0]["name"] == "sharding_indexed"
-    if cut[1:] != shape[1:] or metadata != _expected_metadata(metadata, dtype, shape, cut, sharded):
+    if cut[1:] != shape[1:] or metadata != expected_metadata(metadata, dtype, shape, cut, sharded):
         raise ValueError("the metadata of an array are not of the kind that heatproof writes")
     return ArrayFacts(tuple(shape), dtype, cut[0], sharded, tuple(metadata["dimension_names"]))
-
-
-def _expected_metadata(
-    metadata: Mapping[str, Any], dtype: str, shape: list[int], cut: list[int], sharded: bool
-) -> dict[str, Any]:
-    little: dict[str, Any] = {"name": "bytes", "configuration": {"endian": "little"}}
-    serializer = {"string": {"name": "vlen-utf8", "configuration": {}}, "int8": {"name": "bytes"}}.get(dtype, little)
-    checksum: dict[str, Any] = {"name": "crc32c"}
-    zstd = {"name": "zstd", "configuration": {"level": 3, "checksum": False}}
-    codecs: list[Any] = [serializer, zstd, checksum]
-    if sharded:
-        inner = {"chunk_shape": [1, *shape[1:]], "codecs": codecs, "index_codecs": [little, checksum]}
-        codecs = [{"name": "sharding_indexed", "configuration": {**inner, "index_location": "end"}}]
-    fill: Any = {"string": "", "float16": "NaN", "float32": "NaN", "float64": "NaN"}.get(
-        dtype, 0 if len(shape) == 1 else -1
-    )
-    return {
-        "shape": shape,
-        "data_type": dtype,
-        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": cut}},
-        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-        "fill_value": fill,
-        "codecs": codecs,
-        "attributes": {},
-        "dimension_names": [name for name in metadata["dimension_names"] if isinstance(name, str)],
-        "zarr_format": 3,
-        "node_type": "array",
-        "storage_transformers": [],
-    }
 
 
 # By digest: the stores of a dataset have the same ids, and one copy of them is enough.
@@ -558,9 +545,9 @@ _decoded: dict[tuple[str, str, ArrayFacts], Any] = {}
 
 
 def _coordinate(path: str, name: str, facts: ArrayFacts, sha256: str) -> Any:
-    unpacked = unpacked_bytes(read_bytes(_inside(path, f"{name}/c/0")))
-    most = facts.shape[0] * MOST_NAME_BYTES + 4 if facts.dtype == "string" else facts.chunk_bytes
-    if unpacked is None or unpacked > most or facts.shape[0] != facts.shard_size:
+    if facts.shape[0] != facts.shard_size or not is_list(
+        read_bytes(_inside(path, f"{name}/c/0")), facts.shape[0], facts.dtype
+    ):
         raise ValueError(f"{name} has another size than its shape says")
     known = (name, sha256, facts)
     if known not in _decoded:

@@ -167,8 +167,10 @@ class _Reader:
     def __init__(self, text: str, name: str) -> None:
         self.name, self.nodes = name, 0
         self.events: Iterator[Any] = yaml.parse(text, Loader=LOADER)
-        # The value of each anchor, and how many nodes it has.
-        self.anchors: dict[str, tuple[Any, int]] = {}
+        # The value of each anchor, how many nodes it has, and how deep it is.
+        self.anchors: dict[str, tuple[Any, int, int]] = {}
+        # How deep the value is that is being read, from the document down.
+        self.reached = 0
 
     def document(self) -> Any:
         next(self.events)
@@ -191,9 +193,12 @@ class _Reader:
                 event, f"has more than {MOST_NODES:,} values, those of aliases counted each time,", "shorten it"
             )
 
-    def value(self, event: Any, depth: int) -> Any:
+    def go_down(self, event: Any, depth: int) -> None:
+        self.reached = max(self.reached, depth)
         if depth > DEEPEST:
             self.refuse(event, f"is nested more than {DEEPEST} deep", "look there for brackets that are not closed")
+
+    def value(self, event: Any, depth: int) -> Any:
         if isinstance(event, events.AliasEvent):
             if event.anchor not in self.anchors:
                 self.refuse(
@@ -201,8 +206,9 @@ class _Reader:
                     f"has the alias {_short(str(event.anchor))} of no anchor before",
                     "write & and its name before a value",
                 )
-            value, nodes = self.anchors[event.anchor]
+            value, nodes, height = self.anchors[event.anchor]
             self.add(event, nodes)
+            self.go_down(event, depth + height)
             return _copy(value)
         if event.tag is not None:
             self.refuse(
@@ -210,8 +216,9 @@ class _Reader:
                 f"has the tag {_short(event.tag)}",
                 "write the value without it, and a text that looks like a number in quotes",
             )
-        before = self.nodes
+        before, above, self.reached = self.nodes, self.reached, depth
         self.add(event)
+        self.go_down(event, depth)
         if isinstance(event, events.ScalarEvent):
             value = self.scalar(event)
         elif isinstance(event, events.SequenceStartEvent):
@@ -221,7 +228,8 @@ class _Reader:
         else:
             value = self.mapping(depth)
         if event.anchor is not None:
-            self.anchors[event.anchor] = value, self.nodes - before
+            self.anchors[event.anchor] = value, self.nodes - before, self.reached - depth
+        self.reached = max(self.reached, above)
         return value
 
     def scalar(self, event: Any) -> Any:
@@ -262,7 +270,9 @@ class _Reader:
                 given[key] = value
         for one in merged:
             for key, value in one.items():
-                given.setdefault(next((own for own in given if str(own) == str(key)), key), value)
+                if str(key) not in lines:
+                    lines[str(key)] = 0
+                    given[key] = value
         return given
 
 

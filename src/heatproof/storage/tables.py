@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 MOST_BYTES, MOST_CELLS, MOST_COLUMNS = 2**29, 2**24, 2**12
 # What to do about a table of the user's own that cannot be read, and what it is.
 AS_TABLE = ("give a CSV file with a header", "a table")
-# In memory, of scores of images, which have no text that is not repeated.
-MOST_UNPACKED = 2**31
+# In memory, of scores of images, each text once, and then as a table. Rows that are unpacked at once.
+MOST_UNPACKED, ROWS = 2**30, 2**16
 
 
 class OwnTable(NamedTuple):
@@ -100,18 +100,62 @@ def parse_parquet(content: bytes, columns: list[str] | None = None) -> pd.DataFr
     ValueError
         If it is none, or has more cells than any table.
     """
-    import pandas as pd
-    from pyarrow import ArrowException, BufferReader
+    from pyarrow import ArrowException, BufferReader, Table
     from pyarrow.parquet import ParquetFile
 
     try:
-        facts = ParquetFile(BufferReader(content)).metadata
-        groups = [facts.row_group(number) for number in range(facts.num_row_groups)]
-        # A page that repeats one value has few bytes and any number of rows.
-        cells, unpacked = facts.num_rows * facts.num_columns, sum(group.total_byte_size for group in groups)
-        if cells > MOST_CELLS * 4 or unpacked > MOST_UNPACKED:
-            raise ValueError(f"it has {cells:,} cells in {unpacked:,} bytes, and {MOST_CELLS * 4:,} are the limit")
+        # A page that repeats one value has few bytes and any number of rows; that of a text, which is kept once here,
+        # any number of bytes.
+        file = ParquetFile(BufferReader(content), read_dictionary=_texts_of(content))
+        facts = file.metadata
+        cells = facts.num_rows * facts.num_columns
+        if cells > MOST_CELLS * 4:
+            raise ValueError(f"it has {cells:,} cells, and {MOST_CELLS * 4:,} is the limit")
+        batches, unpacked = [], 0
         # Threads that cannot be started, where memory runs out, are an error of their own kind.
-        return pd.read_parquet(BytesIO(content), columns=columns, use_threads=False)
+        for batch in file.iter_batches(ROWS, columns=columns, use_threads=False):
+            unpacked += sum(map(_unpacked, batch.columns))
+            if unpacked > MOST_UNPACKED:
+                raise ValueError(f"it has more than {MOST_UNPACKED >> 30} GiB, unpacked")
+            batches.append(batch)
+        found = Table.from_batches(batches, None if batches else file.schema_arrow)
+        return found.cast(_plain(found.schema)).to_pandas(use_threads=False)
     except ArrowException as error:
         raise ValueError(str(error)) from None
+
+
+def _texts_of(content: bytes) -> list[str]:
+    """Return the columns of texts in a table of Parquet.
+
+    Raises
+    ------
+    ValueError
+        If there are columns of lists or mappings, which no table of scores has.
+    """
+    from pyarrow import BufferReader
+    from pyarrow.parquet import ParquetFile
+
+    schema = ParquetFile(BufferReader(content)).schema
+    columns = [schema.column(number) for number in range(len(schema))]
+    if any(one.max_repetition_level or one.path != one.name for one in columns):
+        raise ValueError("it has columns of lists or mappings")
+    return [one.path for one in columns if one.physical_type == "BYTE_ARRAY"]
+
+
+def _unpacked(column: Any) -> int:
+    """Return the bytes that an array of Arrow takes, with each text as often as it is used."""
+    from pyarrow import compute, types
+
+    if not types.is_dictionary(column.type):
+        return int(column.nbytes)
+    lengths = compute.take(compute.binary_length(column.dictionary), column.indices)
+    return int(column.nbytes) + int(compute.sum(lengths).as_py() or 0)
+
+
+def _plain(schema: Any) -> Any:
+    """Return the types of a table with its texts as texts."""
+    from pyarrow import field, types
+    from pyarrow import schema as schema_of
+
+    fields = [field(one.name, one.type.value_type if types.is_dictionary(one.type) else one.type) for one in schema]
+    return schema_of(fields, schema.metadata)
