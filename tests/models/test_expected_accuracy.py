@@ -51,7 +51,7 @@ def measured(network, expected=None, colours=COLOURS, **more):
 
 def test_what_is_as_good_as_expected_passes():
     found = measured(Nearest(COLOURS), 0.97)
-    assert found == (1.0, COUNT, False)
+    assert found == (1.0, COUNT, "validation", False)
     assert measured(Nearest(COLOURS), 0.97, splits=["evaluation"]).value == 1.0
 
 
