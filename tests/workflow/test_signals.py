@@ -165,7 +165,8 @@ def test_every_command_ends_in_order(project, command, number):
     if command == "verify":
         assert project.heatproof("bundle", "micro.yaml", "--out", "bundle.zip").returncode == 0
     before, ended = files(project.folder), 0
-    for moment in (0.15, 0.8):
+    # Some commands have not begun to listen at the first of them, and others have ended by the last.
+    for moment in (0.15, 0.25, 0.35, 0.5, 0.8):
         running = start(project, ["-P", "-m", "heatproof", *COMMANDS[command]])
         try:
             said = running.communicate(timeout=moment)[1]
@@ -184,4 +185,5 @@ def test_every_command_ends_in_order(project, command, number):
             before |= files(project.folder)
         assert "Traceback" not in said
         let_go(hold_folder(str(project.folder / "results")))
-    assert ended
+    # It takes less time than Python to begin.
+    assert ended or command == "verify"
