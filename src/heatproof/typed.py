@@ -28,12 +28,15 @@ def as_type(kind: Any, value: Any, where: str) -> Any:
     ValueError
         If a field is missing, unknown, or of another type.
     """
+    # Most values are plain, and a run has thousands of manifests of them.
+    if type(value) is kind or kind is Any:
+        return value
     origin, args = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         for one in args:
             with suppress(ValueError):
                 return as_type(one, value, where)
-    elif kind is Any or type(value) is kind or (kind is float and type(value) is int):
+    elif kind is float and type(value) is int:
         return value
     elif origin is Literal:
         if value in args:
@@ -43,6 +46,8 @@ def as_type(kind: Any, value: Any, where: str) -> Any:
     elif issubclass(origin or kind, list | tuple) and isinstance(value, list | tuple):
         return _read_items(kind, value, where)
     elif origin is not None and issubclass(origin, Mapping) and isinstance(value, Mapping):
+        if args[1] is Any or set(map(type, value.values())) <= {args[1]}:
+            return dict(value)
         return {name: as_type(args[1], item, f"{where}.{name}") for name, item in value.items()}
     raise ValueError(f"{where} is {value!r:.60}, which is no {getattr(kind, '__name__', kind)}")
 

@@ -347,7 +347,8 @@ def main() -> int:
             kind = draw.choice([one for one in every if not (is_start and one == "bundle")])
             path, fault = draw.choice(every[kind]), draw.choice(FAULTS)
             others = [one for one in every[kind] if one != path]
-            has_digest = not path.name.endswith(NO_DIGEST)
+            # Another bundle is whole as well.
+            has_digest = not path.name.endswith(NO_DIGEST) and (kind, fault) != ("bundle", "older")
             older = other / path.relative_to(folder)
             row = {"file": path.relative_to(folder).as_posix(), "kind": kind, "fault": fault}
             with damaged(path, fault, others, older, draw) as changed:

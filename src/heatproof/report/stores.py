@@ -58,7 +58,10 @@ class Stored:
     @property
     def size(self) -> int:
         """Bytes on disk."""
-        return sum(file.stat().st_size for file in self.path.rglob("*") if file.is_file())
+        folders = os.fwalk(self.path) if os.path.isdir(self.path) else ()
+        return sum(
+            os.stat(name, dir_fd=at, follow_symlinks=False).st_size for _, _, names, at in folders for name in names
+        )
 
     def has(self, image: int) -> bool:
         """Tell whether an image has values."""

@@ -218,13 +218,14 @@ def _place(path: str | Path) -> str:
 
 def _is_inside(folder: Path, facts: Mapping[str, Any]) -> bool:
     """Tell whether a manifest's entry names a file of the results folder that the manifest lies in."""
-    names = Path(facts["file"]).parts
+    name, parts = facts["file"], folder.parts
     # No file can have such a name, and asking for it fails in other ways than "it is missing".
-    if "\0" in facts["file"] or any(len(name.encode("utf-8", "replace")) > MOST_NAME_BYTES for name in names):
+    if "\0" in name or any(len(one.encode("utf-8", "replace")) > MOST_NAME_BYTES for one in name.split("/")):
         return False
-    parts = folder.parts
-    root = Path(*parts[: len(parts) - parts[::-1].index(FOLDER)]) if FOLDER in parts else folder
-    return Path(os.path.normpath(folder / facts["file"])).is_relative_to(os.path.normpath(root))
+    above = parts[::-1].index(FOLDER) if FOLDER in parts else 0
+    inside = os.path.normpath(name).split("/")
+    # As many steps up as there are folders below the results folder.
+    return not os.path.isabs(name) and inside.count("..") <= above
 
 
 def require_manifest(path: str | Path) -> dict[str, Any]:

@@ -58,11 +58,12 @@ def refuse_links(path: str | Path) -> Path:
         anywhere, and a link would let them show or overwrite files elsewhere.
     """
     path = Path(path)
-    parts = path.parts
-    below = parts.index(FOLDER) + 1 if FOLDER in parts else 0
-    for end in range(below + 1, len(parts) + 1):
-        part = os.path.join(*parts[:end])
-        if os.path.islink(part):
+    # Not normalised: ".." behind a link leads elsewhere than without it.
+    parts = os.fspath(path).split(os.sep)
+    below = parts.index(FOLDER) + 1 if FOLDER in parts else 1
+    for end in range(below + (FOLDER in parts), len(parts) + 1):
+        part = os.sep.join(parts[:end])
+        if part and os.path.islink(part):
             raise HeatproofError(
                 f"{shown(part)} is a symbolic link, and nothing is read or written through one below {FOLDER}/: put "
                 f"the files in its place, or make {FOLDER} itself the link."

@@ -309,6 +309,13 @@ def shards_made(store: str | Path) -> list[dict[str, Any]]:
         made = _made(opened, str(listing))
         if "images" not in made or made["images"][1] > len(opened.image_ids):
             raise HeatproofError(f"{listing} is of images that {store} has not: remove {listing} and {TARGET}")
+        for facts in made["files"]:
+            file = os.path.join(listing.parent, facts["file"])
+            # What was pruned is not there; whoever reads what is there compares its bytes.
+            if os.path.lexists(file) and os.lstat(file).st_size != facts["bytes"]:
+                raise HeatproofError(
+                    f"{file} is damaged (it has another size): remove it with `rm {file}` and {TARGET}"
+                )
         found.append(made)
     return found
 
