@@ -56,18 +56,18 @@ def test_no_benchmark_is_forgotten():
     assert all((tests / where).is_file() for where in ELSEWHERE.values() if where.endswith(".py"))
 
 
-# They train networks for half a minute, whoever starts them.
-TRAINING = ("falsification", "metric_quality")
+# They compute for 20 s and more, whoever starts them.
+LONG = ("falsification", "metric_quality", "pic", "best_set", "estimate_error", "broken_network")
 
 
 @pytest.mark.parametrize(
     ("name", "python"),
     [
         # With the libraries imported already, which is what most of them spend their time on.
-        *(pytest.param(name, preloaded.python, marks=pytest.mark.slow) for name in SMALLEST if name not in TRAINING),
+        *(pytest.param(name, preloaded.python, marks=pytest.mark.slow) for name in SMALLEST if name not in LONG),
         *(pytest.param(name, lambda: sys.executable, marks=pytest.mark.long) for name in SMALLEST),
     ],
-    ids=[*(f"preloaded-{name}" for name in SMALLEST if name not in TRAINING), *(f"real-{name}" for name in SMALLEST)],
+    ids=[*(f"preloaded-{name}" for name in SMALLEST if name not in LONG), *(f"real-{name}" for name in SMALLEST)],
 )
 def test_a_benchmark_starts(name, python, tmp_path):
     if name in ("full_size", "paper_scale", "scale", "scheduler"):

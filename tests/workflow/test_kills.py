@@ -71,7 +71,7 @@ def lose(project: Project, folder: str) -> None:
         path.unlink()
 
 
-@pytest.mark.parametrize("kills", [pytest.param(3, marks=pytest.mark.slow), pytest.param(10, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [pytest.param(2, marks=pytest.mark.slow), pytest.param(10, marks=pytest.mark.long)])
 def test_killed_at_random_moments(finished, tmp_path, kills):
     project = Project(clone(tmp_path / "project"), MICRO)
     project.write_config()
