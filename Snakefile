@@ -4,7 +4,7 @@ import sys
 
 from snakemake.utils import min_version
 
-from heatproof.config import read_given
+from heatproof.config_files import read_given
 from heatproof.errors import HeatproofError
 from heatproof.storage.publishing import escaped
 

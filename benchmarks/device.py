@@ -328,7 +328,7 @@ def main() -> None:
         sys.path.insert(0, os.getcwd())
         run_job(sys.argv[2])
         return
-    from heatproof.config import default_config, merge, read_config
+    from heatproof.config_files import default_config, merge, read_config
 
     options = parser(__doc__)
     options.add_argument("configs", nargs="*", help="laid over the default one, as after --configfile")

@@ -94,7 +94,7 @@ def taken(config: dict[str, Any], responses: bool) -> dict[str, float]:
 
 
 def main() -> None:
-    from heatproof.config import default_config, merge, read_config
+    from heatproof.config_files import default_config, merge, read_config
 
     given = parser(__doc__).parse_args()
     rows = []

@@ -34,7 +34,7 @@ CALLS = {os: ("stat", "lstat", "utime", "scandir", "listdir"), builtins: ("open"
 
 
 def graph_of(folder: Path) -> Any:
-    from heatproof.config import default_config, merge
+    from heatproof.config_files import default_config, merge
     from heatproof.plan.graph import Graph
     from heatproof.plan.validate import make_plan
 

@@ -59,7 +59,7 @@ def scoring(images: int) -> dict[str, float]:
 
 def made_up(images: int):
     """A plan with so many images, and what a job that scores them is told."""
-    from heatproof.config import default_config, merge
+    from heatproof.config_files import default_config, merge
     from heatproof.plan.graph import Graph
     from heatproof.plan.validate import make_plan
 

@@ -33,7 +33,7 @@ xargs -d '\\n' touch < "{folder}/outputs/$(basename "$4")"
 
 def prepare(folder: Path, config: dict, seconds: float) -> dict[str, int]:
     """Write config and sleeper, and what each job leaves; return how many jobs and files there are."""
-    from heatproof.config import read_config
+    from heatproof.config_files import read_config
     from heatproof.plan.graph import Graph
     from heatproof.plan.validate import make_plan
     from heatproof.workflow import one_a_job, spec_file

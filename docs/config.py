@@ -7,16 +7,8 @@ from pathlib import Path
 import yaml
 
 from heatproof.attribution.registry import EXPLAINERS
-from heatproof.config import (
-    ModelSettings,
-    Section,
-    Settings,
-    Training,
-    WeightsSettings,
-    default_config,
-    describe,
-    normalise,
-)
+from heatproof.config import ModelSettings, Section, Settings, Training, WeightsSettings, describe, normalise
+from heatproof.config_files import default_config
 from heatproof.config_types import NAMES as KIND
 from heatproof.data.registry import DATASETS
 from heatproof.metrics.registry import METRICS

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from heatproof.config import merge
+from heatproof.config_files import merge
 from heatproof.plan.graph import Graph, Job
 from heatproof.plan.validate import make_plan
 from heatproof.specs import Runtime

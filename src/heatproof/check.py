@@ -7,7 +7,7 @@ from pathlib import Path
 
 from heatproof.attribution.registry import EXPLAINERS, require_library
 from heatproof.changes import what_changed
-from heatproof.config import read_config
+from heatproof.config_files import read_config
 from heatproof.errors import HeatproofError
 from heatproof.models.packaged import find_packaged, is_packaged
 from heatproof.models.registry import ARCHITECTURES

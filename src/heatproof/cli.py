@@ -158,7 +158,7 @@ def _throughput(given: str) -> tuple[str, float] | str:
 def accept(*paths: str) -> str:
     """Keep results of other code whose values are the same, and return what differs."""
     from heatproof.accept import report
-    from heatproof.config import read_config
+    from heatproof.config_files import read_config
     from heatproof.plan.graph import Graph
     from heatproof.plan.paths import RESULTS
     from heatproof.plan.validate import make_plan

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from heatproof.config import Config, read_config, workflow_folder
+from heatproof.config_files import Config, read_config, workflow_folder
 from heatproof.errors import HeatproofError
 from heatproof.plan.paths import RESULTS
 from heatproof.plan.validate import Plan, make_plan

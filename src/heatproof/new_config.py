@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from heatproof.config import default_config, merge
+from heatproof.config_files import default_config, merge
 from heatproof.data.pictures import opened_picture, pictures_below
 from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError

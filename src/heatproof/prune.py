@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from heatproof.adopt import Results, pruned_file
-from heatproof.config import read_config
+from heatproof.config_files import read_config
 from heatproof.errors import HeatproofError
 from heatproof.estimate.account import size_told
 from heatproof.folder import STORED as RESPONSES

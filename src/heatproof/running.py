@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from heatproof.config import config_file, read_config, workflow_folder
+from heatproof.config_files import config_file, read_config, workflow_folder
 from heatproof.ending import CONTROLLER, SIGNALS, sentence
 from heatproof.errors import HeatproofError
 from heatproof.storage.publishing import escaped

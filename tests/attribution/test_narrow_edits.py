@@ -7,7 +7,7 @@ import pytest
 
 from heatproof import provenance
 from heatproof.attribution.registry import EXPLAINERS
-from heatproof.config import default_config, merge
+from heatproof.config_files import default_config, merge
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 

@@ -10,7 +10,7 @@ from toy_project import BASE
 from heatproof import accept as accepting
 from heatproof import provenance
 from heatproof.adopt import Results
-from heatproof.config import merge
+from heatproof.config_files import merge
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 from heatproof.provenance import Key

@@ -2,7 +2,7 @@
 
 import pytest
 
-from heatproof.config import default_config
+from heatproof.config_files import default_config
 from heatproof.plan.validate import make_plan
 from heatproof.workflow import MALLOC, job_environment
 

@@ -8,7 +8,7 @@ import preloaded
 import pytest
 import yaml
 
-from heatproof.config import read_config, workflow_folder
+from heatproof.config_files import read_config, workflow_folder
 from heatproof.errors import HeatproofError
 from heatproof.last_run import RECORD, follow, record_run
 from heatproof.running import report, status

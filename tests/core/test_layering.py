@@ -66,7 +66,8 @@ ALLOWED = {
     "storage": {"errors", "provenance", "grids", "typed"},
     "typed": set(),
     "config_types": {"errors", "options", "registry"},
-    "config": {"errors", "registry", "config_types", "storage"},
+    "config_files": {"errors", "registry", "storage"},
+    "config": {"errors", "registry", "config_files", "config_types"},
     "data": BASE,
     "shards": BASE | {"data"},
     "models": BASE | {"data"},
@@ -101,25 +102,36 @@ ALLOWED = {
     "quality": BASE | {"_study", "metrics", "ranking"},
     "ranking": BASE | {"metrics"},
     # `list` prints what a config can name; the catalogues below are tables of names.
-    "report": BASE | {"data", "figures", "metrics", "ranking", "config", "plan"},
+    "report": BASE | {"data", "figures", "metrics", "ranking", "config", "config_files", "plan"},
     # Published claims, tested on scores alone.
     "claims": BASE | {"metrics", "ranking"},
     "plan": BASE
-    | {"config", "config_types", "data", "figures", "models", "attribution", "perturbation", "metrics", "responses"},
+    | {
+        "config",
+        "config_files",
+        "config_types",
+        "data",
+        "figures",
+        "models",
+        "attribution",
+        "perturbation",
+        "metrics",
+        "responses",
+    },
     "adopt": {"errors", "provenance", "plan", "storage"},
     "changes": {"adopt", "plan", "provenance", "storage"},
     # Shows what a results folder records, and runs nothing of it.
-    "last_run": BASE | {"config", "plan"},
+    "last_run": BASE | {"config_files", "plan"},
     "bundle": BASE | {"adopt", "last_run", "plan"},
     "diff": BASE | {"bundle", "report"},
-    "running": BASE | {"adopt", "changes", "config", "last_run", "plan"},
-    "prune": BASE | {"adopt", "config", "plan", "estimate", "storage"},
+    "running": BASE | {"adopt", "changes", "config_files", "last_run", "plan"},
+    "prune": BASE | {"adopt", "config_files", "plan", "estimate", "storage"},
     # Reads names and headers; a library of networks is imported where its names are asked for.
-    "new_config": BASE | {"config", "data", "estimate", "models", "plan"},
+    "new_config": BASE | {"config_files", "data", "estimate", "models", "plan"},
     "accept": {"adopt", "shards", "plan", "provenance", "training", "storage"},
     # On one image, before any job: imports what it tries only where there is something to try.
     "trial": BASE | {"data", "models", "attribution", "plan"},
-    "check": BASE | {"attribution", "changes", "config", "plan", "models", "trial"},
+    "check": BASE | {"attribution", "changes", "config_files", "plan", "models", "trial"},
     "workflow": {
         "ending",
         "errors",
@@ -139,7 +151,7 @@ ALLOWED = {
     "job": {"ending", "errors", "provenance", "registry", "perturbation", "specs", "stage", "storage"},
     # Runs jobs as they are, each in a process of its own; only that process imports torch.
     "estimate": BASE
-    | {"attribution", "config", "data", "models", "training", "responses", "plan", "stages", "workflow"},
+    | {"attribution", "config_files", "data", "models", "training", "responses", "plan", "stages", "workflow"},
     "cli": {
         "errors",
         "options",
@@ -151,7 +163,7 @@ ALLOWED = {
         "running",
         "bundle",
         "diff",
-        "config",
+        "config_files",
         "plan",
         "workflow",
         "report",

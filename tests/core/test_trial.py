@@ -9,7 +9,7 @@ import yaml
 
 from heatproof.attribution.make import background_of
 from heatproof.check import check_config
-from heatproof.config import default_config
+from heatproof.config_files import default_config
 from heatproof.data.registry import Split
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.models.registry import InputFacts

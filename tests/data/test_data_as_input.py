@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from heatproof.changes import look_at_data, what_changed
-from heatproof.config import default_config, merge
+from heatproof.config_files import default_config, merge
 from heatproof.data.lazy import NAMES
 from heatproof.data.prepare import open_dataset, prepare
 from heatproof.data.registry import NamesFiles, Split

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from heatproof.config import default_config, merge
+from heatproof.config_files import default_config, merge
 from heatproof.data.prepare import open_dataset, prepare
 from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from heatproof.config import default_config, merge, read_config
+from heatproof.config_files import default_config, merge, read_config
 from heatproof.errors import HeatproofError
 from heatproof.estimate.account import (
     Job,

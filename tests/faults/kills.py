@@ -35,7 +35,7 @@ import yaml  # noqa: E402
 from jobs import without_times  # noqa: E402
 from snakemake_project import MICRO, REPOSITORY  # noqa: E402
 
-from heatproof.config import read_config  # noqa: E402
+from heatproof.config_files import read_config  # noqa: E402
 from heatproof.ending import SIGNALS, _runs  # noqa: E402
 from heatproof.plan.graph import Graph, Job  # noqa: E402
 from heatproof.plan.validate import make_plan  # noqa: E402

@@ -19,7 +19,7 @@ from toy_project import BASE
 
 from heatproof.adopt import adopt
 from heatproof.changes import look_at_data
-from heatproof.config import merge
+from heatproof.config_files import merge
 from heatproof.errors import fault_of
 from heatproof.folder import Folder
 from heatproof.plan.graph import Graph, Job

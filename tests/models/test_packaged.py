@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from heatproof.check import check_config
-from heatproof.config import default_config, merge
+from heatproof.config_files import default_config, merge
 from heatproof.errors import HeatproofError
 from heatproof.models.fetch import fetch
 from heatproof.models.network import load_network, normalise

@@ -6,7 +6,7 @@ import os
 import pytest
 from PIL import Image
 
-from heatproof.config import default_config, merge
+from heatproof.config_files import default_config, merge
 from heatproof.errors import HeatproofError
 from heatproof.models.from_transformers import transformers_facts
 from heatproof.models.preprocessing import differences, preprocessing

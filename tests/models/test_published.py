@@ -11,7 +11,7 @@ import torchvision.models
 from safetensors.torch import save_file
 from torchvision.models import get_model_weights
 
-from heatproof.config import default_config, merge
+from heatproof.config_files import default_config, merge
 from heatproof.errors import HeatproofError
 from heatproof.models.fetch import fetch
 from heatproof.models.network import build_network, find_layer, load_weights

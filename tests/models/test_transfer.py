@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from heatproof.adopt import Results
-from heatproof.config import default_config, merge
+from heatproof.config_files import default_config, merge
 from heatproof.errors import HeatproofError
 from heatproof.models.fetch import fetch
 from heatproof.models.network import build_network, find_head, load_weights

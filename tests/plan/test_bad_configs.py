@@ -9,7 +9,7 @@ import torch
 import yaml
 
 from heatproof.check import check_config
-from heatproof.config import default_config, merge
+from heatproof.config_files import default_config, merge
 from heatproof.errors import HeatproofError
 from heatproof.plan.validate import make_plan
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from heatproof.config import merge, read_config
+from heatproof.config_files import merge, read_config
 from heatproof.errors import HeatproofError
 from heatproof.perturbation.baselines import BASELINES
 from heatproof.plan.graph import Graph

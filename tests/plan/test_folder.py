@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import toy_project
 
-from heatproof.config import merge
+from heatproof.config_files import merge
 from heatproof.folder import Folder
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan

@@ -10,7 +10,7 @@ import yaml
 from PIL import Image
 
 from heatproof.check import check_config
-from heatproof.config import read_config
+from heatproof.config_files import read_config
 from heatproof.errors import HeatproofError
 from heatproof.models.network import build_network
 from heatproof.models.registry import ModelSpec

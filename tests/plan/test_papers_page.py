@@ -16,7 +16,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from heatproof.config import merge, read_config
+from heatproof.config_files import merge, read_config
 from heatproof.estimate import synthetic
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan

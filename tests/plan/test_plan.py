@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from heatproof import check
-from heatproof.config import default_config, merge, read_config
+from heatproof.config_files import default_config, merge, read_config
 from heatproof.errors import HeatproofError
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan

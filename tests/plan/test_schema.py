@@ -10,7 +10,8 @@ import yaml
 
 from heatproof.attribution.registry import EXPLAINERS
 from heatproof.check import check_config
-from heatproof.config import default_config, merge, normalise
+from heatproof.config import normalise
+from heatproof.config_files import default_config, merge
 from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS

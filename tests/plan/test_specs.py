@@ -15,7 +15,7 @@ from typing import Any, Literal
 import pytest
 import toy_project
 
-from heatproof.config import merge, read_config
+from heatproof.config_files import merge, read_config
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 from heatproof.provenance import as_json

@@ -5,7 +5,7 @@ import pytest
 import yaml
 
 from heatproof.attribution.registry import EXPLAINERS
-from heatproof.config import default_config, workflow_folder
+from heatproof.config_files import default_config, workflow_folder
 from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS

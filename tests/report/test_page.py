@@ -16,7 +16,7 @@ from PIL import Image
 from tiny_data import COUNT, DATASET, IMAGES, NAMED
 
 from heatproof.claims.card import COLUMNS as CLAIM_COLUMNS
-from heatproof.config import default_config, merge
+from heatproof.config_files import default_config, merge
 from heatproof.data.prepare import open_dataset
 from heatproof.errors import HeatproofError
 from heatproof.folder import Folder

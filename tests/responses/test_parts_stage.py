@@ -10,7 +10,7 @@ from toy_project import Project
 
 import heatproof
 from heatproof.check import check_config
-from heatproof.config import merge
+from heatproof.config_files import merge
 from heatproof.data.prepare import open_dataset
 from heatproof.data.registry import Split
 from heatproof.errors import HeatproofError

@@ -11,7 +11,7 @@ import torch
 from toy_project import BASE
 
 import heatproof
-from heatproof.config import merge
+from heatproof.config_files import merge
 from heatproof.metrics.registry import METRICS
 from heatproof.models.network import load_network
 from heatproof.perturbation import batching

@@ -212,7 +212,7 @@ def manifests(folder: Path) -> dict[str, Case]:
 
 
 def configs(folder: Path) -> dict[str, Case]:
-    from heatproof.config import default_config, merge, read_config
+    from heatproof.config_files import default_config, merge, read_config
     from heatproof.plan.graph import Graph
     from heatproof.plan.validate import make_plan
 

@@ -8,7 +8,7 @@ import types
 import pytest
 
 from heatproof.attribution.registry import EXPLAINERS
-from heatproof.config import default_config, merge
+from heatproof.config_files import default_config, merge
 from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS

@@ -7,7 +7,7 @@ import pytest
 
 from heatproof import workflow
 from heatproof.adopt import Results, _set_times
-from heatproof.config import default_config
+from heatproof.config_files import default_config
 from heatproof.errors import HeatproofError
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan

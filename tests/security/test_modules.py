@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import heatproof
-from heatproof.config import default_config
+from heatproof.config_files import default_config
 from heatproof.plan.validate import make_plan
 from heatproof.specs import spec_name
 from heatproof.workflow import RUN, job_environment

@@ -12,7 +12,7 @@ import pytest
 from toy_project import BASE, Project
 
 import heatproof
-from heatproof.config import default_config, merge, workflow_folder
+from heatproof.config_files import default_config, merge, workflow_folder
 from heatproof.errors import HeatproofError
 from heatproof.job import guarded
 from heatproof.plan.validate import make_plan

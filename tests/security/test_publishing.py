@@ -26,7 +26,7 @@ from toy_project import BASE
 from heatproof.adopt import Results
 from heatproof.attribution.applicability import write_gate
 from heatproof.cli import main
-from heatproof.config import default_config, merge
+from heatproof.config_files import default_config, merge
 from heatproof.data.registry import Split
 from heatproof.errors import HeatproofError
 from heatproof.folder import Folder

@@ -17,7 +17,7 @@ import yaml
 from PIL import Image
 
 import heatproof
-from heatproof.config import default_config, read_config
+from heatproof.config_files import default_config, read_config
 from heatproof.errors import HeatproofError
 from heatproof.running import refuse_code_of_snakemake
 from heatproof.workflow import forget_specs, keep_from_the_folder

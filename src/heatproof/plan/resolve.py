@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 
 from heatproof.attribution.own import positional_of
 from heatproof.attribution.registry import EXPLAINERS, SAME, Explainer
-from heatproof.config import Config
+from heatproof.config_files import Config
 from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.models.packaged import is_packaged, look_up_packaged

@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any
 
 from heatproof.attribution.registry import SAME
-from heatproof.config import Config
+from heatproof.config_files import Config
 from heatproof.errors import HeatproofError
 from heatproof.folder import Folder
 from heatproof.metrics.registry import METRICS

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from heatproof.attribution.registry import EXPLAINERS, KINDS
-from heatproof.config import default_config, read_config, workflow_folder
+from heatproof.config_files import default_config, read_config, workflow_folder
 from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS

@@ -1,0 +1,137 @@
+"""Configs as files: where they are, how they are read, and how one is laid over another."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+from heatproof.errors import HeatproofError
+from heatproof.registry import nearest
+from heatproof.storage import strict_yaml
+from heatproof.storage.reading import shown
+
+Config = dict[str, Any]
+PACKAGED = Path(__file__).with_name("_workflow")
+DEFAULT = "config/config.yaml"
+# Snakemake takes a config that has this key for a template, and runs the Python in it.
+TEMPLATE = "__use_yte__"
+
+
+def default_config(folder: str | Path | None = None) -> Config:
+    """Return the embedded default config as written, without the defaults of the keys.
+
+    Parameters
+    ----------
+    folder
+        That of a Snakefile, beside which a default may stand; left out, that of the package. A working folder never
+        has the default: it may be somebody else's, and a config names code that is run.
+    """
+    beside = [Path(folder) / DEFAULT] if folder is not None else []
+    path = next((one for one in beside if one.is_file()), workflow_folder() / DEFAULT)
+    return read_mapping(path)
+
+
+def workflow_folder() -> Path:
+    """Return the folder with the Snakefile: that of the installed package, or the repository.
+
+    Raises
+    ------
+    HeatproofError
+        If there is neither.
+    """
+    for folder in (PACKAGED, Path(__file__).parents[2]):
+        if (folder / "Snakefile").is_file():
+            return folder
+    raise HeatproofError("The workflow is not installed with this package: install heatproof again with pip.")
+
+
+def config_file(given: str | Path) -> Path:
+    """Return the path of a config: a file, or the name of one that comes with heatproof, such as ``quick``.
+
+    The name of one that comes with heatproof is never that of a file: a file ``quick`` is written ``./quick``.
+
+    Raises
+    ------
+    HeatproofError
+        If there is neither.
+    """
+    shipped = workflow_folder() / "config"
+    known = {one.stem: one for one in shipped.glob("*.yaml")}
+    if str(given) in known:
+        return known[str(given)]
+    if os.path.exists(given):
+        return Path(given)
+    raise HeatproofError(
+        f"There is no config {given}, neither a file nor one that comes with heatproof: "
+        f"{nearest(str(given), known, 'configs')}"
+    )
+
+
+def read_config(*configs: str | Path) -> Config:
+    """Read configs as the workflow does: each laid over those before it and over the embedded default, lists replaced.
+
+    Parameters
+    ----------
+    configs
+        As `config_file` takes them.
+
+    Raises
+    ------
+    HeatproofError
+        If a file is missing, or is not a mapping of strict YAML (`heatproof.storage.strict_yaml`).
+    """
+    return reduce(merge, map(read_mapping, map(config_file, configs)), default_config())
+
+
+def read_mapping(path: str | Path) -> Config:
+    """Read a config as it is written, with what nothing but Snakemake would understand refused.
+
+    Raises
+    ------
+    HeatproofError
+        As `heatproof.storage.strict_yaml.read_mapping` does.
+    """
+    given = strict_yaml.read_mapping(path)
+    if TEMPLATE in given:
+        raise HeatproofError(
+            f"The config {shown(path)} has the key {TEMPLATE!r}, with which Snakemake runs what stands in the other "
+            "keys: remove it."
+        )
+    return given
+
+
+def read_given(given: Mapping[str, Any], settings: Any, folder: str | None) -> Config:
+    """Return the config of a Snakefile: the files that Snakemake was given, as all commands read them.
+
+    Parameters
+    ----------
+    given
+        The config as Snakemake has it.
+    settings
+        Snakemake's own: the files, the values that are laid over them, and what Snakemake made of both. Where it has
+        something else, another workflow made it, which uses this one.
+    folder
+        As `default_config` takes it.
+
+    Raises
+    ------
+    HeatproofError
+        As `read_config` does.
+    """
+    default = default_config(folder)
+    if given != settings.overwrite_config:
+        return merge(default, given)
+    return reduce(merge, [*map(read_mapping, settings.configfiles), settings.config], default)
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Config:
+    """Lay one mapping over another, key by key; anything but a mapping is replaced."""
+    merged = dict(copy.deepcopy(base))
+    for key, value in over.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = merge(merged[key], value) if both else copy.deepcopy(value)
+    return merged
