@@ -52,6 +52,26 @@ def as_type(kind: Any, value: Any, where: str) -> Any:
     raise ValueError(f"{where} is {value!r:.60}, which is no {getattr(kind, '__name__', kind)}")
 
 
+def has_fields(kind: Any, value: Any) -> bool:
+    """Tell whether a value of JSON has the fields of a dataclass with their types, whatever else it has.
+
+    Parameters
+    ----------
+    kind
+        The dataclass; fields with a default may be missing.
+    value
+        As JSON has it.
+    """
+    if not isinstance(value, Mapping):
+        return False
+    known = {one.name for one in fields(kind)}
+    try:
+        as_type(kind, {name: item for name, item in value.items() if name in known}, "the value")
+    except ValueError:
+        return False
+    return True
+
+
 def _read_fields(kind: Any, value: Mapping[str, Any], where: str) -> Any:
     known, hints = {one.name: one for one in fields(kind)}, _hints(kind)
     if more := value.keys() - known.keys():

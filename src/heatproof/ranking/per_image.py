@@ -8,8 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from heatproof.errors import HeatproofError
-from heatproof.storage.manifest import HEAL, verified_bytes
-from heatproof.storage.reading import one_sentence
+from heatproof.storage.manifest import in_results, verified_bytes
 from heatproof.storage.tables import parse_parquet
 
 CASE = ("dataset", "model", "weights", "metric")
@@ -81,7 +80,7 @@ def read_parquet(path: str | Path, columns: list[str] | None = None, *, listed: 
         If it is missing, or has not the bytes that its manifest says.
     """
     content = verified_bytes(path, listed=listed)
-    with one_sentence(path, HEAL.format(path=path).removesuffix(".")):
+    with in_results(path):
         return parse_parquet(content, columns)
 
 

@@ -15,8 +15,7 @@ import pandas as pd
 
 from heatproof.figures import FIGURES
 from heatproof.storage.files import write_table, write_text, written_aside
-from heatproof.storage.manifest import HEAL, publish_tables, read_sealed, verified_bytes
-from heatproof.storage.reading import one_sentence
+from heatproof.storage.manifest import in_results, publish_tables, read_sealed, verified_bytes
 from heatproof.storage.sources import images_of, joined_data
 from heatproof.storage.tables import MOST_BYTES, parse_csv
 
@@ -47,7 +46,7 @@ def read_text(path: str | Path, *, listed: bool = False) -> pd.DataFrame:
         If it is missing, or has not the bytes that its manifest says.
     """
     content = verified_bytes(path, listed=listed, most=MOST_BYTES)
-    with one_sentence(path, HEAL.format(path=path).removesuffix(".")):
+    with in_results(path):
         return parse_csv(content)
 
 

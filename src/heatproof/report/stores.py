@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heatproof.config import normalise, read_config
+from heatproof.config import normalise
+from heatproof.config_files import read_config
 from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.plan.resolve import read_dataset
@@ -17,7 +18,7 @@ from heatproof.specs import DatasetSpec
 from heatproof.storage.publishing import ELSEWHERE
 from heatproof.storage.reading import own_folder
 from heatproof.storage.store import describe, shards_made
-from heatproof.typed import as_type
+from heatproof.typed import has_fields
 
 
 @dataclass(frozen=True)
@@ -129,22 +130,18 @@ class _Model:
 
 
 # What is shown of what made a store, which can come from anywhere.
-_MADE_BY = {"dataset": _Dataset, "explainer": _Explainer, "model": _Model, "weights": str, "grid": int, "baseline": str}
+_PARTS = {"dataset": _Dataset, "explainer": _Explainer, "model": _Model}
+_VALUES = {"weights": str, "grid": int, "baseline": str}
 
 
 def _says_what_made_it(made_by: Any) -> bool:
     """Tell whether what made a store is said with the types that readers take it for."""
     if not isinstance(made_by, dict):
         return False
-    try:
-        for name, kind in _MADE_BY.items():
-            value = made_by.get(name)
-            if value is not None:
-                shown = {one.name: value[one.name] for one in fields(kind)} if is_dataclass(kind) else value
-                as_type(kind, shown, name)
-    except (KeyError, TypeError, ValueError):
-        return False
-    return True
+    said = {name: value for name, value in made_by.items() if value is not None}
+    return all(has_fields(kind, said[name]) for name, kind in _PARTS.items() if name in said) and all(
+        type(said[name]) is kind for name, kind in _VALUES.items() if name in said
+    )
 
 
 def dataset_behind(stored: Stored, config: str | Path | None = None) -> DatasetSpec:

@@ -13,7 +13,8 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,7 +23,7 @@ from heatproof.provenance import Key, digest, library_versions
 from heatproof.storage.files import write_json
 from heatproof.storage.publishing import public
 from heatproof.storage.reading import FOLDER, file_digest, one_sentence, parse_json, read_bytes, read_json, refuse_links
-from heatproof.typed import as_type
+from heatproof.typed import has_fields
 
 
 class Published(Protocol):
@@ -147,13 +148,15 @@ def _is_sound(value: dict[str, Any], folder: Path) -> bool:
     schema: Any = next((kind for name, kind in SCHEMAS.items() if name in value), None)
     if schema is None:
         return "key" not in value
-    known = {one.name for one in fields(schema)}
-    try:
-        as_type(schema, {name: item for name, item in value.items() if name in known}, "the record")
-    except ValueError:
+    if not has_fields(schema, value):
         return False
     start, stop = value["images"] if schema is ShardManifest else (0, 0)
     return 0 <= start <= stop and all(_is_inside(folder, facts) for facts in value.get("files", ()))
+
+
+def in_results(path: str | Path) -> AbstractContextManager[None]:
+    """Say in one sentence what goes wrong with a file that a run makes again; as `one_sentence`."""
+    return one_sentence(path, HEAL.format(path=path).removesuffix("."))
 
 
 def write_sealed(path: str | Path, value: Mapping[str, Any]) -> None:
@@ -289,7 +292,7 @@ def verified_bytes(path: str | Path, *, listed: bool = True, most: int | None = 
     if recorded is not None:
         # No more is read than the file has to have.
         most = recorded["bytes"]
-    with one_sentence(path, HEAL.format(path=path).removesuffix(".")):
+    with in_results(path):
         content = read_bytes(path, most)
     _require_same(path, hashlib.sha256(content).hexdigest(), recorded)
     return content
