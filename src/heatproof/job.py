@@ -13,7 +13,7 @@ from contextlib import suppress
 
 import psutil
 
-from heatproof.ending import Ended, as_process, end_with_controller, ending_in_order
+from heatproof.ending import Ended, as_process, asked, end_with_controller, ending_in_order
 from heatproof.errors import HeatproofError, fault_of
 from heatproof.provenance import Key
 from heatproof.registry import load_plugins
@@ -108,13 +108,15 @@ def guarded(work: Callable[[], object], what: str = "command") -> int:
             # Here, and not when Python ends, a reader that has gone can be told from an error.
             sys.stdout.flush()
     except HeatproofError as error:
-        return _say(str(error))
+        return _ended() or _say(str(error))
     except BrokenPipeError:
         # The reader of our output has gone, as `head` does.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except Ended as ended:
         return ended.status
     except Exception as error:
+        if status := _ended():
+            return status
         fault = fault_of(error)
         if fault is not None:
             return _say(fault)
@@ -126,6 +128,15 @@ def guarded(work: Callable[[], object], what: str = "command") -> int:
         print(escaped(steps), end="", file=sys.stderr)
         return 1
     return 0
+
+
+def _ended() -> int:
+    """Return the exit status of a process that a signal has ended, else 0.
+
+    A library that is interrupted, as in the middle of an import, turns that into an error of its own.
+    """
+    number = asked()
+    return 0 if number is None else 128 + number
 
 
 def _say(sentence: str) -> int:

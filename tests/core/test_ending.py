@@ -51,6 +51,16 @@ def test_a_job_ends_with_one_sentence_and_with_what_it_started(tmp_path, number)
     assert not any(map(_runs, children))
 
 
+@pytest.mark.parametrize("error", ["ImportError", "SystemError"])
+def test_an_error_that_a_library_makes_of_a_signal_is_none(tmp_path, error):
+    """As an extension module does that is interrupted while it is imported."""
+    body = "try:\n    print('in', flush=True)\n    time.sleep(60)\n"
+    job = start(tmp_path, f"{body}except SystemExit as ended:\n    raise {error}(f'not imported: {{ended}}')")
+    job.send_signal(signal.SIGHUP)
+    assert said_by(job) == SENTENCE.format(what="job", name="SIGHUP")
+    assert job.returncode == 128 + signal.SIGHUP
+
+
 def test_a_second_signal_disturbs_nothing(tmp_path):
     body = "try:\n    print('in', flush=True)\n    time.sleep(60)\nfinally:\n    time.sleep(1)\n"
     job = start(tmp_path, body + "    open('tidied', 'w').close()")
