@@ -55,6 +55,10 @@ class HeatproofError(Exception):
     """
 
 
+class DamagedInput(HeatproofError):
+    """An image of the data cannot be read, which is no fault of what asked for it."""
+
+
 class NotApplicable(Exception):
     """An explainer cannot work on this model; the text is the reason shown as a gap in the tables."""
 

@@ -19,7 +19,7 @@ from heatproof.metrics.single_deletion import family
 from heatproof.options import BatchSize, check_plain, short
 from heatproof.perturbation.baselines import BASELINES
 from heatproof.registry import look_up, nearest
-from heatproof.responses.base import Along, Batch, Method, Reading, Response, ScoredImages, Session, serving
+from heatproof.responses.base import Along, Batch, Explain, Method, Reading, Response, ScoredImages, Session, serving
 
 if TYPE_CHECKING:
     import torch
@@ -106,6 +106,8 @@ def evaluate(
         of the pixels that is changed. As attributes the metric (``sds`` where ``idsds`` was asked for and the
         network was not finetuned with this grid and filling), its direction, source, all options, as JSON the complete
         settings of the responses that it read, and its range, but for logits where it is one of probabilities.
+        ``task`` is ``binary`` for a model of one logit, else ``multiclass``; ``check_passes`` are the images that went
+        through the model to find whether an image's answer depends on chance or on the rest of its batch.
         Each with a dimension ``method`` before the others where maps of several methods were given. For several
         metrics, a dict of such datasets by name. Metrics that read the same response share its passes: SIC and AIC, or
         insertion, deletion and their difference, cost the passes of one.
@@ -155,32 +157,77 @@ def evaluate(
         if given is not None and not reads:
             raise HeatproofError(f"None of the metrics reads {name!r}: leave it out, or name one that does.")
     if explain is not None:
-        from heatproof.perturbation.reachable import check_mode
+        from heatproof.models.reachable import check_mode
 
         check_mode(explain, "explainer")
-    from heatproof.batches import track
-    from heatproof.models.memory import WithinMemory, batch_size_of
+    from heatproof.data.few import few_of, is_blank
+    from heatproof.finetuned import image_digests
+    from heatproof.models.adapter import HALF, adapted, check_network, warn_of_probabilities
+    from heatproof.models.memory import batch_size_of
 
-    device = device_of(model, images.device) if common.get("device") is None else _device(common["device"])
-    session = Session(
-        open_network=lambda: model,
-        device=device,
-        batch_size=batch_size_of(common.get("batch_size", 64), device),
-        seed=int(common.get("seed", 0)),
-        explain=None if explain is None else lambda along, method, batch: partial(_explained, explain),
-        given={"ranking": None if ranking is None else np.asarray(ranking)},
-    )
-    batch = Batch(images, labels, ids)
-    along = Along(values, tuple(Method(name, index) for index, name in enumerate(names or ["map"])))
-    for attempt in WithinMemory("evaluate").attempts(session.batch_size):
-        with attempt as size:
-            asking = _Asking(replace(session, batch_size=size), batch, along, metrics, bool(common.get("details")))
-            scored = track(metrics.items(), "scores", unit="metric")
-            results = {name: _joined(asking.score(one), names, gaps) for name, one in scored}
+    seed = int(common.get("seed", 0))
+    named = None if common.get("device") is None else _device(common["device"])
+    with adapted(model, images if named is None else images[:1].to(named), seed) as network:
+        network.check_precision(images)
+        # One of an image's own precision has no half of it: sums are of float32.
+        images = images.float() if images.dtype in HALF else images.clone() if images.is_inference() else images
+        check_network(network, images[few_of(image_digests(images), lambda row: is_blank(images[row]))])
+        network.check_targets(labels, ids)
+        if network.one_logit:
+            warn_of_probabilities(network)
+        session = Session(
+            open_network=lambda: network.network,
+            device=named or network.device,
+            batch_size=batch_size_of(common.get("batch_size", 64), named or network.device),
+            seed=seed,
+            explain=None if explain is None else partial(_recomputed, explain, seed),
+            given={"ranking": None if ranking is None else np.asarray(ranking)},
+        )
+        found = score_all(session, Batch(images, labels, ids), metrics, values, names, bool(common.get("details")))
+    results = {name: _joined(scored, names, gaps) for name, scored in found.items()}
+    for one in results.values():
+        one.attrs |= {"task": network.task, "check_passes": network.check_passes}
     return results[metric] if isinstance(metric, str) else results
 
 
-class _Metric(NamedTuple):
+def score_all(
+    session: Session,
+    batch: Batch,
+    metrics: Mapping[str, SelectedMetric],
+    maps: np.ndarray,
+    names: Sequence[str] | None,
+    details: bool = False,
+) -> dict[str, dict[str, xarray.Dataset]]:
+    """Return each metric's scores of each method.
+
+    Parameters
+    ----------
+    session
+        A checked network, and the settings of its passes.
+    batch
+        N images with the classes that are scored.
+    metrics
+        As `selected_metrics` returns them.
+    maps
+        (N, methods, H, W).
+    names
+        Of the methods; None for one without a name.
+    details
+        Whether what the metrics read is returned as well.
+    """
+    from heatproof.batches import track
+    from heatproof.models.memory import WithinMemory
+
+    along = Along(maps, tuple(Method(name, index) for index, name in enumerate(names or ["map"])))
+    found: dict[str, dict[str, xarray.Dataset]] = {}
+    for attempt in WithinMemory("evaluate").attempts(session.batch_size):
+        with attempt as size:
+            asking = _Asking(replace(session, batch_size=size), batch, along, metrics, details)
+            found = {name: asking.score(one) for name, one in track(metrics.items(), "scores", unit="metric")}
+    return found
+
+
+class SelectedMetric(NamedTuple):
     """A metric with all of its options, what it reads, and the name that fits what is done."""
 
     entry: Metric
@@ -194,7 +241,7 @@ class _Metric(NamedTuple):
         return self.entry.name == "idsds" != self.told
 
 
-def selected_metrics(metrics: Metrics, common: Mapping[str, Any], domain: Domain) -> dict[str, _Metric]:
+def selected_metrics(metrics: Metrics, common: Mapping[str, Any], domain: Domain) -> dict[str, SelectedMetric]:
     """Return the metrics, by name, with the options that each of them has."""
     mapping = isinstance(metrics, Mapping) and all(isinstance(own, Mapping) for own in metrics.values())
     if not (mapping or isinstance(metrics, list | tuple)) or not all(isinstance(name, str) for name in metrics):
@@ -224,7 +271,7 @@ def selected_metrics(metrics: Metrics, common: Mapping[str, Any], domain: Domain
         if told in ("idsds", "sds"):
             look_up(BASELINES, options["baseline"], "baseline")
             told = family(domain.finetuned, deletion_of(options)) if told == "idsds" else told
-        selected[name] = _Metric(entry, options, entry.responses(options), told)
+        selected[name] = SelectedMetric(entry, options, entry.responses(options), told)
     return selected
 
 
@@ -235,11 +282,11 @@ class _Asking:
     session: Session
     batch: Batch
     along: Along
-    metrics: Mapping[str, _Metric]
+    metrics: Mapping[str, SelectedMetric]
     details: bool
     answers: dict[tuple[Any, ...], Mapping[str, np.ndarray]] = field(default_factory=dict)
 
-    def score(self, one: _Metric) -> dict[str, xarray.Dataset]:
+    def score(self, one: SelectedMetric) -> dict[str, xarray.Dataset]:
         """Return a metric's scores of each method; a response that another one needs in finer steps serves it too."""
         # What only the caller can give of the responses.
         given = {key: one.options[key] for key in one.entry.reads.in_memory}
@@ -442,17 +489,26 @@ def _in_order(values: Any, names: tuple[str, ...], what: str) -> Any:
     return values.transpose(*names).values
 
 
-def _explained(explain: Callable[..., Any], images: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Return the maps of a function of the caller's own as a tensor."""
+def _recomputed(explain: Callable[..., Any], seed: int, along: Along, method: Method, batch: Batch) -> Explain:
+    """Return what recomputes maps (k N, H, W) of k changed copies of the images of a batch."""
     import torch
 
-    maps = explain(images, targets)
-    try:
-        return maps if isinstance(maps, torch.Tensor) else torch.as_tensor(np.asarray(maps, dtype=np.float64))
-    except (TypeError, ValueError):
-        raise HeatproofError(
-            f"The function of the option 'explain' returned {type(maps).__name__}: return maps (images, height, width)."
-        ) from None
+    from heatproof.attribution.explaining import Failed, MapMaker, explain_batch
+    from heatproof.attribution.own import as_explainer
+    from heatproof.attribution.registry import Explained
+
+    function = as_explainer(lambda model, images, targets: explain(images, targets), "explain")
+    maker = MapMaker("explain", function, {}, {"explain": True})
+
+    def make(images: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        ids = tuple(one for one in batch.ids for _ in range(len(images) // len(batch.ids)))
+        given = Explained(None, None, None, images, targets, ids, seed, batch_size=len(images))
+        try:
+            return torch.from_numpy(explain_batch(maker, given)[:, 0])
+        except Failed as reason:
+            raise HeatproofError(f"The function of the option 'explain' cannot be used: {reason}.") from reason
+
+    return make
 
 
 def _plain_options(*, seed: int = 0, batch_size: BatchSize = 64, details: bool = False) -> None:
@@ -477,15 +533,8 @@ def _device(named: Any) -> Any:
         ) from None
 
 
-def device_of(model: Any, otherwise: Any) -> Any:
-    """Return the device of a model's parameters; another where it has none."""
-    parameters = getattr(model, "parameters", None)
-    first = next(parameters(), None) if callable(parameters) else None
-    return otherwise if first is None else first.device
-
-
 def _dataset(
-    one: _Metric,
+    one: SelectedMetric,
     options: dict[str, Any],
     images: ScoredImages,
     maps: np.ndarray,
@@ -518,7 +567,7 @@ def _dataset(
     return made
 
 
-def _add_details(made: xarray.Dataset, one: _Metric, inputs: Mapping[str, Any], maps: np.ndarray) -> None:
+def _add_details(made: xarray.Dataset, one: SelectedMetric, inputs: Mapping[str, Any], maps: np.ndarray) -> None:
     """Add the arrays that the metric read: outputs along its responses, and of patch drops the sums of the maps."""
     several = len(one.responses) > 1
     for argument, response in one.responses.items():

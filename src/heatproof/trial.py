@@ -195,7 +195,8 @@ def _count_training_images(plan: Plan, name: str, dataset: Dataset) -> None:
 def _explain(plan: Plan, entry: ExplainerChoice, model: str, network: torch.nn.Module, dataset: Dataset) -> None:
     import torch
 
-    from heatproof.attribution.make import Fill, background_of, find_function, stack_maps
+    from heatproof.attribution.explaining import Failed, explain_batch
+    from heatproof.attribution.make import Fill, background_of, maker_of
     from heatproof.attribution.registry import Explained, ExplainerSpec
 
     facts, split = plan.models[model].facts, dataset.splits["evaluation"]
@@ -211,8 +212,13 @@ def _explain(plan: Plan, entry: ExplainerChoice, model: str, network: torch.nn.M
         fill=Fill(dataset, facts, plan.config["finetuning"]["grid"]),
     )
     options = plan.explainer_options(entry.name)
-    function = find_function(ExplainerSpec(entry.name, entry.kind, entry.module, options, dict(entry.maps)))
+    maker = maker_of(ExplainerSpec(entry.name, entry.kind, entry.module, options, dict(entry.maps)))
     try:
-        stack_maps(function(explained, **options), entry.name, list(entry.maps), explained)
+        explain_batch(maker, explained)
+    except Failed as reason:
+        raise HeatproofError(
+            f"The explainer {entry.name!r} cannot be used on {model!r}: {reason}. Mend it, or leave it out of the "
+            "config."
+        ) from reason
     except NotApplicable:
         return  # a row with its reason in the tables

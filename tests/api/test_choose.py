@@ -288,7 +288,7 @@ def test_finetuning_returns_a_copy_that_loses_less_by_a_patch(labelled):
         ({"baseline": "meen"}, "mean"),
         ({"validation": 1.5}, "'validation' of heatproof.finetune must be a number above 0 and below 1, not 1.5"),
         ({"images": torch.randn(2, 3, 16, 16)}, "too few"),
-        ({"images": torch.randn(12, 3, 8, 8)}, "fails on an image of"),
+        ({"images": torch.randn(12, 3, 8, 8)}, "fails on images of"),
         ({"model": 3}, "give a torch.nn.Module"),
     ],
 )

@@ -6,6 +6,7 @@ import html
 import logging
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     import torch
     import xarray
 
-    from heatproof.api.explain import Asked
+    from heatproof.api.explain import Explaining, NamedMethod
+    from heatproof.evaluation import SelectedMetric
     from heatproof.finetuned import Domain
 
 REFERENCES = ("random", "edges")
@@ -275,18 +277,18 @@ def choose(
     """
     import torch
 
-    from heatproof.api.explain import layer_name, selected
+    from heatproof.api.explain import Explaining, layer_name, selected
     from heatproof.evaluation import check_batch, check_images, selected_metrics, warn_of_range
-    from heatproof.finetuned import domain_of, warn_out_of_domain
-    from heatproof.perturbation.reachable import check_mode
+    from heatproof.finetuned import domain_of, image_digests, warn_out_of_domain
+    from heatproof.models.adapter import adapted, check_network, predicted, warn_of_probabilities
 
+    if not isinstance(model, torch.nn.Module):
+        raise HeatproofError(f"The model is {type(model).__name__}: give a torch.nn.Module, whose layers can be read.")
     layer = layer_name(model, layer)
     check_arguments(choose, locals(), "measures", "background")
     images = check_images(images)
     if len(images) < LEAST:
         raise HeatproofError(f"{len(images)} images tell nothing of methods: give at least {LEAST}, better 100.")
-    check_mode(model, "model")
-    images, labels, _ = check_batch(images, _said(model, images) if targets is None else targets)
     warn_of_range(images)
     asked = {one.name: one for one in selected(METHODS if methods is None else methods)}
     asked |= {name: selected(name)[0] for name in REFERENCES if name not in asked}
@@ -301,17 +303,41 @@ def choose(
     if measures:
         warn_out_of_domain([one.options for one in metrics.values() if one.is_renamed], domain)
     _warn_of_trained_on(images, domain)
-    right = None if targets is None else _right(model, images, labels)
-    scorers, words = _told(metrics)
-    given = {"seed": seed, "batch_size": batch_size}
-    judge_maps = _Judge(model, images, labels, scorers, given, {"layer": layer, "background": background})
-    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
-    first, second = (rows.sort().values for rows in (order[: len(images) // 2], order[len(images) // 2 :]))
+    scorers, words = _described(metrics)
+    with adapted(model, images, seed) as network:
+        network.check_precision(images)
+        # In an order of their own, so that the order in which they are given decides nothing.
+        digests = image_digests(images)
+        order = sorted(range(len(images)), key=digests.__getitem__)
+        run = Explaining(network, images[order], seed, batch_size, layer, background)
+        check_network(network, run.images[run.first])
+        answers = predicted(network, run.images)
+        run.labels, run.ids = answers, _unique([digests[row] for row in order])
+        right = None
+        if targets is not None:
+            _, labels, _ = check_batch(images, targets)
+            run.labels = labels[order].cpu()
+            network.check_targets(run.labels, [str(row) for row in order])
+            right = run.labels == answers
+            _warn_of_targets(right)
+        warn_of_probabilities(network)
+        return _answer(_Judge(run, asked, metrics, level), domain, right)
+
+
+def _answer(judging: _Judge, domain: Domain, right: torch.Tensor | None) -> Choice:
+    """Return what can be said of methods on a checked network; `right` (N,) tells where it answers with the target."""
+    import torch
+
+    run, asked, level = judging.run, judging.asked, judging.level
+    scorers, words = _described(judging.metrics)
+    count = len(run.ids)
+    drawn = torch.randperm(count, generator=torch.Generator().manual_seed(run.seed))
+    first, second = (rows.sort().values for rows in (drawn[: count // 2], drawn[count // 2 :]))
     kinds = {one.entry.name if one.entry else one.name for one in asked.values() if not one.ablates}
     planned = _planned(len(kinds), len(second), level)
     print(planned)
     _tell(f"First half: {len(first)} images pick options of {len(asked)} methods.")
-    tried = judge_maps(first, asked)
+    tried = judging.scored(first, asked)
     # Of each explainer the row with the highest mean score, whatever its options and with signs or without.
     means = np.mean([np.nan_to_num(values).mean(1) for values in tried.scores.values()], axis=0)
     best: dict[str, str] = {}
@@ -321,7 +347,7 @@ def choose(
         best.setdefault(one.entry.name if one.entry else one.name, row)
     parents = {tried.parent[row] for row in best.values()}
     _tell(f"Second half: {len(second)} images score {len(parents)} methods.")
-    reported = judge_maps(second, {name: one for name, one in asked.items() if name in parents})
+    reported = judging.scored(second, {name: one for name, one in asked.items() if name in parents})
     rows = [row for row in reported.rows if row in best.values()]
     outside = [row for row in rows if asked[tried.parent[row]].ablates]
     found = judge(
@@ -332,7 +358,7 @@ def choose(
         ablating=outside,
         right=None if right is None else int(right[second].sum()),
     )
-    table = _table(reported, rows, outside, found, seed, level)
+    table = _table(reported, rows, outside, found, run.seed, level)
     reasons = tried.made["reason"]
     gaps = reasons[reasons.values != ""].to_series().reset_index().assign(in_set=False)
     return Choice(
@@ -368,29 +394,21 @@ class _Scored:
 
 @dataclass(frozen=True)
 class _Judge:
-    """A network and its images, and how maps of them are scored."""
+    """Images of a checked network, the methods, and how their maps are scored."""
 
-    model: Any
-    images: torch.Tensor
-    labels: torch.Tensor
-    measures: Mapping[str, Mapping[str, Any]]
-    given: Mapping[str, Any]
-    of_maps: Mapping[str, Any]
+    run: Explaining
+    asked: Mapping[str, NamedMethod]
+    metrics: Mapping[str, SelectedMetric]
+    level: float
 
-    def __call__(self, rows: torch.Tensor, asked: Mapping[str, Asked]) -> _Scored:
+    def scored(self, rows: torch.Tensor, asked: Mapping[str, NamedMethod]) -> _Scored:
         """Return the scores of methods on some of the images."""
-        with warnings.catch_warnings():
-            # The caller has been told of all images at once.
-            warnings.filterwarnings("ignore", message="The images reach")
-            return self._score(rows, asked)
+        from heatproof.evaluation import score_all
+        from heatproof.models.memory import batch_size_of
+        from heatproof.responses.base import Batch, Session
 
-    def _score(self, rows: torch.Tensor, asked: Mapping[str, Asked]) -> _Scored:
-        from heatproof.api.explain import explain
-        from heatproof.evaluation import evaluate
-
-        given = {**self.given, "image_ids": [str(int(row)) for row in rows]}
-        images, labels = self.images[rows], self.labels[rows]
-        made = explain(self.model, images, labels, asked, **self.of_maps, **given)
+        run = self.run.part(rows)
+        made = run.dataset(list(asked.values()))
         parents = {name: one.name for one in asked.values() for name in one.maps}
         maps, parent = {}, {}
         for name in made["method"].values[made["reason"].values == ""].tolist():
@@ -398,8 +416,17 @@ class _Judge:
             maps[name], parent[name] = one["attribution"].values, parents[name]
             if one["signed"] and name not in REFERENCES:
                 maps[f"{name}_abs"], parent[f"{name}_abs"] = np.abs(maps[name]), parents[name]
-        found = evaluate(self.measures, self.model, images, labels, maps, **given)
-        return _Scored(made, parent, {name: result["score"].values for name, result in found.items()})
+        network = run.network
+        session = Session(
+            open_network=lambda: network.network,
+            device=network.device,
+            batch_size=batch_size_of(run.batch_size, network.device),
+            seed=run.seed,
+        )
+        batch = Batch(run.images, run.labels, run.ids)
+        found = score_all(session, batch, self.metrics, np.stack(list(maps.values()), axis=1), list(maps))
+        scores = {name: np.stack([scored[method]["score"].values for method in maps]) for name, scored in found.items()}
+        return _Scored(made, parent, scores)
 
 
 def _tell(line: str) -> None:
@@ -437,32 +464,24 @@ def _warn_of_trained_on(images: torch.Tensor, domain: Domain) -> None:
         )
 
 
-def _right(model: Any, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor | None:
-    """Return on which images (N,) the network answers with the target, and warn the caller of `choose` if on few.
+def _unique(names: Sequence[str]) -> list[str]:
+    """Return names, with a number after each that was there before."""
+    seen: Counter[str] = Counter()
+    found = []
+    for name in names:
+        found.append(f"{name}-{seen[name]}" if seen[name] else name)
+        seen[name] += 1
+    return found
 
-    None where its answers are no class for each image: what cannot be read is refused where it is explained.
-    """
-    import torch
 
-    from heatproof.api.explain import check_fits
-
-    if not isinstance(model, torch.nn.Module):
-        return None
-    check_fits(model, images, labels)
-    try:
-        answers = _said(model, images)
-    except (AttributeError, IndexError, TypeError):
-        return None
-    if answers.shape != labels.shape:
-        return None
-    right = labels.cpu() == answers
+def _warn_of_targets(right: torch.Tensor) -> None:
+    """Warn the caller of `choose` where the network seldom answers with the target."""
     if right.double().mean() < MOSTLY_RIGHT:
         warnings.warn(
-            f"The network answers with the target on {int(right.sum())} of {len(images)} images: if the targets are "
+            f"The network answers with the target on {int(right.sum())} of {len(right)} images: if the targets are "
             "labels, check that their numbers are the network's classes.",
             stacklevel=3,
         )
-    return right
 
 
 def _measures(images: torch.Tensor, domain: Domain) -> dict[str, dict[str, Any]]:
@@ -480,7 +499,7 @@ def _measures(images: torch.Tensor, domain: Domain) -> dict[str, dict[str, Any]]
     return found
 
 
-def _told(metrics: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+def _described(metrics: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
     """Return each measure as `heatproof.evaluate` takes it, by the name that fits what it does, and in words."""
     from heatproof.finetuned import deletion_of
 
@@ -519,15 +538,3 @@ def _table(
     made["reason"] = np.where(contends, "", ABLATES)
     inside = np.array([row in found.best for row in rows])
     return made.iloc[np.lexsort((-mean, ~inside, ~contends))]
-
-
-def _said(model: Any, images: torch.Tensor) -> torch.Tensor:
-    """Return the class that the network predicts for each image."""
-    import torch
-
-    from heatproof.evaluation import device_of
-
-    device = device_of(model, images.device)
-    with torch.inference_mode():
-        outputs = [model(part.to(device)) for part in images.split(64)]
-    return torch.cat([getattr(output, "logits", output).argmax(1).cpu() for output in outputs]).clone()

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import time
-import traceback
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from pathlib import Path
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from heatproof.attribution.own import summed_over_channels
-from heatproof.attribution.registry import EXPLAINERS, Explained, Explainer, Figure, require_library
-from heatproof.errors import HeatproofError, NotApplicable, first_line, runs_out
+from heatproof.attribution.registry import EXPLAINERS, Explained, Explainer, require_library
+from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.options import BatchSize, check_arguments, check_options, short
 from heatproof.registry import look_up
 
@@ -26,15 +21,15 @@ if TYPE_CHECKING:
     import torch
     import xarray
 
+    from heatproof.attribution.explaining import MapMaker
+    from heatproof.models.adapter import Adapted
+
 
 Method = Any
-# Packages of which objects are methods, and where those keep the network that they were made for.
-LIBRARIES = ("captum", "torchcam", "pytorch_grad_cam", "zennit")
-HELD = ("forward_func", "model")
 
 
 @dataclass
-class Asked:
+class NamedMethod:
     """A method as the caller named it.
 
     Attributes
@@ -57,10 +52,9 @@ class Asked:
     @property
     def ablates(self) -> bool:
         """Whether it deletes regions one by one; see `heatproof.attribution.registry.Explainer`."""
-        if self.entry is not None:
-            return self.entry.ablates
-        # captum's Occlusion is one as well.
-        return any(kind.__name__ == "FeatureAblation" for kind in type(self.foreign).__mro__)
+        from heatproof.attribution.foreign import deletes_regions
+
+        return self.entry.ablates if self.entry is not None else deletes_regions(self.foreign)
 
     @property
     def maps(self) -> list[str]:
@@ -70,6 +64,16 @@ class Asked:
         if self.name == self.entry.name:
             return list(self.entry.maps)
         return [f"{self.name}_{map_name}" for map_name in self.entry.maps] if len(self.entry.maps) > 1 else [self.name]
+
+    @property
+    def maker(self) -> MapMaker:
+        """What is called for its maps."""
+        from heatproof.attribution.explaining import MapMaker
+        from heatproof.attribution.foreign import as_function
+
+        if self.entry is None:
+            return MapMaker(self.name, as_function(self.name, self.foreign), {}, {self.name: True})
+        return MapMaker(self.name, self.entry.function, self.options, self.entry.maps)
 
 
 def explain(
@@ -127,113 +131,33 @@ def explain(
         If a method or an option does not exist, or the inputs do not match.
     """
     import torch
-    import xarray
 
-    from heatproof.batches import track
+    from heatproof.attribution.foreign import check_network_of
     from heatproof.evaluation import check_batch, check_finite, check_images, warn_of_range
-    from heatproof.models.registry import InputFacts
+    from heatproof.models.adapter import adapted, check_network, predicted, warn_of_probabilities
 
     if not isinstance(model, torch.nn.Module):
         raise HeatproofError(f"The model is {type(model).__name__}: give a torch.nn.Module, whose layers can be read.")
     layer = layer_name(model, layer)
     check_arguments(explain, locals(), "image_ids", "background")
-    images, labels, ids = check_batch(images, targets, image_ids)
+    asked = selected(methods)
+    _check_names(asked)
+    for one in asked:
+        check_network_of(one.name, one.foreign, model)
+    images = check_images(images)
     warn_of_range(images)
     if background is not None:
         background = check_images(background)
         check_finite(background, range(len(background)))
-    asked = selected(methods)
-    for one in asked:
-        _check_network(one, model)
-    check_fits(model, images, labels)
-    names = [name for one in asked for name in one.maps]
-    if repeated := sorted(name for name in names if names.count(name) > 1):
-        raise HeatproofError(
-            f"Two methods are called {repeated[0]!r}: give them names, as {{'short': {{...}}, 'long': {{...}}}}."
-        )
-    maps = np.full((len(names), len(ids), *images.shape[2:]), np.nan, np.float32)
-    facts: list[dict[str, Any]] = []
-    interrupted = False
-    with _as_it_is(model) as device:
-        explained = Explained(
-            network=model,
-            output=model,
-            facts=InputFacts(cam_layer=layer),
-            images=images,
-            targets=labels.to(device),
-            image_ids=tuple(ids),
-            seed=seed,
-            background=None if background is None else partial(_first, background),
-        )
-        for one in track(asked, "maps", unit="method"):
-            made, reason, seconds, passes = None, "interrupted", float("nan"), 0
-            if not interrupted:
-                try:
-                    made, reason, seconds, passes = _maps_of(one, explained, batch_size, device)
-                except KeyboardInterrupt:
-                    # What is made is kept: an hour of maps is not lost to one method that takes too long.
-                    warnings.warn(f"Interrupted in {one.name}: the maps that are made are returned.", stacklevel=2)
-                    interrupted = True
-            told = {"reason": reason, "seconds": seconds, "passes": passes, "options": json.dumps(_plain(one.options))}
-            for index, signed in enumerate(one.entry.maps.values() if one.entry else [True]):
-                if made is not None:
-                    maps[len(facts)] = made[:, index]
-                facts.append({**told, "signed": bool(signed)})
-    of_methods = {key: ("method", [one[key] for one in facts]) for key in facts[0]}
-    return xarray.Dataset(
-        {"attribution": (("method", "image", "y", "x"), maps), **of_methods},
-        coords={"method": names, "image": ids, "target": ("image", labels.cpu().numpy())},
-        attrs={"seed": seed, "batch_size": batch_size, "layer": layer or ""},
-    )
-
-
-def check_fits(model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor) -> None:
-    """Refuse images that a network's weights cannot be multiplied with, and targets that it has no output for.
-
-    Probabilities are warned of.
-
-    Raises
-    ------
-    HeatproofError
-        With what to write.
-    """
-    import torch
-
-    from heatproof.perturbation.batching import NEAR_ONE
-
-    first = next((one for one in model.parameters() if one.is_floating_point()), None)
-    if first is not None and first.dtype != images.dtype and not torch.is_autocast_enabled(first.device.type):
-        raise HeatproofError(
-            f"The images are {images.dtype} and the model's weights {first.dtype}: give images.to({first.dtype})."
-        )
-    device = images.device if first is None else first.device
-    if any(module.training for module in model.modules()):
-        # A pass would change running statistics.
-        return
-    try:
-        with torch.no_grad():
-            output = model(images[:4].to(device))
-    except (RuntimeError, ValueError, AssertionError) as error:
-        raise HeatproofError(
-            f"The model fails on an image of {tuple(images.shape[1:])} ({first_line(error)}): give images that it "
-            "takes."
-        ) from error
-    output = getattr(output, "logits", output)
-    low, high = int(labels.min()), int(labels.max())
-    if isinstance(output, torch.Tensor) and output.ndim == 2 and not 0 <= low <= high < output.shape[1]:
-        bad = low if low < 0 else high
-        raise HeatproofError(
-            f"A target is {bad}, and the model has {output.shape[1]} outputs: give 0 to {output.shape[1] - 1}."
-        )
-    if isinstance(output, torch.Tensor) and output.ndim == 2 and output.shape[1] > 1:
-        sums_to_one = (output >= 0).all() and ((output.sum(1) - 1).abs() < NEAR_ONE).all()
-        # Logits of 0 and 1 are no probabilities yet, of which some image's are undecided.
-        if sums_to_one and output.amax(1).min() < 1:
-            warnings.warn(
-                "The model returns probabilities, which sum to 1 for every image, where logits are read: leave its "
-                "softmax out.",
-                stacklevel=3,
-            )
+    with adapted(model, images, seed) as network:
+        network.check_precision(images)
+        run = Explaining(network, images, seed, batch_size, layer, background)
+        check_network(network, images[run.first])
+        given = predicted(network, images) if targets is None else targets
+        images, run.labels, run.ids = check_batch(images, given, image_ids)
+        network.check_targets(run.labels, run.ids)
+        warn_of_probabilities(network)
+        return run.dataset(asked)
 
 
 def layer_name(model: torch.nn.Module, layer: str | torch.nn.Module | None) -> str | None:
@@ -257,7 +181,7 @@ def layer_name(model: torch.nn.Module, layer: str | torch.nn.Module | None) -> s
     return name
 
 
-def selected(methods: str | Sequence[Method] | Mapping[str, Method]) -> list[Asked]:
+def selected(methods: str | Sequence[Method] | Mapping[str, Method]) -> list[NamedMethod]:
     """Return the methods that the caller named, with complete options.
 
     Raises
@@ -276,8 +200,8 @@ def selected(methods: str | Sequence[Method] | Mapping[str, Method]) -> list[Ask
     return [_one(name, method) for name, method in named]
 
 
-def _one(name: str | None, method: Method) -> Asked:
-    if isinstance(method, Asked):
+def _one(name: str | None, method: Method) -> NamedMethod:
+    if isinstance(method, NamedMethod):
         return method
     if isinstance(method, str):
         return _ours(name or method, method, {})
@@ -302,182 +226,155 @@ def _one(name: str | None, method: Method) -> Asked:
             f"The method {name!r} is a class: give an object of it, made as its library says, such as "
             "captum.attr.Saliency(model)."
         )
-    if _library(method) is None and callable(method):
-        _check_arguments_of(name, method)
-    return Asked(name, foreign=method)
+    from heatproof.attribution.foreign import check_arguments_of, library_of
+
+    if library_of(method) is None and callable(method):
+        check_arguments_of(name, method)
+    return NamedMethod(name, foreign=method)
 
 
-def _library(method: Any) -> str | None:
-    packages = [kind.__module__.partition(".")[0] for kind in type(method).__mro__]
-    return next((library for library in LIBRARIES if library in packages), None)
-
-
-def _check_arguments_of(name: str, function: Any) -> None:
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):  # of code that is not Python
-        return
-    try:
-        signature.bind("model", "images", "targets")
-    except TypeError:
-        raise HeatproofError(
-            f"The method {name!r} takes {signature}: give a function of model, images and targets."
-        ) from None
-
-
-def _check_network(one: Asked, model: torch.nn.Module) -> None:
-    """Refuse an object of another library that was made for another network, where that can be found."""
-    from heatproof.perturbation.reachable import reachable_modules
-
-    if _library(one.foreign) is None:
-        return
-    held = next((getattr(one.foreign, name) for name in HELD if getattr(one.foreign, name, None) is not None), None)
-    theirs = {id(own) for _, module in reachable_modules(held) for own in module.parameters(recurse=False)}
-    ours = set(map(id, model.parameters()))
-    # A wrapper has the weights of what it wraps, and a part some of the whole's.
-    if not (theirs <= ours or ours <= theirs):
-        other = type(held).__name__
-        raise HeatproofError(
-            f"The method {one.name!r} was made for another network (a {other}) than the model (a "
-            f"{type(model).__name__}): make it anew for this one."
-        )
-
-
-def _ours(name: str, kind: str, given: Mapping[str, Any]) -> Asked:
+def _ours(name: str, kind: str, given: Mapping[str, Any]) -> NamedMethod:
     entry = look_up(EXPLAINERS, kind, "explainer")
     require_library(entry)
     check_options(entry.function, dict(given), f"explainer {name!r}", positional=("explained",))
-    return Asked(name, entry, {**entry.options, **given})
+    return NamedMethod(name, entry, {**entry.options, **given})
 
 
-def _maps_of(
-    one: Asked, explained: Explained, batch_size: int | str, device: torch.device
-) -> tuple[np.ndarray | None, str, float, int]:
-    """Return maps (N, maps, H, W) or the reason why there are none, seconds an image, and passes for one map."""
-    from heatproof.attribution.applicability import IMAGES, check_limits
-    from heatproof.attribution.make import CountPasses, stack_maps
-    from heatproof.models.memory import WithinMemory, batch_size_of
-
-    counter = CountPasses(explained.network)
-    count = len(explained.image_ids)
-    began = time.perf_counter()
-    done: list[np.ndarray] = []
-    within = WithinMemory(one.name, device=device)
-    try:
-        low = 0
-        while low < count:
-            # The first images tell whether it applies, as in a run.
-            figures: dict[str, Figure] | None = {} if low == 0 and one.entry is not None else None
-            for attempt in within.attempts(batch_size_of(batch_size, device)):
-                with attempt as size:
-                    rows = slice(low, low + (IMAGES if figures is not None else size))
-                    part = replace(
-                        explained,
-                        images=explained.images[rows].to(device),
-                        targets=explained.targets[rows],
-                        image_ids=explained.image_ids[rows],
-                        batch_size=size,
-                        figures=figures,
-                    )
-                    made = one.entry.function(part, **one.options) if one.entry else _foreign(one, part)
-            maps = stack_maps(made, one.name, one.maps, part)
-            if figures is not None:
-                check_limits(figures, maps)
-            if not np.isfinite(maps).all():
-                row = int(np.flatnonzero(~np.isfinite(maps).all((1, 2, 3)))[0])
-                return None, f"its map of image {part.image_ids[row]!r} has a value that is not finite", float("nan"), 0
-            done.append(maps)
-            low += len(maps)
-    except NotApplicable as reason:
-        return None, str(reason), float("nan"), 0
-    finally:
-        counter.close()
-    seconds = (time.perf_counter() - began) / count
-    return np.concatenate(done), "", seconds, round(counter.images / count)
-
-
-def _foreign(one: Asked, part: Explained) -> Mapping[str, torch.Tensor]:
-    """Return the maps of an object of another library, summed over channels and enlarged to the image."""
-    from torch.nn.functional import interpolate
-
-    with _naming(one.name, part.network):
-        maps = _call(one.foreign, part.network, part.images, part.targets)
-        if isinstance(maps, list | tuple) and maps:
-            maps = maps[0]
-        maps = summed_over_channels(maps, one.name)
-        if maps.ndim == 3 and len(maps) == len(part.images) and maps.shape[1:] != part.images.shape[2:]:
-            size = tuple(part.images.shape[2:])
-            maps = interpolate(maps[:, None], size, mode="bilinear", align_corners=False)[:, 0]
-    return {one.name: maps}
-
-
-@contextmanager
-def _naming(name: str, model: torch.nn.Module) -> Iterator[None]:
-    """Say in one sentence which method failed, which can do so in any way, and whether the model did within it."""
-    try:
-        yield
-    except Exception as error:
-        if isinstance(error, HeatproofError | NotApplicable) or runs_out(error):
-            raise
-        in_model = any(frame.f_locals.get("self") is model for frame, _ in traceback.walk_tb(error.__traceback__))
-        what = f"The model fails in the method {name!r}" if in_model else f"The method {name!r} fails"
-        last = traceback.extract_tb(error.__traceback__)[-1]
+def _check_names(asked: Sequence[NamedMethod]) -> None:
+    names = [name for one in asked for name in one.maps]
+    if repeated := sorted(name for name in names if names.count(name) > 1):
         raise HeatproofError(
-            f"{what} on these images ({type(error).__name__}: {first_line(error)[:200]}; "
-            f"{Path(last.filename).name}, line {last.lineno})."
-        ) from error
+            f"Two methods are called {repeated[0]!r}: give them names, as {{'short': {{...}}, 'long': {{...}}}}."
+        )
 
 
-def _call(method: Any, model: Any, images: torch.Tensor, targets: torch.Tensor) -> Any:
-    library = _library(method)
-    if library == "captum":
-        given = images.clone().requires_grad_()
-        return method.attribute(given, target=targets)
-    if library == "torchcam":
-        given = images.clone().requires_grad_()
-        scores = method.model(given) if hasattr(method, "model") else model(given)
-        return method(class_idx=targets.tolist(), scores=scores, normalized=False)
-    if library == "pytorch_grad_cam":
-        from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
+@dataclass
+class Explaining:
+    """A network, images, and what all methods share.
 
-        return method(input_tensor=images, targets=[ClassifierOutputTarget(int(target)) for target in targets])
-    if library == "zennit":
-        import torch
-        from zennit.attribution import Gradient
+    Attributes
+    ----------
+    network
+        Checked.
+    images
+        (N, C, H, W).
+    seed, batch_size, layer, background
+        As in `explain`.
+    labels, ids
+        (N,) classes that are explained, and N names.
+    """
 
-        def at_target(output: torch.Tensor) -> torch.Tensor:
-            return torch.nn.functional.one_hot(targets, output.shape[1]).to(output)
+    network: Adapted
+    images: torch.Tensor
+    seed: int
+    batch_size: int | str
+    layer: str | None
+    background: torch.Tensor | None
+    labels: torch.Tensor = field(init=False)
+    ids: list[str] = field(init=False)
 
-        with Gradient(model, method) as attributor:
-            return attributor(images.clone(), at_target)[1]
-    if not callable(method):
-        raise HeatproofError(f"A {type(method).__name__} is no method: give an object that explains images.")
-    return method(model, images, targets)
+    @cached_property
+    def first(self) -> list[int]:
+        """Rows of the few images that tell whether a method applies."""
+        from heatproof.data.few import few_of, is_blank
+        from heatproof.finetuned import image_digests
 
+        return few_of(image_digests(self.images), lambda row: is_blank(self.images[row]))
 
-@contextmanager
-def _as_it_is(model: torch.nn.Module) -> Iterator[torch.device]:
-    """Check a model, give its logits where its output has more, and leave it as it was; yields its device."""
-    import torch
+    def part(self, rows: torch.Tensor) -> Explaining:
+        """Return the same for some of the images."""
+        made = replace(self, images=self.images[rows])
+        made.labels, made.ids = self.labels[rows], [self.ids[row] for row in rows.tolist()]
+        return made
 
-    from heatproof.evaluation import device_of
-    from heatproof.perturbation.reachable import check_mode
+    def dataset(self, asked: Sequence[NamedMethod]) -> xarray.Dataset:
+        """Return the maps of all methods, and what is known of each, as `explain` does."""
+        import xarray
 
-    check_mode(model)
-    wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    with model.register_forward_hook(logits_of):
-        for parameter in wanted:
-            parameter.requires_grad_(False)
+        from heatproof.batches import track
+
+        names = [name for one in asked for name in one.maps]
+        maps = np.full((len(names), len(self.ids), *self.images.shape[2:]), np.nan, np.float32)
+        facts: list[dict[str, Any]] = []
+        interrupted = False
+        for one in track(asked, "maps", unit="method"):
+            made, reason, seconds, passes = None, "interrupted", float("nan"), 0
+            if not interrupted:
+                try:
+                    made, reason, seconds, passes = self.maps_of(one)
+                except KeyboardInterrupt:
+                    # What is made is kept: an hour of maps is not lost to one method that takes too long.
+                    warnings.warn(f"Interrupted in {one.name}: the maps that are made are returned.", stacklevel=3)
+                    interrupted = True
+            found = {"reason": reason, "seconds": seconds, "passes": passes, "options": json.dumps(_plain(one.options))}
+            for index, signed in enumerate(one.entry.maps.values() if one.entry else [True]):
+                if made is not None:
+                    maps[len(facts)] = made[:, index]
+                facts.append({**found, "signed": bool(signed)})
+        of_methods = {key: ("method", [one[key] for one in facts]) for key in facts[0]}
+        return xarray.Dataset(
+            {"attribution": (("method", "image", "y", "x"), maps), **of_methods},
+            coords={"method": names, "image": self.ids, "target": ("image", self.labels.cpu().numpy())},
+            attrs={
+                "seed": self.seed,
+                "batch_size": self.batch_size,
+                "layer": self.layer or "",
+                "task": self.network.task,
+                "check_passes": self.network.check_passes,
+            },
+        )
+
+    def explained(self, rows: Sequence[int], batch_size: int, figures: Any = None) -> Explained:
+        """Return the input of an explainer for some of the images."""
+        from heatproof.models.registry import InputFacts
+
+        network = self.network
+        return Explained(
+            network=network.network,
+            output=network.network,
+            facts=InputFacts(cam_layer=self.layer),
+            images=network.taken(self.images[rows]),
+            targets=self.labels[rows].to(network.device),
+            image_ids=tuple(self.ids[row] for row in rows),
+            seed=self.seed,
+            batch_size=batch_size,
+            background=None if self.background is None else partial(_first, network.taken(self.background)),
+            figures=figures,
+        )
+
+    def maps_of(self, one: NamedMethod) -> tuple[np.ndarray | None, str, float, int]:
+        """Return maps (N, maps, H, W) or the reason why there are none, seconds an image, and passes for one map."""
+        from heatproof.attribution.explaining import Failed, check_applies, explain_batch
+        from heatproof.models.adapter import CountPasses
+        from heatproof.models.memory import WithinMemory, batch_size_of
+
+        device, count = self.network.device, len(self.ids)
+        counter = CountPasses(self.network.network)
+        within = WithinMemory(one.name, device=device)
+        wanted = batch_size_of(self.batch_size, device)
+        began = time.perf_counter()
+        made: np.ndarray | None = None
+        # The images that tell whether it applies come first, so that none is explained twice.
+        order = [*self.first, *(row for row in range(count) if row not in set(self.first))]
         try:
-            yield device_of(model, torch.device("cpu"))
+            low = 0
+            while low < count:
+                is_first = low == 0
+                size = min(wanted, within.batch_size or wanted)
+                rows = order[low : low + (len(self.first) if is_first else size)]
+                part = self.explained(rows, size)
+                maps = (check_applies if is_first and one.entry else explain_batch)(one.maker, part, within)
+                made = np.empty((count, *maps.shape[1:]), np.float32) if made is None else made
+                made[rows] = maps
+                low += len(rows)
+        except NotApplicable as reason:
+            if isinstance(reason, Failed):
+                warnings.warn(f"The method {one.name!r} is left out: {reason}.", stacklevel=4)
+            return None, str(reason), float("nan"), 0
         finally:
-            for parameter in wanted:
-                parameter.requires_grad_()
-
-
-def logits_of(module: torch.nn.Module, inputs: Any, output: Any) -> Any:
-    """Return the logits of an output that has more, as a forward hook."""
-    return output.logits if hasattr(output, "logits") else None
+            counter.close()
+        seconds = (time.perf_counter() - began) / count
+        return made, "", seconds, round(counter.images / count)
 
 
 def _first(background: torch.Tensor, count: int) -> torch.Tensor:

@@ -71,10 +71,11 @@ def finetune(
     check_arguments(finetune, locals())
     import torch
 
-    from heatproof.api.explain import check_fits, logits_of
-    from heatproof.evaluation import check_batch, check_images, device_of, warn_of_range
+    from heatproof.evaluation import check_batch, check_images, warn_of_range
     from heatproof.finetuned import HELD, image_digests, weight_digests
+    from heatproof.models.adapter import adapted, attach, check_network, warn_of_probabilities
     from heatproof.models.registry import UNSCALED
+    from heatproof.models.state import gradients_allowed, same_random_states
     from heatproof.perturbation.baselines import BASELINES
     from heatproof.perturbation.dataset_mean import mean_value
     from heatproof.registry import look_up
@@ -88,10 +89,17 @@ def finetune(
             f"The model is {type(model).__name__}: give a torch.nn.Module, whose weights can be trained."
         )
     images = check_images(images)
-    images, labels, _ = check_batch(images, torch.zeros(len(images), dtype=torch.int64) if targets is None else targets)
+    images, labels, ids = check_batch(
+        images, torch.zeros(len(images), dtype=torch.int64) if targets is None else targets
+    )
     warn_of_range(images)
-    check_fits(model, images, labels)
     look_up(BASELINES, baseline, "baseline")
+    mine = copy.deepcopy(model).requires_grad_()
+    with adapted(copy.deepcopy(model).eval(), images, seed) as network:
+        network.check_precision(images)
+        check_network(network, images)
+        network.check_targets(labels, ids)
+        warn_of_probabilities(network)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(int(seed)))
     few = round(validation * len(images))
     if few < 1 or len(images) - few < 2:
@@ -120,10 +128,13 @@ def finetune(
     dataset: Any = SimpleNamespace(splits={"train": pixels}, images=lambda split, low, high: pixels[low:high])
     colour = mean_value(dataset, UNSCALED)
     options = {"value": colour} if baseline == "mean" else {}
-    mine = copy.deepcopy(model).requires_grad_()
-    session = Session(team=Devices(device_of(mine, torch.device("cpu"))))
-    with mine.register_forward_hook(logits_of):
-        trained = fit_in_domain(mine, train, chosen_by, settings, options, session)
+    with gradients_allowed(), same_random_states(seed):
+        copied = attach(mine)
+        try:
+            session = Session(team=Devices(copied.device))
+            trained = fit_in_domain(mine, train, chosen_by, settings, options, session)
+        finally:
+            copied.hooks.remove()
     mine.load_state_dict(trained.best)
     if all(torch.equal(one, other) for one, other in zip(mine.parameters(), model.parameters(), strict=True)):
         raise HeatproofError(

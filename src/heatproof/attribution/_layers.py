@@ -22,6 +22,7 @@ from heatproof.attribution._batches import accompany, leaf
 from heatproof.attribution._hooks import fits_image, hookable, prefix_tokens, split_tokens
 from heatproof.attribution.registry import Explained
 from heatproof.errors import NotApplicable
+from heatproof.models.adapter import as_check
 from heatproof.models.network import find_layer
 from heatproof.models.registry import InputFacts
 
@@ -155,9 +156,9 @@ def _search(network: nn.Module, images: torch.Tensor, name: str | None) -> Layou
     modules = [(name, find_layer(network, name, "model"))] if name else list(network.named_modules())[1:]
     handles = [module.register_forward_hook(keep(called)) for called, module in modules if name or module not in inside]
     try:
-        with hookable(network), torch.enable_grad():
-            # Not through the network's own hooks: which explainer asks first, also after a kill, counts no more passes.
-            logits = network.forward(leaf(images))
+        # As a check: which explainer asks first, also after a kill, counts no more passes.
+        with hookable(network), torch.enable_grad(), as_check():
+            logits = network(leaf(images))
     finally:
         for handle in handles:
             handle.remove()

@@ -29,6 +29,11 @@ STABILISER = 1e-9
 SHARE_OF_ZERO = 1e-6
 
 
+# Where a module keeps its forward hooks, and what these ask for.
+HOOKS = ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_forward_hooks", "_forward_hooks_with_kwargs")
+HOOKS += ("_forward_hooks_always_called",)
+
+
 class KeptZPlus(BasicHook):
     """zennit's `ZPlus` rule without biases, which conserves relevance where the plain rule loses it.
 
@@ -118,8 +123,9 @@ def canonise(network: nn.Module) -> nn.Module:
             _replace(traced, node, f"canonical_pool_{index}", nn.AdaptiveAvgPool2d(node.args[1]), node.args[0])
     traced.graph.lint()
     traced.recompile()
-    # Whoever counts the network's passes counts these too.
-    traced._forward_pre_hooks = network._forward_pre_hooks
+    # Whoever counts the network's passes counts these too, and its output is read in the same way.
+    for hooks in HOOKS:
+        setattr(traced, hooks, getattr(network, hooks))
     return traced.eval().requires_grad_(False)
 
 

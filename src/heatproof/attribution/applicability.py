@@ -1,6 +1,6 @@
 """Check on a few images whether an explainer applies to a network, before maps are made.
 
-An explainer that fails here is a gap with its reason, whatever the shards: the images are always the first of the
+An explainer that fails here is a gap with its reason, whatever the shards: the images are drawn from the whole
 evaluation split, and the record beside the store is read by every job after the first.
 """
 
@@ -9,14 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NotRequired, TypedDict, cast
 
-import numpy as np
-
 from heatproof.attribution.registry import Figure
-from heatproof.errors import NotApplicable
 from heatproof.storage.manifest import read_sealed, write_sealed
 from heatproof.storage.publishing import public
-
-IMAGES = 4
 
 
 class FigureRecord(TypedDict):
@@ -94,27 +89,6 @@ def restore_gate(path: str, key: str, manifest: str) -> None:
     repeated = (read_sealed(manifest) or {}).get("gate")
     if repeated and read_gate(path, key) is None:
         write_sealed(path, {**repeated, "key": key})
-
-
-def check_limits(figures: dict[str, Figure], maps: np.ndarray) -> None:
-    """Add `constant_maps` to the figures of maps (N, M, H, W), and check all figures against their limits.
-
-    Raises
-    ------
-    NotApplicable
-        If every map has one value everywhere, or a figure is above its limit.
-    """
-    figures["constant_maps"] = Figure(share_constant(maps))
-    if figures["constant_maps"].value == 1:
-        raise NotApplicable("each of its maps has one value everywhere")
-    for name, (value, limit, _) in figures.items():
-        if limit is not None and not value <= limit:
-            raise NotApplicable(f"its {name.replace('_', ' ')} is {value:.2g}, above {limit:g}")
-
-
-def share_constant(maps: np.ndarray) -> float:
-    """Return the share of maps (..., H, W) that are constant."""
-    return float(np.mean(np.ptp(maps.reshape(-1, maps.shape[-2] * maps.shape[-1]), axis=1) == 0))
 
 
 def for_manifest(record: Gate) -> dict[str, object]:

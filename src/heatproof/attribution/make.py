@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from heatproof.attribution.applicability import IMAGES, check_limits, for_manifest, read_gate, restore_gate, write_gate
+from heatproof.attribution.applicability import for_manifest, read_gate, restore_gate, write_gate
+from heatproof.attribution.explaining import MapMaker, check_applies, explain_batch
 from heatproof.attribution.own import PLAIN, as_explainer, positional_of
 from heatproof.attribution.registry import (
     EXPLAINERS,
     Explained,
     ExplainerSpec,
-    ExplainFunction,
     Figure,
     StoredExplainer,
 )
 from heatproof.batches import READING, prefetch, track
+from heatproof.data.few import few_of_split, read_rows
 from heatproof.data.prepare import check_target, open_dataset
 from heatproof.data.registry import Dataset
-from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.errors import DamagedInput, HeatproofError, NotApplicable
+from heatproof.models.adapter import CountPasses, check_loaded
 from heatproof.models.memory import WithinMemory, batch_size_of, kept_beside
 from heatproof.models.network import find_layer, load_network, normalise, use_machine
 from heatproof.models.registry import InputFacts
@@ -60,22 +62,6 @@ class Probabilities(torch.nn.Module):
         return self.network(images).softmax(1)
 
 
-class CountPasses:
-    """Count the images that pass through a network."""
-
-    def __init__(self, network: torch.nn.Module | None) -> None:
-        self.images = 0
-        self._handle = None if network is None else network.register_forward_pre_hook(self._count)
-
-    def close(self) -> None:
-        """Leave the network as it was."""
-        if self._handle is not None:
-            self._handle.remove()
-
-    def _count(self, module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
-        self.images += len(inputs[0])
-
-
 class Background:
     """Normalised training images for use as baselines, in an order drawn once from the seed."""
 
@@ -99,8 +85,11 @@ class Background:
                 "the explainer's option baselines."
             )
         if self.images is None or len(self.images) < count:
-            with READING:
-                chosen = [self.dataset.images("train", index, index + 1) for index in self.order[:count].tolist()]
+            try:
+                with READING:
+                    chosen = [self.dataset.images("train", index, index + 1) for index in self.order[:count].tolist()]
+            except HeatproofError as error:
+                raise DamagedInput(str(error)) from error
             self.images = normalise(np.concatenate(chosen), self.facts)
         return self.images[:count]
 
@@ -184,9 +173,10 @@ def attribute(job: Maps, runtime: Runtime) -> None:
     batch_size = batch_size_of(runtime.batch_size, device)
     network: torch.nn.Module | None = None
     pieces: list[Shard] = []
+    few, checked = few_of_split(dataset), None
     with WRITING:
         for entry in job.explainers:
-            piece = _open(job, entry, dataset, size)
+            piece = _open(job, entry, dataset, size, few)
             pieces.append(piece)
             start, stop = piece.missing()
             if start >= stop and not piece.changed:
@@ -199,9 +189,13 @@ def attribute(job: Maps, runtime: Runtime) -> None:
             if network is None and model and weights:
                 network = load_network(model, dataset.num_classes, weights, device, job.of.precision)
             context = _Context(job.of, entry, dataset, network, facts, batch_size, device)
+            if network is not None and checked is None:
+                checked = check_loaded(network, context.read(few), job.of.precision)
+            if network is not None:
+                piece.provenance["check_passes"] = checked
             gap = None
             try:
-                _pass_gate(piece, context)
+                _pass_gate(piece, context, few)
                 _explain(piece, context)
             except NotApplicable as reason:
                 gap = str(reason)
@@ -216,7 +210,7 @@ def _stored(of: MapsOf) -> dict[str, Any]:
     return {"dtype": of.stored_as, "grid": of.sums_of}
 
 
-def _open(job: Maps, entry: StoredExplainer, dataset: Dataset, size: tuple[int, ...]) -> Shard:
+def _open(job: Maps, entry: StoredExplainer, dataset: Dataset, size: tuple[int, ...], few: list[int]) -> Shard:
     of = job.of
     made_by: dict[str, Any] = {key: getattr(of, key) for key in ("weights", "output", "seed", "precision")}
     made_by |= {"dataset": asdict(of.dataset), "model": asdict(of.model) if of.model else None}
@@ -230,8 +224,8 @@ def _open(job: Maps, entry: StoredExplainer, dataset: Dataset, size: tuple[int, 
         [of.weights] if of.weights else [],
         images=images,
         also=also,
-        # The check is of the first images, whatever the shard.
-        beside=[(EVALUATION, 0, min(IMAGES, len(split)))],
+        # The check is of the same few images, whatever the shard.
+        beside=[(EVALUATION, row, row + 1) for row in sorted(few)],
     )
     arrays = map_arrays(len(entry.maps), size, **_stored(of))
     return open_shard(job.shard, entry.store, origin, split, arrays, {"map": list(entry.maps)})
@@ -269,31 +263,34 @@ class _Context:
 
     def __post_init__(self) -> None:
         of, entry = self.of, self.entry
-        self.function = find_function(entry)
+        self.maker = maker_of(entry)
         self.within_memory = WithinMemory(entry.name, kept_beside(entry.store), self.device)
         self.counter = CountPasses(self.network)
         self.target = check_target(of.target, self.dataset)
         how: dict[str, Any] = {"output": of.output, "seed": of.seed, "grid": entry.grid, "batch_size": self.batch_size}
-        self.explained = explained_on(self.network, self.facts, self.dataset, **how)
+        self.explained_of = explained_on(self.network, self.facts, self.dataset, **how)
 
-    def read(self, low: int, high: int) -> torch.Tensor:
-        """Return the images [low, high), normalised for the network, in main memory."""
-        return normalise(self.dataset.images("evaluation", low, high), self.facts)
+    def read(self, rows: Sequence[int]) -> torch.Tensor:
+        """Return images of the evaluation split, normalised for the network, in main memory."""
+        if isinstance(rows, range):
+            return normalise(self.dataset.images(EVALUATION, rows.start, rows.stop), self.facts)
+        return normalise(read_rows(self.dataset, rows), self.facts)
 
-    def maps(self, low: int, images: torch.Tensor, figures: dict[str, Figure] | None = None) -> np.ndarray:
-        """Return the maps (N, maps, H, W) of images that were read from index `low` on."""
-        ids, targets = self.dataset.splits["evaluation"].ids[low : low + len(images)], self.targets(low, images)
-        explained = self.explained(images=images.to(self.device), targets=targets, image_ids=ids, figures=figures)
-        for attempt in self.within_memory.attempts(self.batch_size):
-            with attempt as size:
-                if figures is not None:
-                    figures.clear()
-                maps = self.function(replace(explained, batch_size=size), **self.entry.options)
-        return stack_maps(maps, self.entry.name, list(self.entry.maps), explained)
+    def explained(
+        self, rows: Sequence[int], images: torch.Tensor, figures: dict[str, Figure] | None = None
+    ) -> Explained:
+        """Return the input of the explainer for images that were read from the evaluation split."""
+        split = self.dataset.splits[EVALUATION]
+        return self.explained_of(
+            images=images.to(self.device),
+            targets=self.targets(rows, images),
+            image_ids=tuple(split.ids[row] for row in rows),
+            figures=figures,
+        )
 
-    def targets(self, low: int, images: torch.Tensor) -> torch.Tensor:
-        """Return the class to explain (N,) of images that were read from index `low` on."""
-        labels = torch.from_numpy(self.dataset.splits["evaluation"].labels[low : low + len(images)]).to(self.device)
+    def targets(self, rows: Sequence[int], images: torch.Tensor) -> torch.Tensor:
+        """Return the class to explain (N,) of images that were read from the evaluation split."""
+        labels = torch.from_numpy(self.dataset.splits[EVALUATION].labels[list(rows)]).to(self.device)
         if self.target == "label" or self.network is None:
             return labels
         if self.target == "predicted":
@@ -303,9 +300,8 @@ class _Context:
         return torch.full_like(labels, int(self.target))
 
 
-def _pass_gate(piece: Shard, context: _Context) -> None:
-    """Check the explainer on the first images of the split, once for all shards, and record its figures."""
-    few = min(IMAGES, len(context.dataset.splits["evaluation"]))
+def _pass_gate(piece: Shard, context: _Context, few: list[int]) -> None:
+    """Check the explainer on a few images of the split, once for all shards, and record its figures."""
     path = f"{piece.base}.gate.json"
     record = read_gate(path, _gate_key(piece))
     if record is None:
@@ -313,9 +309,8 @@ def _pass_gate(piece: Shard, context: _Context) -> None:
         before, gap, count = context.counter.images, None, 0
         try:
             _require(context.entry, context.facts, context.network)
-            maps = context.maps(0, context.read(0, few), figures)
-            count = len(maps)
-            check_limits(figures, maps)
+            explained = context.explained(few, context.read(few), figures)
+            count = len(check_applies(context.maker, explained, context.within_memory))
         except NotApplicable as reason:
             gap = str(reason)
         record = write_gate(path, _gate_key(piece), count, figures, gap, context.counter.images - before)
@@ -329,64 +324,19 @@ def _explain(piece: Shard, context: _Context) -> None:
     # Waiting for images is part of what maps cost.
     size, began = context.batch_size, time.monotonic()
     for low, images in prefetch(
-        lambda low: context.read(low, min(low + size, stop)),
+        lambda low: context.read(range(low, min(low + size, stop))),
         track(range(start, stop, size), context.entry.name, unit="batch"),
         context.device,
     ):
         passes = context.counter.images
-        values = encode_maps(context.maps(low, images), **_stored(context.of))
+        explained = context.explained(range(low, low + len(images)), images)
+        values = encode_maps(explain_batch(context.maker, explained, context.within_memory), **_stored(context.of))
         piece.add(low, values, time.monotonic() - began, context.counter.images - passes)
         began = time.monotonic()
 
 
-def find_function(entry: ExplainerSpec) -> ExplainFunction:
-    """Return an explainer's function; imports only the module that registers it."""
+def maker_of(entry: ExplainerSpec) -> MapMaker:
+    """Return what makes an explainer's maps; imports only the module that registers it."""
     function = EXPLAINERS.code_of(entry.kind, entry.module)
-    return as_explainer(function, entry.name) if positional_of(function) == PLAIN else function
-
-
-def stack_maps(
-    maps: Mapping[str, torch.Tensor], name: str, announced: Collection[str], explained: Explained
-) -> np.ndarray:
-    """Return an explainer's maps as one array (N, maps, H, W) float32.
-
-    Parameters
-    ----------
-    maps
-        What the explainer returned.
-    name, announced
-        Its name, and the names of the maps that it must return.
-    explained
-        Its input.
-
-    Raises
-    ------
-    HeatproofError
-        If it returned other maps than it announced, or maps of another shape.
-    NotApplicable
-        If a map has another height or width than the image.
-    """
-    expected = (len(explained.images), *explained.images.shape[-2:])
-    values: list[Any] = list(maps.values()) if isinstance(maps, Mapping) else []
-    if len(values) != len(announced):
-        keys = ", ".join(f"{key!r}: …" for key in announced)
-        raise HeatproofError(
-            f"The explainer {name!r} must return a dict {{{keys}}} of tensors (images, height, width), but "
-            f"returned {list(maps) if isinstance(maps, Mapping) else type(maps).__name__}."
-        )
-    for value in values:
-        if not isinstance(value, torch.Tensor):
-            raise HeatproofError(
-                f"The explainer {name!r} returned a {type(value).__name__} for a map: return a torch.Tensor."
-            )
-        if value.ndim == 3 and len(value) == expected[0] and tuple(value.shape) != expected:
-            raise NotApplicable(
-                f"its map is of {value.shape[1]} by {value.shape[2]} pixels, and the image of {expected[1]} by "
-                f"{expected[2]}"
-            )
-        if tuple(value.shape) != expected:
-            raise HeatproofError(
-                f"The explainer {name!r} returned a map of shape {tuple(value.shape)}, but {expected} was "
-                "expected: one value per pixel, summed over channels."
-            )
-    return torch.stack([value.detach().float().cpu() for value in values], dim=1).numpy()
+    called = as_explainer(function, entry.name) if positional_of(function) == PLAIN else function
+    return MapMaker(entry.name, called, entry.options, entry.maps)

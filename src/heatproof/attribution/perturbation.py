@@ -159,13 +159,12 @@ def _rise(
     require(1 <= cells <= min(height, width), f"RISE needs between 1 and {min(height, width)} cells, not {cells}.")
     require(0 < probability <= 1, f"RISE needs a probability above 0 and at most 1, not {probability}.")
     require(output in ("probability", "logit"), f"RISE's output is 'probability' or 'logit', not {output!r}.")
-    with torch.inference_mode():
+    with torch.no_grad():
         maps = images.new_zeros(len(images), height * width)
         for block in (_aligned_masks if aligned else _masks)(explained, count, cells, probability):
             maps += _answers(explained, baselines, block, output) @ block.flatten(1)
         maps /= count * probability
-    # Outside of inference mode a copy is an ordinary tensor again.
-    return maps.unflatten(1, (height, width)).clone()
+    return maps.unflatten(1, (height, width))
 
 
 def _masks(explained: Explained, count: int, cells: int, probability: float) -> Iterator[torch.Tensor]:

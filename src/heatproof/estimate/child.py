@@ -96,7 +96,7 @@ class TimeWeights:
         images = normalise(dataset.images("evaluation", 0, count), self.model.facts).to(device)
 
         def forward() -> None:
-            with torch.inference_mode():
+            with torch.no_grad():
                 network(images)
 
         def gradient() -> None:
@@ -137,7 +137,7 @@ class TimeResnet50:
         images = torch.rand(count, 3, 224, 224, device=device).contiguous(memory_format=torch.channels_last)
 
         def forward() -> None:
-            with torch.inference_mode():
+            with torch.no_grad():
                 network(images)
 
         return {"forward": _seconds(forward, device) / count}

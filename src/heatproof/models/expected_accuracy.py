@@ -101,7 +101,7 @@ def require_accuracy(
 def _answers(network: torch.nn.Module, images: np.ndarray, facts: InputFacts) -> np.ndarray:
     network.eval()
     device = next(network.parameters()).device
-    with torch.inference_mode():
+    with torch.no_grad():
         parts = [network(part.to(device)).argmax(1).cpu() for part in normalise(images, facts).split(64)]
     return torch.cat(parts).numpy()
 

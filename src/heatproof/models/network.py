@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Collection, Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save
 
 from heatproof.errors import HeatproofError, fault_of
+from heatproof.models.adapter import attach
 from heatproof.models.names import misfits
 from heatproof.models.registry import ARCHITECTURES, InputFacts, ModelSpec, normalisation_of
 from heatproof.models.weights_file import most_bytes, read_safetensors, require_finite
@@ -64,9 +64,7 @@ def build_network(spec: ModelSpec, num_classes: int, seed: int = 0) -> torch.nn.
             f"The architecture {spec.architecture!r} returned a {type(network).__name__}: "
             "it must return a torch.nn.Module."
         )
-    network.register_forward_hook(partial(_the_logits, num_classes))
-    if num_classes == 2:
-        network.register_forward_hook(_two_classes)
+    attach(network, classes=num_classes)
     return network.to(memory_format=torch.channels_last)
 
 
@@ -77,23 +75,6 @@ def build_without_weights(spec: ModelSpec, num_classes: int) -> torch.nn.Module:
             return build_network(spec, num_classes)
     except Exception:  # a builder can compute with its weights in any way
         return build_network(spec, num_classes)
-
-
-def _the_logits(num_classes: int, module: torch.nn.Module, inputs: Any, output: Any) -> Any:
-    """Return the logits of an output with further parts: its ``.logits``, or the only part with as many columns."""
-    if isinstance(output, torch.Tensor):
-        return None
-    inside = output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple | list) else ()
-    parts = [output.logits] if hasattr(output, "logits") else list(inside)
-    fitting = [one for one in parts if isinstance(one, torch.Tensor) and one.ndim == 2 and one.shape[1] == num_classes]
-    return fitting[0] if len(fitting) == 1 else None
-
-
-def _two_classes(module: torch.nn.Module, inputs: Any, output: Any) -> Any:
-    """Return one logit z as those of two classes, whose softmax is its sigmoid."""
-    if isinstance(output, torch.Tensor) and output.ndim == 2 and output.shape[1] == 1:
-        return torch.cat([-output, output], dim=1) / 2
-    return None
 
 
 def load_network(

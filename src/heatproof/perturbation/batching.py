@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,16 +10,15 @@ import numpy as np
 import torch
 
 from heatproof.errors import HeatproofError
+from heatproof.models.adapter import NEAR_ONE
+from heatproof.models.logits import read_logits
 from heatproof.models.memory import WithinMemory, batch_size_of, kept_beside
 from heatproof.models.network import load_network
 from heatproof.models.registry import NetworkSpec
-from heatproof.perturbation.reachable import check_mode, reachable_modules
 from heatproof.specs import Runtime
 
 Network = Callable[[torch.Tensor], torch.Tensor]
 Perturbed = tuple[torch.Tensor, torch.Tensor]
-# Sums of probabilities in half precision come no nearer to 1.
-NEAR_ONE = 2e-3
 
 
 def run_batched(
@@ -62,12 +60,10 @@ def run_batched(
         If the network or a part of it is in training mode, returns anything but a tensor (B, K), has no class for a
         target, or returns probabilities or a logit that is not finite.
     """
-    check_mode(network)
     parts: list[dict[str, torch.Tensor]] = []
-    with torch.inference_mode():
+    with torch.no_grad():
         for images, rows in batches:
-            output = _checked_output(_run(network, images), images, rows, image_ids)
-            logits = _two_classes(output)
+            logits = read_logits(network(images), len(images))
             if not parts:
                 _check_targets(targets, logits.shape[1], image_ids)
             target = targets[rows].reshape(len(rows), -1)
@@ -81,7 +77,6 @@ def run_batched(
                 "finite": logits.isfinite().all(1),
                 "distribution": (logits >= 0).all(1) & ((logits.sum(1) - 1).abs() < NEAR_ONE),
                 "undecided": logits.amax(1) < 1,
-                "between": ((output >= 0) & (output <= 1)).all(1),
                 "rows": rows,
             }
             if largest:
@@ -93,13 +88,7 @@ def run_batched(
         read = {name: torch.cat([part[name] for part in parts]).cpu().numpy() for name in parts[0]}
     finite, rows_read = read.pop("finite"), read.pop("rows")
     # Logits of 0 and 1 are no probabilities yet, of which some image's are undecided.
-    undecided, between = read.pop("undecided").any(), read.pop("between").all()
-    if output.shape[1] == 1 and between:
-        warnings.warn(
-            "The model's one output lies within 0 and 1 for every image and is read as a logit: leave its sigmoid out, "
-            "if it has one.",
-            stacklevel=2,
-        )
+    undecided = read.pop("undecided").any()
     if read.pop("distribution").all() and undecided:
         raise HeatproofError(
             "The model returns probabilities, which sum to 1 for every image, where logits are read: leave its softmax "
@@ -255,37 +244,6 @@ def layout_of(images: torch.Tensor) -> torch.memory_format:
     if images.is_contiguous() or not images.is_contiguous(memory_format=torch.channels_last):
         return torch.contiguous_format
     return torch.channels_last
-
-
-def _run(network: Network, images: torch.Tensor) -> object:
-    try:
-        return network(images)
-    except RuntimeError:
-        kinds = {own.dtype for _, module in reachable_modules(network) for own in module.parameters(recurse=False)}
-        if not kinds or images.dtype in kinds:
-            raise
-        names = " and ".join(sorted(map(str, kinds)))
-        raise HeatproofError(
-            f"The images are {images.dtype} and the model's weights {names}: convert one of the two."
-        ) from None
-
-
-def _checked_output(output: object, images: torch.Tensor, rows: torch.Tensor, image_ids: Sequence[str]) -> torch.Tensor:
-    """Return the network's output after checking that it is logits for these images."""
-    if isinstance(output, torch.Tensor) and output.ndim == 2 and len(output) == len(images):
-        return output
-    got = f"a tensor {tuple(output.shape)}" if isinstance(output, torch.Tensor) else f"a {type(output).__name__}"
-    raise HeatproofError(
-        f"The model returned {got} for a batch of {len(images)}, the first made of image {image_ids[int(rows[0])]!r}: "
-        "wrap it so that it returns one tensor of logits (images, classes)."
-    )
-
-
-def _two_classes(output: torch.Tensor) -> torch.Tensor:
-    """Return logits of two classes or more: a softmax of -z/2 and z/2 is the sigmoid of z."""
-    # A difference of large logits needs the precision that a network has.
-    logits = output if output.dtype == torch.float64 else output.float()
-    return torch.cat([-logits, logits], dim=1) / 2 if logits.shape[1] == 1 else logits
 
 
 def _check_targets(targets: torch.Tensor, classes: int, image_ids: Sequence[str]) -> None:

@@ -73,7 +73,7 @@ def channel_activations(
     handle = module.register_forward_hook(keep)
     parts = []
     try:
-        with torch.inference_mode():
+        with torch.no_grad():
             for start in range(0, len(images), batch_size):
                 seen.clear()
                 batch = images[start : start + batch_size]

@@ -61,7 +61,7 @@ def feature_layers(network: nn.Module, image: torch.Tensor) -> dict[str, nn.Modu
     def end(module: nn.Module, _inputs: object, output: object) -> None:
         ended.setdefault(module, []).append(isinstance(output, torch.Tensor) and output.ndim in (3, 4))
 
-    with ExitStack() as hooks, torch.inference_mode():
+    with ExitStack() as hooks, torch.no_grad():
         for module in network.modules():
             hooks.callback(module.register_forward_pre_hook(begin).remove)
             hooks.callback(module.register_forward_hook(end).remove)
@@ -131,7 +131,7 @@ def _tapped(layers: Mapping[str, nn.Module]) -> Iterator[dict[str, list[torch.Te
 
 def feature_widths(network: nn.Module, image: torch.Tensor) -> dict[str, int]:
     """Return how many features each of the layers of `feature_layers` has; arguments and errors as there."""
-    with _tapped(feature_layers(network, image)) as seen, torch.inference_mode():
+    with _tapped(feature_layers(network, image)) as seen, torch.no_grad():
         network(image)
     return {name: rows[-1].shape[1] for name, rows in seen.items()}
 

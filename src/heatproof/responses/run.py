@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from heatproof.batches import prefetch, track
+from heatproof.data.few import few_of_split, read_rows
 from heatproof.data.prepare import check_target, open_dataset
 from heatproof.errors import NotApplicable
+from heatproof.models.adapter import check_loaded
 from heatproof.models.memory import batch_size_of
 from heatproof.models.network import use_machine
 from heatproof.perturbation.batching import intact_responses, open_network
@@ -144,6 +146,10 @@ def _run(job: RunResponse, todo: Sequence[Work], response: Response, session: Se
         response = replace(response, settings={**settings, "baseline_options": dataset_options(*given)})
     target = check_target(job.network.target, dataset)
     start, stop = min(work.piece.missing()[0] for work in todo), job.shard.images[1]
+    few = session.normalised(read_rows(dataset, few_of_split(dataset)))
+    passes = check_loaded(network.network, few.to(session.device), job.network.precision)
+    for work in todo:
+        work.piece.provenance["check_passes"] = passes
     # Reading and the intact images are paid by the first explainer of a batch.
     began = time.monotonic()
     for low, images in prefetch(
@@ -195,10 +201,11 @@ def explainer_of(job: RunResponse, session: Session, name: str, method: Method, 
         Images (k N, C, H, W) and targets (k N,) to maps (k N, H, W) float32 on the CPU.
     """
     # Here, because responses that explain nothing need not load it.
-    from heatproof.attribution.make import explained_on, find_function, stack_maps
+    from heatproof.attribution.explaining import explain_batch
+    from heatproof.attribution.make import explained_on, maker_of
 
     entry = next(entry for entry in job.explainers if entry.name == name)
-    function, known = find_function(entry), session.network.network if entry.uses_model else None
+    maker, known = maker_of(entry), session.network.network if entry.uses_model else None
     assert job.facts is not None, "a response along maps has the format with the layer for CAMs"
     how: dict[str, Any] = {"output": job.output, "seed": job.network.seed, "grid": entry.grid}
     explained_of = explained_on(known, job.facts, session.dataset, **how, batch_size=session.batch_size)
@@ -209,7 +216,6 @@ def explainer_of(job: RunResponse, session: Session, name: str, method: Method, 
             targets=targets.to(session.device),
             image_ids=tuple(one for one in batch.ids for _ in range(len(images) // len(batch.ids))),
         )
-        maps = stack_maps(function(explained, **entry.options), name, list(entry.maps), explained)
-        return torch.from_numpy(method.of(maps))
+        return torch.from_numpy(method.of(explain_batch(maker, explained)))
 
     return explain

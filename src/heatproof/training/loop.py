@@ -291,7 +291,7 @@ def loss_of(name: str, logits: torch.Tensor, labels: torch.Tensor, smoothing: fl
     return functional.binary_cross_entropy_with_logits(logits, targets * (1 - smoothing) + smoothing / classes)
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def validate(model: nn.Module, examples: Examples, batch_size: int, loss: str = "cross_entropy") -> tuple[float, float]:
     """Return the mean loss, without label smoothing, and the share of images in [0, 1] with the most likely label."""
     model.eval()

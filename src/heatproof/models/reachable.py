@@ -29,11 +29,17 @@ def check_mode(function: object, what: str = "model") -> None:
         One sentence that names the part.
     """
     for name, module in reachable_modules(function):
-        if module.training:
+        if module.training and not _has_no_mode(module):
             part = f"part {name!r} of the {what} ({type(module).__name__})" if name else what
             raise HeatproofError(
                 f"The {part} is in training mode, so its output would depend on the batch: call eval() on it first."
             )
+
+
+def _has_no_mode(module: nn.Module) -> bool:
+    """Tell whether nothing that a module does depends on its mode, whatever it says: quantised and exported ones."""
+    # torch.export puts a method in place of `eval`, which only raises, and leaves its parts in the mode that they had.
+    return type(module).__module__.startswith(("torch.ao.", "torch.export.")) or "eval" in vars(module)
 
 
 def reachable_modules(network: object) -> Iterator[tuple[str, nn.Module]]:

@@ -1,0 +1,204 @@
+"""Make the maps of a batch of images: the one place that calls an explainer."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from heatproof.attribution.registry import Explained, ExplainFunction, Figure
+from heatproof.errors import DamagedInput, HeatproofError, NotApplicable, fault_of, first_line
+from heatproof.models.memory import WithinMemory
+
+
+class Failed(NotApplicable):
+    """An explainer raised an error, or returned what is no map; the text is the reason."""
+
+
+@dataclass(frozen=True)
+class MapMaker:
+    """An explainer with the options that it is called with.
+
+    Attributes
+    ----------
+    name
+        For messages.
+    function
+        ``function(explained, **options)`` returns a dict from each name in `maps` to a tensor (N, H, W).
+    options
+        Of the function.
+    maps
+        Names of its maps, and whether each is signed.
+    """
+
+    name: str
+    function: ExplainFunction
+    options: Mapping[str, Any] = field(default_factory=dict)
+    maps: Mapping[str, bool] = field(default_factory=dict)
+
+
+def explain_batch(maker: MapMaker, explained: Explained, within: WithinMemory | None = None) -> np.ndarray:
+    """Return an explainer's maps of a batch of images.
+
+    The explainer gets copies of images, targets and background, because it may write to them. Passes are halved where
+    memory runs out.
+
+    Parameters
+    ----------
+    maker
+        The explainer.
+    explained
+        Its input; figures that it notes are of this batch alone.
+    within
+        Remembers how many images fit into memory; None for this call alone.
+
+    Returns
+    -------
+    numpy.ndarray
+        (N, maps, H, W) float32.
+
+    Raises
+    ------
+    NotApplicable
+        If the explainer does not apply; `Failed` if it raises any error, returns other maps than it announces, or a
+        value that is not finite.
+    HeatproofError
+        If the machine fails, or an image cannot be read.
+    """
+    within = within or WithinMemory(maker.name, device=explained.images.device)
+    for attempt in within.attempts(explained.batch_size):
+        with attempt as size:
+            if explained.figures is not None:
+                explained.figures.clear()
+            given = replace(
+                explained,
+                images=explained.images.clone(),
+                targets=explained.targets.clone(),
+                background=explained.background and _copying(explained.background),
+                batch_size=size,
+            )
+            try:
+                made = maker.function(given, **maker.options)
+            except NotApplicable:
+                raise
+            except Exception as error:
+                # Foreign code can fail in any way. A fault of the machine is none of the explainer's.
+                if fault_of(error) or isinstance(error, DamagedInput):
+                    raise
+                raise Failed(_reason(error, explained.network)) from error
+    maps = stack_maps(made, maker.name, list(maker.maps), explained)
+    finite = np.isfinite(maps).all((1, 2, 3))
+    if not finite.all():
+        row = int(np.flatnonzero(~finite)[0])
+        raise Failed(f"its map of image {explained.image_ids[row]!r} has a value that is not finite")
+    return maps
+
+
+def _copying(background: Callable[[int], torch.Tensor]) -> Callable[[int], torch.Tensor]:
+    return lambda count: background(count).clone()
+
+
+def _reason(error: Exception, network: Any) -> str:
+    """Say in words of a gap how an explainer failed, and whether the network did within it."""
+    if isinstance(error, HeatproofError):
+        return str(error).rstrip(".")
+    inside = any(frame.f_locals.get("self") is network for frame, _ in traceback.walk_tb(error.__traceback__))
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    what = "the model fails in it" if network is not None and inside else "it fails"
+    said = first_line(error)[:200]
+    return f"{what} ({type(error).__name__}: {said}; {Path(last.filename).name}, line {last.lineno})"
+
+
+def stack_maps(
+    maps: Mapping[str, torch.Tensor], name: str, announced: Collection[str], explained: Explained
+) -> np.ndarray:
+    """Return an explainer's maps as one array (N, maps, H, W) float32.
+
+    Parameters
+    ----------
+    maps
+        What the explainer returned.
+    name, announced
+        Its name, and the names of the maps that it must return.
+    explained
+        Its input.
+
+    Raises
+    ------
+    Failed
+        If it returned other maps than it announced, or maps of another shape.
+    """
+    expected = (len(explained.images), *explained.images.shape[-2:])
+    values: list[Any] = list(maps.values()) if isinstance(maps, Mapping) else []
+    if len(values) != len(announced):
+        keys = ", ".join(f"{key!r}: …" for key in announced)
+        raise Failed(
+            f"the explainer {name!r} must return a dict {{{keys}}} of tensors (images, height, width), but "
+            f"returned {list(maps) if isinstance(maps, Mapping) else type(maps).__name__}"
+        )
+    for value in values:
+        if not isinstance(value, torch.Tensor):
+            raise Failed(f"the explainer {name!r} returned a {type(value).__name__} for a map: return a torch.Tensor")
+        if value.ndim == 3 and len(value) == expected[0] and tuple(value.shape) != expected:
+            raise NotApplicable(
+                f"its map is of {value.shape[1]} by {value.shape[2]} pixels, and the image of {expected[1]} by "
+                f"{expected[2]}"
+            )
+        if tuple(value.shape) != expected:
+            raise Failed(
+                f"the explainer {name!r} returned a map of shape {tuple(value.shape)}, but {expected} was "
+                "expected: one value per pixel, summed over channels"
+            )
+    return torch.stack([value.detach().float().cpu() for value in values], dim=1).numpy()
+
+
+def check_applies(maker: MapMaker, explained: Explained, within: WithinMemory | None = None) -> np.ndarray:
+    """Make the maps of a few images, and check what the explainer noted of them.
+
+    Parameters
+    ----------
+    maker, within
+        As in `explain_batch`.
+    explained
+        The few images; its `figures` are filled.
+
+    Returns
+    -------
+    numpy.ndarray
+        (N, maps, H, W) float32.
+
+    Raises
+    ------
+    NotApplicable
+        If every map has one value everywhere, or a figure is above its limit; and as `explain_batch`.
+    """
+    figures: dict[str, Figure] = {} if explained.figures is None else explained.figures
+    maps = explain_batch(maker, replace(explained, figures=figures), within)
+    check_limits(figures, maps)
+    return maps
+
+
+def check_limits(figures: dict[str, Figure], maps: np.ndarray) -> None:
+    """Add `constant_maps` to the figures of maps (N, M, H, W), and check all figures against their limits.
+
+    Raises
+    ------
+    NotApplicable
+        If every map has one value everywhere, or a figure is above its limit.
+    """
+    figures["constant_maps"] = Figure(share_constant(maps))
+    if figures["constant_maps"].value == 1:
+        raise NotApplicable("each of its maps has one value everywhere")
+    for name, (value, limit, _) in figures.items():
+        if limit is not None and not value <= limit:
+            raise NotApplicable(f"its {name.replace('_', ' ')} is {value:.2g}, above {limit:g}")
+
+
+def share_constant(maps: np.ndarray) -> float:
+    """Return the share of maps (..., H, W) that are constant."""
+    return float(np.mean(np.ptp(maps.reshape(-1, maps.shape[-2] * maps.shape[-1]), axis=1) == 0))

@@ -1,0 +1,120 @@
+"""Objects of other libraries, and functions of the caller's own, as explainers."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from heatproof.attribution.own import as_explainer, summed_over_channels
+from heatproof.errors import HeatproofError
+from heatproof.models.reachable import reachable_modules
+
+if TYPE_CHECKING:
+    import torch
+
+    from heatproof.attribution.registry import ExplainFunction
+
+# Packages of which objects are methods, and where those keep the network that they were made for.
+LIBRARIES = ("captum", "torchcam", "pytorch_grad_cam", "zennit")
+HELD = ("forward_func", "model")
+
+
+def library_of(method: Any) -> str | None:
+    """Return the package of `LIBRARIES` that an object's class is of; None for any other object."""
+    packages = [kind.__module__.partition(".")[0] for kind in type(method).__mro__]
+    return next((library for library in LIBRARIES if library in packages), None)
+
+
+def deletes_regions(method: Any) -> bool:
+    """Tell whether it deletes regions one by one, as captum's FeatureAblation and Occlusion do."""
+    return any(kind.__name__ == "FeatureAblation" for kind in type(method).__mro__)
+
+
+def check_arguments_of(name: str, function: Any) -> None:
+    """Refuse a function that cannot be called with a model, images and targets.
+
+    Raises
+    ------
+    HeatproofError
+        With its signature.
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of code that is not Python
+        return
+    try:
+        signature.bind("model", "images", "targets")
+    except TypeError:
+        raise HeatproofError(
+            f"The method {name!r} takes {signature}: give a function of model, images and targets."
+        ) from None
+
+
+def check_network_of(name: str, method: Any, model: torch.nn.Module) -> None:
+    """Refuse an object of another library that was made for another network, where that can be found.
+
+    Raises
+    ------
+    HeatproofError
+        With both networks.
+    """
+    if library_of(method) is None:
+        return
+    held = next((getattr(method, name) for name in HELD if getattr(method, name, None) is not None), None)
+    theirs = {id(own) for _, module in reachable_modules(held) for own in module.parameters(recurse=False)}
+    ours = set(map(id, model.parameters()))
+    # A wrapper has the weights of what it wraps, and a part some of the whole's.
+    if not (theirs <= ours or ours <= theirs):
+        other = type(held).__name__
+        raise HeatproofError(
+            f"The method {name!r} was made for another network (a {other}) than the model (a "
+            f"{type(model).__name__}): make it anew for this one."
+        )
+
+
+def as_function(name: str, method: Any) -> ExplainFunction:
+    """Return a function of `Explained` that calls an object of another library, or a function of the caller's own.
+
+    Maps are summed over channels. Those of a library are enlarged to the image; a function that returns smaller ones
+    does not apply, as in a run.
+    """
+
+    def call(model: Any, images: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        from torch.nn.functional import interpolate
+
+        maps = _call(method, model, images, targets)
+        if isinstance(maps, list | tuple) and maps:
+            maps = maps[0]
+        maps = summed_over_channels(maps, name)
+        size = tuple(images.shape[2:])
+        if library_of(method) and maps.ndim == 3 and len(maps) == len(images) and maps.shape[1:] != size:
+            maps = interpolate(maps[:, None], size, mode="bilinear", align_corners=False)[:, 0]
+        return maps
+
+    return as_explainer(call, name)
+
+
+def _call(method: Any, model: Any, images: torch.Tensor, targets: torch.Tensor) -> Any:
+    library = library_of(method)
+    if library == "captum":
+        return method.attribute(images.requires_grad_(), target=targets)
+    if library == "torchcam":
+        images.requires_grad_()
+        scores = method.model(images) if hasattr(method, "model") else model(images)
+        return method(class_idx=targets.tolist(), scores=scores, normalized=False)
+    if library == "pytorch_grad_cam":
+        from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
+
+        return method(input_tensor=images, targets=[ClassifierOutputTarget(int(target)) for target in targets])
+    if library == "zennit":
+        import torch
+        from zennit.attribution import Gradient
+
+        def at_target(output: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.one_hot(targets, output.shape[1]).to(output)
+
+        with Gradient(model, method) as attributor:
+            return attributor(images, at_target)[1]
+    if not callable(method):
+        raise HeatproofError(f"A {type(method).__name__} is no method: give an object that explains images.")
+    return method(model, images, targets)

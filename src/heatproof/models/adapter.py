@@ -1,0 +1,453 @@
+"""The adapter between a network and everything that explains or scores it.
+
+All functions of the API and all stages meet a network through this module, so that they cannot read one network in two
+ways. It works by hooks on the network itself: layers keep their names, objects of other libraries that hold the network
+see the same logits, and the traceback of an error in the network does not pass through here.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from heatproof.errors import HeatproofError, fault_of, first_line
+from heatproof.models.logits import is_one_logit, read_logits
+from heatproof.models.reachable import check_mode, reachable_modules
+from heatproof.models.state import alone_on, gradients_allowed, left_as_is, same_random_states
+
+# Of the images that are passed alone and in company.
+FEW = 4
+# By how much of the logits' spread an image's logits may differ alone and in company: float sums depend on the size of
+# a batch, and errors of this size were never met in networks of 150 layers.
+TOLERANCE = {torch.float64: 1e-7, torch.float32: 2e-4, torch.float16: 1e-2, torch.bfloat16: 6e-2}
+TF32 = 1e-2
+# Sums of probabilities in half precision come no nearer to 1.
+NEAR_ONE = 2e-3
+HALF = (torch.float16, torch.bfloat16)
+
+_checking: ContextVar[bool] = ContextVar("checking", default=False)
+
+
+@contextmanager
+def as_check() -> Iterator[None]:
+    """Count passes meanwhile as those of a check."""
+    token = _checking.set(True)
+    try:
+        yield
+    finally:
+        _checking.reset(token)
+
+
+class CountPasses:
+    """Count the images that pass through a network, those of checks apart.
+
+    Attributes
+    ----------
+    images, check_images
+        Images that went through for results, and for checks.
+    """
+
+    def __init__(self, network: nn.Module | None) -> None:
+        self.images = 0
+        self.check_images = 0
+        self._handle = None if network is None else network.register_forward_pre_hook(self._count, with_kwargs=True)
+
+    def close(self) -> None:
+        """Leave the network as it was."""
+        if self._handle is not None:
+            self._handle.remove()
+
+    def _count(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+        count = _count(inputs, named) or 0
+        if _checking.get():
+            self.check_images += count
+        else:
+            self.images += count
+
+
+@dataclass
+class Adapted:
+    """A network that returns logits (B, K) for images (B, C, H, W), and what is known of it.
+
+    Attributes
+    ----------
+    network
+        The caller's own module with hooks, or a module that calls the caller's function.
+    device
+        Device of its parameters; that of the images where it has none.
+    weights
+        Precision of its first floating-point parameter; None where it has none.
+    hooks
+        What copies its inputs and reads its outputs.
+    check_passes
+        Images that went through the network in `check`.
+    classes, logits
+        Number of classes, and logits (B, K) of the few images that `check` passed; None before.
+    """
+
+    network: nn.Module
+    device: torch.device
+    weights: torch.dtype | None
+    hooks: Hooks
+    check_passes: int = 0
+    classes: int | None = None
+    logits: torch.Tensor | None = field(default=None, repr=False)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of images and gradients: float64 for a network of float64, else float32."""
+        return torch.float64 if self.weights == torch.float64 else torch.float32
+
+    @property
+    def one_logit(self) -> bool:
+        """Whether the network returns one logit for each image, which is read as two classes; known after `check`."""
+        return self.hooks.one_logit
+
+    @property
+    def task(self) -> str:
+        """``binary`` for a network with one output, else ``multiclass``."""
+        return "binary" if self.one_logit else "multiclass"
+
+    def taken(self, images: torch.Tensor) -> torch.Tensor:
+        """Return a copy of images (B, C, H, W) on the network's device, in float32 where they are of half precision."""
+        # An image made in inference mode can take no gradient, and a copy made outside of it can.
+        return images.detach().to(self.device, torch.float32 if images.dtype in HALF else None, copy=True)
+
+    def check_precision(self, images: torch.Tensor) -> None:
+        """Refuse images of another precision than the weights; half precision takes float32 as well.
+
+        Raises
+        ------
+        HeatproofError
+            With what to write.
+        """
+        fits = self.weights in (None, images.dtype) or (self.weights in HALF and images.dtype == torch.float32)
+        if not fits and self.hooks.autocast is None:
+            raise HeatproofError(
+                f"The images are {images.dtype} and the model's weights {self.weights}: give images.to({self.weights})."
+            )
+
+    def check(self, images: torch.Tensor, precision: torch.dtype | None = None) -> torch.Tensor:
+        """Pass a few images in company and alone, and return their logits (B, K).
+
+        Parameters
+        ----------
+        images
+            (B, C, H, W), at most `FEW` of them are passed.
+        precision
+            That of the passes, where it is not that of the weights.
+
+        Raises
+        ------
+        HeatproofError
+            If the network fails on the images, returns no logits, or returns others for an image alone than in the
+            company of others, by more than rounding (`TOLERANCE` of the logits' spread).
+        """
+        few = self.taken(images[:FEW])
+        # One image is accompanied by two that are made of it.
+        others = few.flip(0) if len(few) > 1 else torch.cat([-few, few.flip(-1), few])
+        with as_check(), torch.no_grad():
+            together = self._pass(others)
+            alone = self._pass(few[:1])
+            if len(few) > 1:
+                alone = torch.cat([alone, self._pass(few[-1:])])
+                compared = together[[-1, 0]]
+            else:
+                compared = together[-1:]
+            spread = float(together.max() - together.min()) or float(together.abs().max())
+            least = TOLERANCE[precision or self.weights or self.dtype]
+            if torch.backends.cuda.matmul.allow_tf32 and self.device.type == "cuda":
+                least = max(least, TF32)
+            difference = float((alone - compared).abs().max())
+            if not difference <= least * spread and bool(torch.isfinite(together).all()):
+                again = float((self._pass(few[-1:]) - alone[-1:]).abs().max())
+                raise HeatproofError(_dependence(difference, again > least * spread))
+        self.classes, self.logits = together.shape[1], together.flip(0) if len(few) > 1 else together[-1:]
+        return self.logits
+
+    def _pass(self, images: torch.Tensor) -> torch.Tensor:
+        self.check_passes += len(images)
+        output: torch.Tensor = self.network(images)
+        return output
+
+    def check_targets(self, targets: torch.Tensor, ids: Sequence[str]) -> None:
+        """Refuse targets (N,) that the network has no class for.
+
+        Raises
+        ------
+        HeatproofError
+            With the image, and the classes that there are.
+        """
+        assert self.classes is not None, "the network is checked first"
+        outside = ((targets < 0) | (targets >= self.classes)).nonzero().flatten().tolist()
+        if outside:
+            one = ", as one output is read as those of two classes" if self.one_logit else ""
+            raise HeatproofError(
+                f"The target of image {ids[outside[0]]!r} is class {int(targets[outside[0]])}, but the model has "
+                f"classes 0 to {self.classes - 1}{one}: check the labels, and the model's number of classes."
+            )
+
+
+def check_network(network: Adapted, images: torch.Tensor) -> None:
+    """Pass a few images (B, C, H, W), as `Adapted.check` does, for a caller who has no log with a traceback.
+
+    Raises
+    ------
+    HeatproofError
+        As there, and whatever the network fails with in a sentence.
+    """
+    try:
+        network.check(images)
+    except HeatproofError:
+        raise
+    except Exception as error:
+        # A network of the caller's own can fail in any way.
+        if fault_of(error):
+            raise
+        raise HeatproofError(
+            f"The model fails on images of {tuple(images.shape[1:])} ({type(error).__name__}: {first_line(error)}): "
+            "give images that it takes."
+        ) from error
+
+
+def check_loaded(network: nn.Module, images: torch.Tensor, precision: str = "float32") -> int:
+    """Check a network of a job, as `Adapted.check` does, and return how many images it passed.
+
+    Parameters
+    ----------
+    network
+        In eval mode, with hooks of `attach`.
+    images
+        (B, C, H, W), a few.
+    precision
+        Of `heatproof.models.network.set_precision`.
+    """
+    parameters = list(network.parameters())
+    device = parameters[0].device if parameters else images.device
+    found = Adapted(network, device, parameters[0].dtype if parameters else None, Hooks(None, None, None))
+    # Other sizes of batches would be compiled anew.
+    with torch.compiler.set_stance("force_eager") if network._compiled_call_impl else nullcontext():
+        found.check(images, torch.bfloat16 if precision == "bfloat16" else None)
+    return found.check_passes
+
+
+def predicted(network: Adapted, images: torch.Tensor, batch_size: int = 64) -> torch.Tensor:
+    """Return the class (N,) int64 that a network predicts for each image, on the CPU; no passes of results."""
+    with as_check(), torch.no_grad():
+        network.check_passes += len(images)
+        parts = [network.network(network.taken(part)).argmax(1).cpu() for part in images.split(batch_size)]
+    return torch.cat(parts)
+
+
+def _dependence(difference: float, by_chance: bool) -> str:
+    if by_chance:
+        return (
+            f"The model answers the same image in two ways, by up to {difference:.2g}: leave out what draws random "
+            "numbers or keeps a state in eval mode."
+        )
+    return (
+        f"The model answers an image otherwise alone than in a batch with others, by up to {difference:.2g}: leave out "
+        "what depends on the batch, such as a batch norm without running statistics."
+    )
+
+
+@contextmanager
+def adapted(model: Any, images: torch.Tensor, seed: int | None = None) -> Iterator[Adapted]:
+    """Adapt a caller's network for a call, and leave it, random states and the grad mode as they were.
+
+    Other threads wait where they would explain or score the same network.
+
+    Parameters
+    ----------
+    model
+        A module, or a function of images, in eval mode in all parts that can be found.
+    images
+        Images that it is given; their device is that of a network without parameters.
+    seed
+        What foreign code draws from meanwhile; None leaves it to the global random states.
+
+    Raises
+    ------
+    HeatproofError
+        If a part is in training mode or is not initialised.
+    """
+    model = without_compiler(model)
+    modules = list(dict.fromkeys(module for _, module in reachable_modules(model)))
+    with ExitStack() as stack:
+        stack.enter_context(alone_on(modules))
+        check_mode(model)
+        _check_initialised(model)
+        stack.enter_context(gradients_allowed())
+        stack.enter_context(same_random_states(seed))
+        stack.enter_context(left_as_is(model))
+        network = model if _takes_hooks(model) else _Called(model)
+        found = attach(network, modules, images.device, thread=threading.get_ident())
+        stack.callback(found.hooks.remove)
+        if (kind := found.device.type) and torch.is_autocast_enabled(kind):
+            # Of the caller: it is for the network, and not for sums of its outputs.
+            found.hooks.autocast = torch.get_autocast_dtype(kind)
+            stack.enter_context(torch.autocast(kind, enabled=False))
+        yield found
+
+
+def attach(
+    network: nn.Module,
+    modules: Sequence[nn.Module] | None = None,
+    device: torch.device | None = None,
+    *,
+    classes: int | None = None,
+    thread: int | None = None,
+) -> Adapted:
+    """Let a network take copies of its inputs, and return logits (B, K) whatever its output is.
+
+    Parameters
+    ----------
+    network
+        It gets the hooks.
+    modules
+        All that it runs, where it does not hold these.
+    device
+        Taken where it has no parameters.
+    classes
+        K, where it is known.
+    thread
+        The only thread whose passes are changed; None for all.
+    """
+    every = modules if modules is not None else list(network.modules())
+    parameters = [one for module in every for one in module.parameters(recurse=False)]
+    weights = next((one.dtype for one in parameters if one.is_floating_point()), None)
+    hooks = Hooks(classes, thread, weights if weights in HALF else None)
+    hooks.handles = [
+        network.register_forward_pre_hook(hooks.copy, with_kwargs=True, prepend=True),
+        network.register_forward_hook(hooks.read, with_kwargs=True),
+        network.register_forward_hook(hooks.leave, always_call=True),
+    ]
+    found = parameters[0].device if parameters else device or torch.device("cpu")
+    return Adapted(network, found, weights, hooks)
+
+
+def without_compiler(model: Any) -> Any:
+    """Return the network that `torch.compile` was given, whose layers can be read; anything else as it is."""
+    return getattr(model, "_modules", {}).get("_orig_mod", model)
+
+
+class Hooks:
+    """Hooks of a network that copy what goes in, and read what comes out.
+
+    Attributes
+    ----------
+    classes, thread
+        See `attach`.
+    half
+        Precision of the weights where it is half: images of float32 are cast.
+    autocast
+        Precision of the caller's autocast, in which passes run; None for none.
+    one_logit
+        Whether the last output was one logit for each image.
+    """
+
+    def __init__(self, classes: int | None, thread: int | None, half: torch.dtype | None) -> None:
+        self.classes, self.thread, self.half = classes, thread, half
+        self.autocast: torch.dtype | None = None
+        self.one_logit = False
+        self.handles: list[Any] = []
+        self._running: list[torch.autocast] = []
+
+    def remove(self) -> None:
+        """Leave the network without these hooks."""
+        for handle in self.handles:
+            handle.remove()
+
+    def copy(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Give the network copies, because it may write to its input, as a ReLU in place does."""
+        if self._is_another_thread():
+            return None
+        if self.autocast is not None:
+            first = next(one for one in (*inputs, *named.values()) if isinstance(one, torch.Tensor))
+            self._running.append(torch.autocast(first.device.type, self.autocast))
+            self._running[-1].__enter__()
+        return tuple(map(self._own, inputs)), {name: self._own(value) for name, value in named.items()}
+
+    def read(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Any) -> Any:
+        """Return the logits of an output."""
+        if self._is_another_thread():
+            return None
+        count = _count(inputs, named)
+        self.one_logit = is_one_logit(output, count)
+        return read_logits(output, count, self.classes)
+
+    def leave(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        """End the autocast of a pass, also of one that fails."""
+        if self._running and not self._is_another_thread():
+            self._running.pop().__exit__(None, None, None)
+
+    def _is_another_thread(self) -> bool:
+        return self.thread is not None and threading.get_ident() != self.thread
+
+    def _own(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        cast = self.half is not None and value.dtype == torch.float32
+        return value.to(self.half) if cast else value.clone()
+
+
+def _count(inputs: Sequence[Any], named: dict[str, Any]) -> int | None:
+    """Return the number of images that a pass was given; None where no tensor was."""
+    first = next((one for one in (*inputs, *named.values()) if isinstance(one, torch.Tensor) and one.ndim), None)
+    return None if first is None else len(first)
+
+
+def _takes_hooks(model: Any) -> bool:
+    return isinstance(model, nn.Module) and not isinstance(model, torch.jit.ScriptModule)
+
+
+class _Called(nn.Module):
+    """A module that calls a function of images, or a scripted module, which takes no hooks."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        # In a list where it is a function, since only modules are registered.
+        self.function = function
+        self.eval()
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """Return what the function returns."""
+        return self.function(*inputs, **named)
+
+
+def _check_initialised(model: Any) -> None:
+    for name, module in reachable_modules(model):
+        if any(isinstance(one, nn.parameter.UninitializedParameter) for one in module.parameters(recurse=False)):
+            raise HeatproofError(
+                f"Part {name!r} of the model ({type(module).__name__}) has no weights yet: pass one batch through it."
+            )
+
+
+def warn_of_probabilities(adapted: Adapted, stacklevel: int = 3) -> None:
+    """Warn the caller of the function that calls this one where the logits that `check` met are probabilities."""
+    logits = adapted.logits
+    assert logits is not None, "the network is checked first"
+    said = None
+    if adapted.one_logit:
+        # Half of the one logit stands in the second column.
+        if bool(((logits[:, 1] >= 0) & (logits[:, 1] <= 0.5)).all()):
+            said = (
+                "The model's one output lies within 0 and 1 for every image and is read as a logit: leave its sigmoid "
+                "out, if it has one."
+            )
+    # Logits of 0 and 1 are no probabilities yet, of which some image's are undecided.
+    elif (logits >= 0).all() and ((logits.sum(1) - 1).abs() < NEAR_ONE).all() and logits.amax(1).min() < 1:
+        said = (
+            "The model returns probabilities, which sum to 1 for every image, where logits are read: leave its softmax "
+            "out."
+        )
+    if said:
+        warnings.warn(said, stacklevel=stacklevel)

@@ -1,0 +1,92 @@
+"""Read logits (B, K) from whatever a network returns; no other module looks into an output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from heatproof.errors import HeatproofError
+
+
+def read_logits(output: Any, count: int | None, classes: int | None = None) -> torch.Tensor:
+    """Return the logits of a network's output for a batch.
+
+    One logit z is that of class 1 of two: its logits are [-z/2, z/2], whose softmax is the sigmoid of z.
+
+    Parameters
+    ----------
+    output
+        A tensor (B, K), (B,) or (B, K, 1, 1); an object with ``.logits``; or a tuple, list or dict of which one part
+        alone can be logits.
+    count
+        B, the number of images in the batch; None where it is not known.
+    classes
+        K where it is known, which tells apart parts that could all be logits.
+
+    Returns
+    -------
+    torch.Tensor
+        (B, K), K at least 2, float32, or float64 as the output.
+
+    Raises
+    ------
+    HeatproofError
+        If nothing, or more than one part, can be logits of these images.
+    """
+    found = [logits for part in _parts(output) if (logits := _as_matrix(part, count)) is not None]
+    if classes is not None and len(found) > 1:
+        found = [one for one in found if one.shape[1] == classes] or found
+    if len(found) != 1:
+        raise HeatproofError(_refusal(output, count, found))
+    logits = found[0] if found[0].dtype == torch.float64 else found[0].float()
+    return torch.cat([-logits, logits], dim=1) / 2 if logits.shape[1] == 1 else logits
+
+
+def is_one_logit(output: Any, count: int | None) -> bool:
+    """Tell whether an output is one logit for each image, which `read_logits` reads as two classes."""
+    found = [logits for part in _parts(output) if (logits := _as_matrix(part, count)) is not None]
+    return len(found) == 1 and found[0].shape[1] == 1
+
+
+def _parts(output: Any) -> list[Any]:
+    if isinstance(output, torch.Tensor):
+        return [output]
+    if isinstance(logits := getattr(output, "logits", None), torch.Tensor):
+        return [logits]
+    if isinstance(output, Mapping):
+        return [output["logits"]] if "logits" in output else list(output.values())
+    return list(output) if isinstance(output, tuple | list) else []
+
+
+def _as_matrix(part: Any, count: int | None) -> torch.Tensor | None:
+    """Return a part of an output as (B, K); None if it cannot be logits."""
+    if not isinstance(part, torch.Tensor) or not part.is_floating_point():
+        return None
+    # A network that squeezes its output leaves no columns for one class, and no rows for one image.
+    if part.ndim < 2:
+        if count == 1 and part.numel() > 1:
+            return part[None]
+        return part.reshape(-1, 1) if count in (None, part.numel()) else None
+    if count not in (None, len(part)) or not part.numel():
+        return None
+    return part.flatten(1) if part[0].numel() == part.shape[1] else None
+
+
+def _refusal(output: Any, count: int | None, found: list[torch.Tensor]) -> str:
+    batch = "" if count is None else f" for a batch of {count}"
+    wrap = "wrap it so that it returns one tensor of logits (images, classes)"
+    if found:
+        shapes = " and ".join(str(tuple(one.shape)) for one in found)
+        return (
+            f"The model returned a {type(output).__name__}{batch} with parts {shapes} that could all be logits: {wrap}."
+        )
+    if not isinstance(output, torch.Tensor):
+        return f"The model returned a {type(output).__name__}{batch}: {wrap}."
+    if not output.is_floating_point():
+        return f"The model returned {output.dtype} {tuple(output.shape)}{batch}, and logits are floating-point: {wrap}."
+    maps = output.ndim == 4 and count in (None, len(output))
+    one = ", or one number for each image, such as the mean logit of a class over its pixels" if maps else ""
+    no = ", so it is no classifier" if maps else ""
+    return f"The model returned a tensor {tuple(output.shape)}{batch}{no}: {wrap}{one}."
