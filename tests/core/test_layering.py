@@ -80,8 +80,10 @@ ALLOWED = {
     "metrics": BASE | {"responses"},
     # What a finetuning left on a user's network.
     "finetuned": BASE | {"metrics", "perturbation"},
+    # What callers give as images, targets, ids and maps.
+    "inputs": BASE | {"data", "finetuned", "perturbation"},
     # Without the workflow: a user's model, images and maps to scores.
-    "evaluation": BASE | {"finetuned", "models", "metrics", "perturbation", "responses"},
+    "evaluation": BASE | {"finetuned", "inputs", "models", "metrics", "perturbation", "responses"},
     # What people call with a model in memory, or on the results of a run.
     "api": BASE
     | {
@@ -89,6 +91,7 @@ ALLOWED = {
         "data",
         "evaluation",
         "finetuned",
+        "inputs",
         "metrics",
         "models",
         "perturbation",
@@ -98,7 +101,7 @@ ALLOWED = {
     },
     # Maps have the colours of the report.
     "plot": {"errors", "options", "report"},
-    "_study": BASE | {"evaluation", "metrics", "perturbation", "responses"},
+    "_study": BASE | {"evaluation", "inputs", "metrics", "perturbation", "responses"},
     "quality": BASE | {"_study", "metrics", "ranking"},
     "ranking": BASE | {"metrics"},
     # `list` prints what a config can name; the catalogues below are tables of names.

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import html
-import logging
-import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -49,8 +48,6 @@ METHODS: tuple[Any, ...] = (
 LEAST = 16
 DELETIONS = ("idsds", "sds")
 ABLATES = "deletes regions itself, nearly as measures of deletion do: shown for comparison, and no contender"
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -211,7 +208,7 @@ class Choice:
 
 def choose(
     model: torch.nn.Module,
-    images: torch.Tensor,
+    images: Any,
     targets: Any = None,
     methods: Sequence[Any] | Mapping[str, Any] | None = None,
     *,
@@ -221,6 +218,9 @@ def choose(
     batch_size: BatchSize = 64,
     layer: str | torch.nn.Module | None = None,
     background: torch.Tensor | None = None,
+    classes: Sequence[int | str] | None = None,
+    transform: Callable[[Any], Any] | None = None,
+    progress: bool | None = None,
 ) -> Choice:
     """Find the methods that cannot be told from the best one for a network on some images.
 
@@ -238,10 +238,11 @@ def choose(
         A classifier in eval mode. For in-domain scores (IDSDS), what `heatproof.finetune` returns: the first measure
         then has the grid and the filling of the finetuning.
     images
-        (N, C, H, W), normalised, at least 16; how many it takes is printed before scoring. Other ones than those of the
-        finetuning.
+        As in `heatproof.explain`, at least 16; how many it takes is printed before scoring. Other ones than those of
+        the finetuning.
     targets
-        (N,) integers, the classes that are explained; by default what the network says.
+        (N,) integers, the classes that are explained; by default the labels that come with the images, else what the
+        network says.
     methods
         As in `heatproof.explain`; by default cheap ones of every family. Those of one explainer are options of it. The
         maps ``random`` and ``edges``, which know no network, are always added. Methods that delete regions themselves,
@@ -253,7 +254,7 @@ def choose(
         independent witnesses, because both delete the same patches.
     seed, level
         Of the split and the resamples, and the probability with which all methods that are the best are in a set.
-    batch_size, layer, background
+    batch_size, layer, background, classes, transform, progress
         As in `heatproof.explain`.
 
     Returns
@@ -276,18 +277,24 @@ def choose(
     import torch
 
     from heatproof.api.explain import layer_name, selected
-    from heatproof.evaluation import check_batch, check_images, selected_metrics, warn_of_range
+    from heatproof.batches import tell
+    from heatproof.evaluation import predicted_classes, selected_metrics
     from heatproof.finetuned import domain_of, warn_out_of_domain
+    from heatproof.inputs.arrays import warn_of_range
+    from heatproof.inputs.read import read_inputs
     from heatproof.perturbation.reachable import check_mode
 
     layer = layer_name(model, layer)
-    check_arguments(choose, locals(), "measures", "background")
-    images = check_images(images)
-    if len(images) < LEAST:
-        raise HeatproofError(f"{len(images)} images tell nothing of methods: give at least {LEAST}, better 100.")
+    check_arguments(choose, locals(), "measures", "background", "classes", "transform")
     check_mode(model, "model")
-    images, labels, _ = check_batch(images, _said(model, images) if targets is None else targets)
-    warn_of_range(images)
+    source = read_inputs(
+        model, images, targets, classes=classes, transform=transform, predict=partial(predicted_classes, model)
+    )
+    if len(source) < LEAST:
+        raise HeatproofError(f"{len(source)} images tell nothing of methods: give at least {LEAST}, better 100.")
+    images, labels = source.images, source.targets
+    assert labels is not None
+    warn_of_range(images, model)
     asked = {one.name: one for one in selected(METHODS if methods is None else methods)}
     asked |= {name: selected(name)[0] for name in REFERENCES if name not in asked}
     domain = domain_of(model)
@@ -301,16 +308,16 @@ def choose(
     if measures:
         warn_out_of_domain([one.options for one in metrics.values() if one.is_renamed], domain)
     _warn_of_trained_on(images, domain)
-    right = None if targets is None else _right(model, images, labels)
+    right = _right(model, images, labels) if source.is_labelled else None
     scorers, words = _told(metrics)
     given = {"seed": seed, "batch_size": batch_size}
-    judge_maps = _Judge(model, images, labels, scorers, given, {"layer": layer, "background": background})
+    judge_maps = _Judge(model, images, labels, scorers, given, {"layer": layer, "background": background}, progress)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
     first, second = (rows.sort().values for rows in (order[: len(images) // 2], order[len(images) // 2 :]))
     kinds = {one.entry.name if one.entry else one.name for one in asked.values() if not one.ablates}
     planned = _planned(len(kinds), len(second), level)
     print(planned)
-    _tell(f"First half: {len(first)} images pick options of {len(asked)} methods.")
+    tell(f"First half: {len(first)} images pick options of {len(asked)} methods.", progress)
     tried = judge_maps(first, asked)
     # Of each explainer the row with the highest mean score, whatever its options and with signs or without.
     means = np.mean([np.nan_to_num(values).mean(1) for values in tried.scores.values()], axis=0)
@@ -320,7 +327,7 @@ def choose(
         one = asked[tried.parent[row]]
         best.setdefault(one.entry.name if one.entry else one.name, row)
     parents = {tried.parent[row] for row in best.values()}
-    _tell(f"Second half: {len(second)} images score {len(parents)} methods.")
+    tell(f"Second half: {len(second)} images score {len(parents)} methods.", progress)
     reported = judge_maps(second, {name: one for name, one in asked.items() if name in parents})
     rows = [row for row in reported.rows if row in best.values()]
     outside = [row for row in rows if asked[tried.parent[row]].ablates]
@@ -376,12 +383,15 @@ class _Judge:
     measures: Mapping[str, Mapping[str, Any]]
     given: Mapping[str, Any]
     of_maps: Mapping[str, Any]
+    progress: bool | None
 
     def __call__(self, rows: torch.Tensor, asked: Mapping[str, Asked]) -> _Scored:
         """Return the scores of methods on some of the images."""
-        with warnings.catch_warnings():
+        from heatproof.batches import show_progress
+
+        with warnings.catch_warnings(), show_progress(self.progress):
             # The caller has been told of all images at once.
-            warnings.filterwarnings("ignore", message="The images reach")
+            warnings.filterwarnings("ignore", message="The images (reach|are between 0 and 1)")
             return self._score(rows, asked)
 
     def _score(self, rows: torch.Tensor, asked: Mapping[str, Asked]) -> _Scored:
@@ -400,16 +410,6 @@ class _Judge:
                 maps[f"{name}_abs"], parent[f"{name}_abs"] = np.abs(maps[name]), parents[name]
         found = evaluate(self.measures, self.model, images, labels, maps, **given)
         return _Scored(made, parent, {name: result["score"].values for name, result in found.items()})
-
-
-def _tell(line: str) -> None:
-    """Say how far it is, where somebody waits."""
-    from heatproof.batches import is_watched
-
-    if is_watched():
-        sys.stderr.write(f"{line}\n")
-    else:
-        log.info(line)
 
 
 def _planned(methods: int, reported: int, level: float) -> str:
@@ -445,13 +445,14 @@ def _right(model: Any, images: torch.Tensor, labels: torch.Tensor) -> torch.Tens
     import torch
 
     from heatproof.api.explain import check_fits
+    from heatproof.evaluation import predicted_classes
 
     if not isinstance(model, torch.nn.Module):
         return None
     check_fits(model, images, labels)
     try:
-        answers = _said(model, images)
-    except (AttributeError, IndexError, TypeError):
+        answers = torch.cat([predicted_classes(model, part) for part in images.split(64)]).cpu()
+    except (HeatproofError, AttributeError, IndexError, TypeError):
         return None
     if answers.shape != labels.shape:
         return None
@@ -519,15 +520,3 @@ def _table(
     made["reason"] = np.where(contends, "", ABLATES)
     inside = np.array([row in found.best for row in rows])
     return made.iloc[np.lexsort((-mean, ~inside, ~contends))]
-
-
-def _said(model: Any, images: torch.Tensor) -> torch.Tensor:
-    """Return the class that the network predicts for each image."""
-    import torch
-
-    from heatproof.evaluation import device_of
-
-    device = device_of(model, images.device)
-    with torch.inference_mode():
-        outputs = [model(part.to(device)) for part in images.split(64)]
-    return torch.cat([getattr(output, "logits", output).argmax(1).cpu() for output in outputs]).clone()

@@ -7,7 +7,7 @@ import json
 import time
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -74,7 +74,7 @@ class Asked:
 
 def explain(
     model: torch.nn.Module,
-    images: torch.Tensor,
+    images: Any,
     targets: Any,
     methods: str | Sequence[Method] | Mapping[str, Method],
     *,
@@ -83,6 +83,9 @@ def explain(
     image_ids: Sequence[str] | None = None,
     layer: str | torch.nn.Module | None = None,
     background: torch.Tensor | None = None,
+    classes: Sequence[int | str] | None = None,
+    transform: Callable[[Any], Any] | None = None,
+    progress: bool | None = None,
 ) -> xarray.Dataset:
     """Make attribution maps of some images by one method or many.
 
@@ -92,9 +95,12 @@ def explain(
         A classifier in eval mode: images (B, C, H, W) to logits (B, K), or an output with ``.logits``. It is left as it
         is; gradients of its parameters are off meanwhile.
     images
-        (N, C, H, W), normalised as the model expects.
+        (N, C, H, W), normalised as the model expects. Or a torch DataLoader or data set, whose images are read by
+        number, in the order of the data set; any other iterable of batches, which is read once into memory; or a folder
+        of pictures, with one folder a class or none. Batches are images, (images, labels) or a dict with usual keys.
     targets
-        (N,) integers: the class of each image that is explained.
+        (N,) integers: the class of each image that is explained. None for the labels that come with the images, else
+        the class that the network predicts.
     methods
         A method, a list of methods, or a mapping from names of your own to methods. A method is a name of
         `heatproof list explainers`; a mapping from such a name to options, as ``{"integrated_gradients": {"steps":
@@ -105,11 +111,18 @@ def explain(
     batch_size
         Images in one network pass; ``"auto"`` is that of the device. Halved where memory runs out.
     image_ids
-        N names, which seed random numbers; by default "0", "1", ….
+        N names, which seed random numbers; by default "0", "1", …, and of a folder the paths of its pictures.
     layer
         The layer whose grid class activation maps read, or its name; by default the last one with a spatial grid.
     background
         (B, C, H, W) other images, normalised, for methods that take some as baselines.
+    classes
+        Numbers of classes, or names of class folders: only images whose target is one of these are explained.
+    transform
+        Of a folder: a function from a PIL picture to a tensor (C, H, W); by default that of a model of timm.
+    progress
+        True to show how far it is also where output is a file, False to show nothing; by default where stderr is a
+        terminal or a notebook.
 
     Returns
     -------
@@ -117,7 +130,8 @@ def explain(
         ``attribution`` (method, image, y, x) float32, summed over channels, higher is more relevant; NaN where a method
         does not apply. ``reason`` (method), why it does not, else empty; ``seconds`` (method), of an image; ``passes``
         (method), images that went through the network for one map; ``options`` (method), as JSON; ``signed`` (method),
-        whether maps can be negative. What `heatproof.evaluate` takes as maps. One method is selected by
+        whether maps can be negative. Coordinates ``target`` (image), the class, and ``image_digest`` (image), of the
+        content of each image, by which `heatproof.evaluate` finds the map of an image. One method is selected by
         ``.sel({"method": "grad_cam"})``: xarray reads ``.sel(method=…)`` as a way to look up neighbours, and returns
         every method.
 
@@ -130,15 +144,23 @@ def explain(
     import xarray
 
     from heatproof.batches import track
-    from heatproof.evaluation import check_batch, check_finite, check_images, warn_of_range
+    from heatproof.evaluation import predicted_classes
+    from heatproof.inputs.arrays import check_finite, check_images, warn_of_range
+    from heatproof.inputs.labels import DIGEST
+    from heatproof.inputs.read import read_inputs
     from heatproof.models.registry import InputFacts
 
     if not isinstance(model, torch.nn.Module):
         raise HeatproofError(f"The model is {type(model).__name__}: give a torch.nn.Module, whose layers can be read.")
     layer = layer_name(model, layer)
-    check_arguments(explain, locals(), "image_ids", "background")
-    images, labels, ids = check_batch(images, targets, image_ids)
-    warn_of_range(images)
+    check_arguments(explain, locals(), "image_ids", "background", "classes", "transform")
+    source = read_inputs(
+        model, images, targets, image_ids,
+        classes=classes, transform=transform, predict=partial(predicted_classes, model),
+    )  # fmt: skip
+    images, labels, ids = source.images, source.targets, source.ids
+    assert labels is not None
+    warn_of_range(images, model)
     if background is not None:
         background = check_images(background)
         check_finite(background, range(len(background)))
@@ -165,7 +187,7 @@ def explain(
             seed=seed,
             background=None if background is None else partial(_first, background),
         )
-        for one in track(asked, "maps", unit="method"):
+        for one in track(asked, "maps", unit="method", progress=progress):
             made, reason, seconds, passes = None, "interrupted", float("nan"), 0
             if not interrupted:
                 try:
@@ -182,7 +204,12 @@ def explain(
     of_methods = {key: ("method", [one[key] for one in facts]) for key in facts[0]}
     return xarray.Dataset(
         {"attribution": (("method", "image", "y", "x"), maps), **of_methods},
-        coords={"method": names, "image": ids, "target": ("image", labels.cpu().numpy())},
+        coords={
+            "method": names,
+            "image": ids,
+            "target": ("image", labels.cpu().numpy()),
+            DIGEST: ("image", source.digests),
+        },
         attrs={"seed": seed, "batch_size": batch_size, "layer": layer or ""},
     )
 

@@ -40,10 +40,10 @@ def finetune(
     model
         A classifier: images (B, C, H, W) to logits (B, K). It is left as it is.
     images
-        (N, C, H, W), normalised as the model expects; other images than those that are explained.
+        As in `heatproof.explain`; other images than those that are explained.
     targets
-        (N,) integers, the labels. None for none: the copy learns to answer as the network answered to the intact
-        image, which moves it less.
+        (N,) integers, the labels; None for those that come with the images. Without any, the copy learns to answer as
+        the network answered to the intact image, which moves it less.
     grid, baseline
         Patches along one side, and what a deleted one is filled with. `heatproof.evaluate` and `heatproof.choose` take
         both from the copy.
@@ -72,8 +72,10 @@ def finetune(
     import torch
 
     from heatproof.api.explain import check_fits, logits_of
-    from heatproof.evaluation import check_batch, check_images, device_of, warn_of_range
-    from heatproof.finetuned import HELD, image_digests, weight_digests
+    from heatproof.evaluation import device_of
+    from heatproof.finetuned import HELD, weight_digests
+    from heatproof.inputs.arrays import warn_of_range
+    from heatproof.inputs.read import read_inputs
     from heatproof.models.registry import UNSCALED
     from heatproof.perturbation.baselines import BASELINES
     from heatproof.perturbation.dataset_mean import mean_value
@@ -87,9 +89,10 @@ def finetune(
         raise HeatproofError(
             f"The model is {type(model).__name__}: give a torch.nn.Module, whose weights can be trained."
         )
-    images = check_images(images)
-    images, labels, _ = check_batch(images, torch.zeros(len(images), dtype=torch.int64) if targets is None else targets)
-    warn_of_range(images)
+    source = read_inputs(model, images, targets)
+    images = source.images
+    labels = torch.zeros(len(images), dtype=torch.int64) if source.targets is None else source.targets
+    warn_of_range(images, model)
     check_fits(model, images, labels)
     look_up(BASELINES, baseline, "baseline")
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(int(seed)))
@@ -101,7 +104,7 @@ def finetune(
         grid=grid,
         share=share,
         baseline=baseline,
-        labels="own" if targets is None else "given",
+        labels="own" if source.targets is None else "given",
         epochs=epochs,
         batch_size=min(int(batch_size), len(images) - few),
         optimizer=optimizer,
@@ -130,6 +133,6 @@ def finetune(
             f"The finetuning moved no weight in {epochs} epochs: raise lr, now {lr:g}, or give more images."
         )
     record = {**vars(settings), "baseline_options": options, "colour": colour, "history": trained.history}
-    record |= {"weights": weight_digests(mine), "images": image_digests(images)}
+    record |= {"weights": weight_digests(mine), "images": source.digests}
     setattr(mine, HELD, record)
     return mine.eval()
