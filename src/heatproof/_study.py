@@ -13,7 +13,7 @@ import torch
 
 from heatproof.errors import HeatproofError
 from heatproof.evaluation import COMMON, Metrics, evaluate, predicted_classes
-from heatproof.inputs.maps import explained_classes, read_maps
+from heatproof.inputs.maps import read_maps
 from heatproof.inputs.read import read_inputs
 from heatproof.metrics.arrays import area, spearman_rows
 from heatproof.metrics.registry import METRICS
@@ -73,8 +73,9 @@ class Study:
             look_up(METRICS, name, "metric")
         for key in common:
             look_up(dict.fromkeys(COMMON[:4]), key, "option of a study of metrics")
-        given = explained_classes(maps) if targets is None else targets
-        source = read_inputs(model, images, given, common.get("image_ids"), predict=partial(predicted_classes, model))
+        source = read_inputs(
+            model, images, targets, common.get("image_ids"), maps=maps, predict=partial(predicted_classes, model)
+        )
         found = read_maps(maps, source)
         if found.names is None:
             raise HeatproofError("The maps have no names of methods: give a mapping from methods to maps.")

@@ -15,7 +15,7 @@ from heatproof.finetuned import Domain, deletion_of, domain_of, warn_out_of_doma
 from heatproof.grids import patch_sums
 from heatproof.inputs.arrays import in_order, warn_of_range
 from heatproof.inputs.labels import by_image, joined_options
-from heatproof.inputs.maps import explained_classes, read_maps
+from heatproof.inputs.maps import read_maps
 from heatproof.inputs.read import read_inputs
 from heatproof.metrics.registry import METRICS, Metric
 from heatproof.metrics.single_deletion import family
@@ -149,8 +149,9 @@ def evaluate(
     domain = domain_of(model)
     metrics = selected_metrics({metric: {}} if isinstance(metric, str) else metric, options, domain)
     # Without targets, maps that say which class they explain are scored by it, and others by the predicted class.
-    given = explained_classes(maps) if targets is None else targets
-    source = read_inputs(model, images, given, common.get("image_ids"), predict=partial(predicted_classes, model))
+    source = read_inputs(
+        model, images, targets, common.get("image_ids"), maps=maps, predict=partial(predicted_classes, model)
+    )
     warn_of_range(source.images, model)
     warn_out_of_domain([one.options for one in metrics.values() if one.is_renamed], domain)
     # A metric of the predicted class reads no targets.

@@ -144,7 +144,7 @@ def _by_number(loader: Any) -> tuple[ImageSource, Loaded]:
 
 def _places(loader: Any) -> tuple[list[int], bool]:
     """Return the numbers of the images that a loader takes, and whether in another order each time."""
-    from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
+    from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, SubsetRandomSampler
 
     sampler, count = loader.sampler, len(loader.dataset)
     plain = type(loader.batch_sampler) is BatchSampler
@@ -152,6 +152,8 @@ def _places(loader: Any) -> tuple[list[int], bool]:
         return list(range(count)), False
     if plain and isinstance(sampler, RandomSampler) and sampler.num_samples == count and not sampler.replacement:
         return list(range(count)), True
+    if plain and isinstance(sampler, SubsetRandomSampler):
+        return sorted(map(int, sampler.indices)), True
     first, again = (
         [int(place) for place in (sampler if plain else (one for batch in loader.batch_sampler for one in batch))]
         for _ in range(2)

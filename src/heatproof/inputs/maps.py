@@ -68,13 +68,14 @@ def read_maps(maps: Any, images: ImageSource, *, checks_targets: bool = True) ->
     return Maps(_values(methods, images, checks_targets)[:, None], None, gaps)
 
 
-def explained_classes(maps: Any) -> Any:
-    """Return the classes that labelled maps say they explain, as a labelled array; None where they do not say it."""
+def explained_classes(maps: Any, images: ImageSource) -> np.ndarray | None:
+    """Return the class (N,) that labelled maps say they explain for each image; None where they do not say it."""
     methods, _ = _methods(maps)
     for values in methods.values() if isinstance(methods, dict) else [methods]:
         labels = labels_of(values)
-        if labels is not None and labels.targets is not None and values.coords["target"].ndim == 1:
-            return values.coords["target"]
+        if labels is not None and labels.targets is not None:
+            rows = rows_of(values, images, "maps")
+            return labels.targets if rows is None else labels.targets[rows]
     return None
 
 
@@ -96,8 +97,8 @@ def _methods(maps: Any) -> tuple[Any, dict[str, str]]:
                 return {}, gaps
     if is_labelled_array(maps) and "method" in maps.dims and "method" not in maps.coords:
         raise HeatproofError(
-            "The maps have a dimension method without names: give maps.assign_coords(method=[…]) with one name for each "
-            f"of the {maps.sizes['method']} methods."
+            "The maps have a dimension method without names: give maps.assign_coords(method=[…]) with one name for "
+            f"each of the {maps.sizes['method']} methods."
         )
     if is_labelled_array(maps) and "map" in maps.dims and "method" not in maps.dims:
         # Of a run: one explainer makes one map or several.

@@ -14,6 +14,7 @@ from heatproof.inputs.arrays import check_finite, check_ids, check_images, check
 from heatproof.inputs.folders import read_folder
 from heatproof.inputs.labels import labels_of, rows_of
 from heatproof.inputs.loaders import Loaded, is_loader, read_loader
+from heatproof.inputs.maps import explained_classes
 from heatproof.inputs.source import ImageSource, in_memory
 from heatproof.options import short
 from heatproof.registry import nearest
@@ -32,6 +33,7 @@ def read_inputs(
     *,
     classes: Any = None,
     transform: Transform | None = None,
+    maps: Any = None,
     predict: Callable[[torch.Tensor], torch.Tensor] | None = None,
 ) -> ImageSource:
     """Return the images of a caller with their names and classes.
@@ -44,13 +46,16 @@ def read_inputs(
         A float tensor or array (N, C, H, W), an xarray.DataArray, a torch DataLoader or data set, any other iterable of
         batches, which is read once into memory, or a folder of pictures.
     targets
-        (N,) whole numbers; None for the labels that come with the images, else for the classes that `predict` returns.
+        (N,) whole numbers; None for the classes that `maps` say they explain, else for the labels that come with the
+        images, else for the classes that `predict` returns.
     image_ids
         N names; None for those that come with the images, else "0", "1", ….
     classes
         Numbers of classes, or names of class folders: only images whose target is one of these are kept.
     transform
         Of a folder: a function from a PIL picture to a tensor (C, H, W).
+    maps
+        That are scored on the images.
     predict
         A function from images (B, C, H, W) to their classes (B,); None to leave targets that nothing says open.
 
@@ -80,6 +85,8 @@ def read_inputs(
         source = replace(source, ids=ids, is_named=True)
     if source.is_checked:
         check_finite(source.images, source.ids)
+    if targets is None and maps is not None:
+        targets = explained_classes(maps, source)
     source = _with_targets(source, model, targets, loaded)
     if source.targets is None and predict is not None:
         source = replace(source, targets=_predicted(source, predict))
