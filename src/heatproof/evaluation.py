@@ -13,12 +13,13 @@ import numpy as np
 from heatproof.errors import HeatproofError, first_line, runs_out
 from heatproof.finetuned import Domain, deletion_of, domain_of, warn_out_of_domain
 from heatproof.grids import patch_sums
-from heatproof.inputs.arrays import in_order, warn_of_range
+from heatproof.inputs.arrays import warn_of_range
 from heatproof.inputs.labels import by_image, joined_options
 from heatproof.inputs.maps import read_maps
 from heatproof.inputs.read import read_inputs
 from heatproof.metrics.registry import METRICS, Metric
 from heatproof.metrics.single_deletion import family
+from heatproof.named_axes import MAPS, in_order
 from heatproof.options import BatchSize, check_plain, short
 from heatproof.perturbation.baselines import BASELINES
 from heatproof.registry import look_up, nearest
@@ -309,7 +310,7 @@ def _explained(explain: Callable[..., Any], images: torch.Tensor, targets: torch
     """Return the maps of a function of the caller's own as a tensor."""
     import torch
 
-    maps = in_order(explain(images, targets), ("image", "y", "x"), "maps of the option 'explain'")
+    maps = in_order(explain(images, targets), MAPS, "maps of the option 'explain'")
     try:
         return maps if isinstance(maps, torch.Tensor) else torch.as_tensor(np.asarray(maps, dtype=np.float64))
     except (TypeError, ValueError):

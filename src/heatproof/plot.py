@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from heatproof.errors import HeatproofError
+from heatproof.named_axes import is_labelled_array
 from heatproof.options import short
 
 if TYPE_CHECKING:
@@ -204,7 +205,7 @@ def _row(made: Any, image: int | str) -> int:
 
 def _of_image(picture: Any, name: str) -> Any:
     """Return a labelled picture (an xarray.DataArray) with its dimensions in our order; anything else as it is."""
-    if not (hasattr(picture, "dims") and hasattr(picture, "coords")):
+    if not is_labelled_array(picture):
         return picture
     known = picture.coords.get("image")
     if "image" in picture.dims:

@@ -349,3 +349,38 @@ def test_pictures_of_maps_are_found_by_name(images, made):
         np.testing.assert_array_equal(drawn(made, image="3", picture=picture)[0], first)
     with pytest.raises(HeatproofError, match="picture is of image '4'"):
         drawn(made, image="3", picture=pictures.sel(image="4"))
+
+
+@pytest.mark.parametrize("channels", [False, True])
+def test_maps_of_a_function_have_named_axes_in_any_order(channels, network, images, targets):
+    def plain(model, pictures, classes):
+        return pictures.abs() if channels else pictures.abs().sum(1)
+
+    def labelled(model, pictures, classes):
+        axes = ("image", "channel", "y", "x") if channels else AXES
+        return xarray.DataArray(plain(model, pictures, classes).numpy(), dims=axes).T
+
+    found = heatproof.explain(network, images, targets, {"plain": plain, "labelled": labelled})["attribution"]
+    np.testing.assert_array_equal(*found)
+
+
+def test_recomputed_maps_and_masks_have_named_axes_in_any_order(network, images, targets, made):
+    def labelled(pictures, classes):
+        return xarray.DataArray(pictures.abs().sum(1).numpy(), dims=AXES).T
+
+    given = {"update": True, "steps": 4}
+    plain = lambda pictures, classes: pictures.abs().sum(1)  # noqa: E731
+    found, right = (
+        heatproof.evaluate("deletion_morf", network, images, targets, made, explain=one, **given)["score"]
+        for one in (labelled, plain)
+    )
+    np.testing.assert_array_equal(found, right)
+    mask = np.zeros((16, 16), dtype=bool)
+    mask[0, :5] = True
+    pictures = images.sigmoid()
+    maps = heatproof.explain(network, pictures, targets, ["saliency"])
+    found, right = (
+        heatproof.evaluate("sic", network, pictures, targets, maps, random_mask=one)["score"]
+        for one in (xarray.DataArray(mask, dims=("y", "x")).T, mask)
+    )
+    np.testing.assert_array_equal(found, right)

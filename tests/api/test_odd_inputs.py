@@ -1,5 +1,6 @@
-"""Inputs that people have, in other forms than a float tensor and numbers: taken, or one sentence with a line to copy."""
+"""Inputs that people have, in other forms than float tensors and numbers: taken, or a sentence with a line to copy."""
 
+import re
 import warnings
 
 import numpy as np
@@ -130,7 +131,7 @@ def test_the_line_to_copy_is_right(case, line, images):
     with pytest.raises(HeatproofError) as raised:
         read_inputs(None, given)
     assert line in str(raised.value)
-    made = eval(line, {"images": given, "torch": torch, "np": np, "mean": 0.0, "std": 1.0})  # noqa: S307
+    made = eval(line, {"images": given, "torch": torch, "np": np, "mean": 0.0, "std": 1.0})
     wanted = bytes_of(images).float() / 255 if "bytes" in case else images[:1] if "one" in case else images
     torch.testing.assert_close(read_inputs(None, made).images, wanted)
 
@@ -165,7 +166,7 @@ def test_what_is_an_image_is_taken_as_it_is(case, images):
 def test_images_of_another_precision_than_the_model_are_said(function, dtype, network, images, targets):
     given = images.repeat(2, 1, 1, 1) if function == "choose" else images
     classes = targets.repeat(2) if function == "choose" else targets
-    refused(function, r"give images.to\(torch.float32\)", network, given.to(dtype), classes)
+    refused(function, f"images are {dtype} and the model's weights torch.float32", network, given.to(dtype), classes)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -224,7 +225,6 @@ GOOD = {
     "a series": lambda y: pd.Series(y.numpy()),
     "a nullable series": lambda y: pd.Series(y.numpy(), dtype="Int64"),
     "a sparse tensor": lambda y: y.to_sparse(),
-    "codes of categories": lambda y: pd.Series(y.numpy(), dtype="category").cat.codes,
     "categories that are numbers": lambda y: pd.Series(y.numpy(), dtype="category"),
 }
 
@@ -273,7 +273,7 @@ RANGES = {
 
 
 @pytest.mark.parametrize("case", RANGES)
-@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("function", ["explain", "evaluate", "choose", "finetune"])
 def test_images_that_nobody_normalised_are_warned_of_where_that_is_known(case, function, network, images, targets):
     told, change, sentence = RANGES[case]
     model = Known(network, **told).eval()
@@ -283,12 +283,6 @@ def test_images_that_nobody_normalised_are_warned_of_where_that_is_known(case, f
         warnings.simplefilter("always")
         FUNCTIONS[function](model, given, classes)
     found = [str(one.message) for one in caught if str(one.message).startswith("The images")]
-    if function == "image_scores":
-        # A study asks a network around the caller's.
-        return
     assert len(found) == (sentence is not None)
     if sentence is not None:
-        assert pytest.approx(1) == len(found)
-        import re
-
         assert re.search(sentence, found[0])

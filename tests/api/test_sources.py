@@ -317,7 +317,7 @@ def test_a_model_of_timm_says_how_pictures_are_read(photos):
         Image.open(photos / PATHS[4]).convert("RGB")
     )
     assert torch.equal(source.images[4], picture)
-    with pytest.raises(HeatproofError, match="3 class folders and the model 10 outputs.*give `targets`"):
+    with pytest.raises(HeatproofError, match=r"3 class folders and the model 10 outputs.*give `targets`"):
         read_inputs(timm.create_model("test_resnet", num_classes=10).eval(), photos)
 
 

@@ -13,6 +13,7 @@ import heatproof
 ROOT = Path(heatproof.__file__).parent
 BASE = {
     "errors",
+    "named_axes",
     "ending",
     "randomness",
     "batches",
@@ -31,6 +32,8 @@ BASE = {
 # What each part may import of the others. Parts of the base are listed one by one: nothing in them looks up.
 ALLOWED = {
     "errors": set(),
+    # Arrays of users whose dimensions have names.
+    "named_axes": {"errors"},
     # How a process ends when it is asked to.
     "ending": {"errors"},
     # Values that jobs of several stages are given.
@@ -100,7 +103,7 @@ ALLOWED = {
         "training",
     },
     # Maps have the colours of the report.
-    "plot": {"errors", "options", "report"},
+    "plot": {"errors", "named_axes", "options", "report"},
     "_study": BASE | {"evaluation", "inputs", "metrics", "perturbation", "responses"},
     "quality": BASE | {"_study", "metrics", "ranking"},
     "ranking": BASE | {"metrics"},

@@ -9,33 +9,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from heatproof.errors import HeatproofError
+from heatproof.named_axes import IMAGES, in_order
 from heatproof.options import short
 
 if TYPE_CHECKING:
     import torch
 
-IMAGE_AXES = ("image", "channel", "y", "x")
 # Normalised images reach 3 or so, and those of 8 bits 255.
 FAR = 50
 # Pixels of photographs that nobody normalised are between 0 and 1, and some image has dark and bright ones.
 SPREAD = 0.5
-
-
-def in_order(values: Any, names: tuple[str, ...], what: str) -> Any:
-    """Return the array of an xarray.DataArray with its dimensions in our order; anything else as it is."""
-    if not is_labelled_array(values):
-        return values
-    if sorted(map(str, values.dims)) != sorted(names):
-        raise HeatproofError(
-            f"The {what} have the dimensions {', '.join(map(str, values.dims))}: name them {', '.join(names)}, or give "
-            "the array without names in this order."
-        )
-    return values.transpose(*names).values
-
-
-def is_labelled_array(values: Any) -> bool:
-    """Tell whether something is an xarray.DataArray, without an import of xarray."""
-    return hasattr(values, "dims") and hasattr(values, "transpose") and not hasattr(values, "data_vars")
 
 
 def check_images(images: Any) -> torch.Tensor:
@@ -48,7 +31,7 @@ def check_images(images: Any) -> torch.Tensor:
     """
     import torch
 
-    images = in_order(images, IMAGE_AXES, "images")
+    images = in_order(images, IMAGES, "images")
     is_array = isinstance(images, np.ndarray)
     if is_array:
         try:

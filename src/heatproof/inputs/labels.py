@@ -14,19 +14,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from heatproof.errors import HeatproofError
-from heatproof.inputs.arrays import is_labelled_array
+from heatproof.named_axes import is_labelled_array
 from heatproof.options import short
 
 if TYPE_CHECKING:
     from heatproof.inputs.source import ImageSource
 
 DIGEST = "image_digest"
-# Names of dimensions of what metrics are given beside maps; images come first.
+# Names of dimensions of what metrics are given beside maps, in our order.
 AXES = {
     "ranking": ("image", "pixel"),
     "masks": ("image", "part", "y", "x"),
     "removed": ("image", "part", "channel", "y", "x"),
     "drops": ("image", "part"),
+    "random_mask": ("y", "x"),
 }
 
 
@@ -68,11 +69,11 @@ def labels_of(values: Any) -> Labels | None:
             return np.full(values.sizes["image"], found.values)
         return found.values if found.dims == ("image",) else None
 
-    ids, digests = along("image"), along(DIGEST)
-    if ids is None and digests is None:
+    names, digests = along("image"), along(DIGEST)
+    if names is None and digests is None:
         return None
     return Labels(
-        None if ids is None else [str(name) for name in ids.tolist()],
+        None if names is None else [str(name) for name in names.tolist()],
         None if digests is None else [str(one) for one in digests.tolist()],
         along("target"),
     )

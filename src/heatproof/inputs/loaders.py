@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from heatproof.errors import HeatproofError, first_line, runs_out
-from heatproof.inputs.arrays import check_images, check_targets, is_labelled_array
+from heatproof.inputs.arrays import check_images, check_targets
 from heatproof.inputs.source import AT_ONCE, ImageSource, in_memory
+from heatproof.named_axes import is_labelled_array
 
 if TYPE_CHECKING:
     import torch
@@ -188,7 +189,8 @@ def _read_once(batches: Iterable[Any]) -> tuple[ImageSource, Loaded]:
     """Read all batches into memory."""
     import torch
 
-    images, labels = [], []
+    images: list[torch.Tensor] = []
+    labels: list[Any] = []
     with random_states(batches), sentences("while it is gone through"):
         for batch in batches:
             own, said = parts_of(batch)
@@ -271,7 +273,7 @@ def random_states(loader: Any = None) -> Iterator[None]:
 
 
 def _check_alike(samples: Sequence[Any], ids: Sequence[str]) -> None:
-    shapes = {}
+    shapes: dict[tuple[int, ...], str] = {}
     for name, sample in zip(ids, samples, strict=True):
         shape = getattr(parts_of(sample)[0], "shape", None)
         if shape is not None:

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from heatproof.errors import HeatproofError
-from heatproof.inputs.arrays import in_order, is_labelled_array
 from heatproof.inputs.labels import check_explained, labels_of, rows_of
+from heatproof.named_axes import MAPS, in_order, is_labelled_array
 
 if TYPE_CHECKING:
     from heatproof.inputs.source import ImageSource
-
-AXES = ("image", "y", "x")
 
 
 class Maps(NamedTuple):
@@ -131,7 +129,7 @@ def _values(maps: Any, images: ImageSource, checks_targets: bool) -> np.ndarray:
     labels, rows = labels_of(maps), rows_of(maps, images, "maps", targets)
     if checks_targets and labels is not None and targets is not None:
         check_explained(labels, rows, targets, images)
-    maps = in_order(maps, AXES, "maps")
+    maps = in_order(maps, MAPS, "maps")
     if hasattr(maps, "detach"):
         maps = maps.detach().to_dense().cpu() if maps.is_sparse else maps.detach().cpu()
         # NumPy has no bfloat16.

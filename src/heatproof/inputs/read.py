@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from heatproof.errors import HeatproofError
-from heatproof.inputs.arrays import check_finite, check_ids, check_images, check_targets, is_labelled_array
+from heatproof.inputs.arrays import check_finite, check_ids, check_images, check_targets
 from heatproof.inputs.folders import read_folder
 from heatproof.inputs.labels import labels_of, rows_of
 from heatproof.inputs.loaders import Loaded, is_loader, read_loader
 from heatproof.inputs.maps import explained_classes
 from heatproof.inputs.source import ImageSource, in_memory
+from heatproof.named_axes import is_labelled_array
 from heatproof.options import short
 from heatproof.registry import nearest
 
