@@ -13,6 +13,7 @@ import heatproof
 ROOT = Path(heatproof.__file__).parent
 BASE = {
     "errors",
+    "named_axes",
     "ending",
     "randomness",
     "batches",
@@ -31,6 +32,8 @@ BASE = {
 # What each part may import of the others. Parts of the base are listed one by one: nothing in them looks up.
 ALLOWED = {
     "errors": set(),
+    # Arrays of users whose dimensions have names.
+    "named_axes": {"errors"},
     # How a process ends when it is asked to.
     "ending": {"errors"},
     # Values that jobs of several stages are given.
@@ -80,8 +83,10 @@ ALLOWED = {
     "metrics": BASE | {"responses"},
     # What a finetuning left on a user's network.
     "finetuned": BASE | {"metrics", "perturbation"},
+    # What callers give as images, targets, ids and maps.
+    "inputs": BASE | {"data", "finetuned", "perturbation"},
     # Without the workflow: a user's model, images and maps to scores.
-    "evaluation": BASE | {"finetuned", "models", "metrics", "perturbation", "responses"},
+    "evaluation": BASE | {"finetuned", "inputs", "models", "metrics", "perturbation", "responses"},
     # What people call with a model in memory, or on the results of a run.
     "api": BASE
     | {
@@ -89,6 +94,7 @@ ALLOWED = {
         "data",
         "evaluation",
         "finetuned",
+        "inputs",
         "metrics",
         "models",
         "perturbation",
@@ -97,8 +103,8 @@ ALLOWED = {
         "training",
     },
     # Maps have the colours of the report.
-    "plot": {"errors", "options", "report"},
-    "_study": BASE | {"evaluation", "metrics", "perturbation", "responses"},
+    "plot": {"errors", "named_axes", "options", "report"},
+    "_study": BASE | {"evaluation", "inputs", "metrics", "perturbation", "responses"},
     "quality": BASE | {"_study", "metrics", "ranking"},
     "ranking": BASE | {"metrics"},
     # `list` prints what a config can name; the catalogues below are tables of names.

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import html
-import logging
-import sys
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from heatproof.api.explain import Explaining, NamedMethod
     from heatproof.evaluation import SelectedMetric
     from heatproof.finetuned import Domain
+    from heatproof.inputs.source import ImageSource
 
 REFERENCES = ("random", "edges")
 # Cheap methods of every family but those that delete regions themselves, with the options that cost and change most.
@@ -51,8 +51,6 @@ METHODS: tuple[Any, ...] = (
 LEAST = 16
 DELETIONS = ("idsds", "sds")
 ABLATES = "deletes regions itself, nearly as measures of deletion do: shown for comparison, and no contender"
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -213,7 +211,7 @@ class Choice:
 
 def choose(
     model: torch.nn.Module,
-    images: torch.Tensor,
+    images: Any,
     targets: Any = None,
     methods: Sequence[Any] | Mapping[str, Any] | None = None,
     *,
@@ -223,6 +221,10 @@ def choose(
     batch_size: BatchSize = 64,
     layer: str | torch.nn.Module | None = None,
     background: torch.Tensor | None = None,
+    classes: Sequence[int | str] | None = None,
+    transform: Callable[[Any], Any] | None = None,
+    progress: bool | None = None,
+    cache: str | Path | None = None,
 ) -> Choice:
     """Find the methods that cannot be told from the best one for a network on some images.
 
@@ -240,10 +242,11 @@ def choose(
         A classifier in eval mode. For in-domain scores (IDSDS), what `heatproof.finetune` returns: the first measure
         then has the grid and the filling of the finetuning.
     images
-        (N, C, H, W), normalised, at least 16; how many it takes is printed before scoring. Other ones than those of the
-        finetuning.
+        As in `heatproof.explain`, at least 16; how many it takes is printed before scoring. Other ones than those of
+        the finetuning.
     targets
-        (N,) integers, the classes that are explained; by default what the network says.
+        (N,) integers, the classes that are explained; by default the labels that come with the images, else what the
+        network says.
     methods
         As in `heatproof.explain`; by default cheap ones of every family. Those of one explainer are options of it. The
         maps ``random`` and ``edges``, which know no network, are always added. Methods that delete regions themselves,
@@ -255,8 +258,8 @@ def choose(
         independent witnesses, because both delete the same patches.
     seed, level
         Of the split and the resamples, and the probability with which all methods that are the best are in a set.
-    batch_size, layer, background
-        As in `heatproof.explain`.
+    batch_size, layer, background, classes, transform, progress, cache
+        As in `heatproof.explain`; the cache keeps what scores are of as well.
 
     Returns
     -------
@@ -277,56 +280,71 @@ def choose(
     """
     import torch
 
+    from heatproof.api.cache import cache_of, held_cache
     from heatproof.api.explain import Explaining, layer_name, selected
-    from heatproof.evaluation import check_batch, check_images, selected_metrics, warn_of_range
-    from heatproof.finetuned import domain_of, image_digests, warn_out_of_domain
+    from heatproof.batches import show_progress
+    from heatproof.finetuned import domain_of, warn_out_of_domain
+    from heatproof.inputs.arrays import warn_of_range
+    from heatproof.inputs.read import read_inputs
     from heatproof.models.adapter import adapted, check_network, predicted, warn_of_probabilities
 
     if not isinstance(model, torch.nn.Module):
         raise HeatproofError(f"The model is {type(model).__name__}: give a torch.nn.Module, whose layers can be read.")
     layer = layer_name(model, layer)
-    check_arguments(choose, locals(), "measures", "background")
-    images = check_images(images)
-    if len(images) < LEAST:
-        raise HeatproofError(f"{len(images)} images tell nothing of methods: give at least {LEAST}, better 100.")
-    warn_of_range(images)
+    check_arguments(choose, locals(), "measures", "background", "classes", "transform", "cache")
     asked = {one.name: one for one in selected(METHODS if methods is None else methods)}
     asked |= {name: selected(name)[0] for name in REFERENCES if name not in asked}
     domain = domain_of(model)
-    metrics = selected_metrics(measures or _measures(images, domain), {}, domain)
+    metrics = _selected(measures, domain) if measures else {}
+    if measures:
+        warn_out_of_domain([one.options for one in metrics.values() if one.is_renamed], domain)
+    # The device of a network without parameters.
+    placed = images if isinstance(images, torch.Tensor) else torch.empty(0)
+    with held_cache(cache) as root, adapted(model, placed, seed) as network, show_progress(progress):
+        of_network = partial(predicted, network)
+        given = read_inputs(model, images, targets, classes=classes, transform=transform, predict=of_network)
+        if len(given) < LEAST:
+            raise HeatproofError(f"{len(given)} images tell nothing of methods: give at least {LEAST}, better 100.")
+        _warn_of_trained_on(given.digests, domain)
+        # In an order of their own, so that the order in which they are given decides nothing.
+        order = sorted(range(len(given)), key=given.digests.__getitem__)
+        digests = [given.digests[row] for row in order]
+        source = replace(given.take(order), ids=_unique(digests))
+        run = Explaining(network, source, digests, seed, batch_size, layer, background)
+        few = source.read(run.first)
+        warn_of_range(given.images if given.is_checked else few, model)
+        network.check_precision(few)
+        check_network(network, few)
+        network.check_targets(run.labels, [given.ids[row] for row in order])
+        right = None
+        if given.is_labelled:
+            right = run.labels.cpu() == torch.cat([predicted(network, part) for _, part in source.batches()])
+            _warn_of_targets(right)
+        warn_of_probabilities(network)
+        metrics = metrics or _selected(_measures(source, domain), domain)
+        run.cache = cache_of(root, network, few, [digests[row] for row in run.first])
+        return _answer(_Judge(run, asked, metrics, level), domain, right)
+
+
+def _selected(measures: Mapping[str, Mapping[str, Any]], domain: Domain) -> dict[str, SelectedMetric]:
+    """Return the metrics of measures, for which higher is better."""
+    from heatproof.evaluation import selected_metrics
+
+    metrics = selected_metrics(measures, {}, domain)
     for name, scored in metrics.items():
         if not scored.entry.higher(scored.options):
             raise HeatproofError(
                 f"The measure {name!r} is {scored.entry.name!r}, for which lower is better: take one for which higher "
                 "is better, and rank by others with heatproof.compare."
             )
-    if measures:
-        warn_out_of_domain([one.options for one in metrics.values() if one.is_renamed], domain)
-    _warn_of_trained_on(images, domain)
-    scorers, words = _described(metrics)
-    with adapted(model, images, seed) as network:
-        network.check_precision(images)
-        # In an order of their own, so that the order in which they are given decides nothing.
-        digests = image_digests(images)
-        order = sorted(range(len(images)), key=digests.__getitem__)
-        run = Explaining(network, images[order], seed, batch_size, layer, background)
-        check_network(network, run.images[run.first])
-        answers = predicted(network, run.images)
-        run.labels, run.ids = answers, _unique([digests[row] for row in order])
-        right = None
-        if targets is not None:
-            _, labels, _ = check_batch(images, targets)
-            run.labels = labels[order].cpu()
-            network.check_targets(run.labels, [str(row) for row in order])
-            right = run.labels == answers
-            _warn_of_targets(right)
-        warn_of_probabilities(network)
-        return _answer(_Judge(run, asked, metrics, level), domain, right)
+    return metrics
 
 
 def _answer(judging: _Judge, domain: Domain, right: torch.Tensor | None) -> Choice:
     """Return what can be said of methods on a checked network; `right` (N,) tells where it answers with the target."""
     import torch
+
+    from heatproof.batches import tell
 
     run, asked, level = judging.run, judging.asked, judging.level
     scorers, words = _described(judging.metrics)
@@ -336,7 +354,7 @@ def _answer(judging: _Judge, domain: Domain, right: torch.Tensor | None) -> Choi
     kinds = {one.entry.name if one.entry else one.name for one in asked.values() if not one.ablates}
     planned = _planned(len(kinds), len(second), level)
     print(planned)
-    _tell(f"First half: {len(first)} images pick options of {len(asked)} methods.")
+    tell(f"First half: {len(first)} images pick options of {len(asked)} methods.")
     tried = judging.scored(first, asked)
     # Of each explainer the row with the highest mean score, whatever its options and with signs or without.
     means = np.mean([np.nan_to_num(values).mean(1) for values in tried.scores.values()], axis=0)
@@ -346,7 +364,7 @@ def _answer(judging: _Judge, domain: Domain, right: torch.Tensor | None) -> Choi
         one = asked[tried.parent[row]]
         best.setdefault(one.entry.name if one.entry else one.name, row)
     parents = {tried.parent[row] for row in best.values()}
-    _tell(f"Second half: {len(second)} images score {len(parents)} methods.")
+    tell(f"Second half: {len(second)} images score {len(parents)} methods.")
     reported = judging.scored(second, {name: one for name, one in asked.items() if name in parents})
     rows = [row for row in reported.rows if row in best.values()]
     outside = [row for row in rows if asked[tried.parent[row]].ablates]
@@ -408,7 +426,7 @@ class _Judge:
         from heatproof.responses.base import Batch, Session
 
         run = self.run.part(rows)
-        made = run.dataset(list(asked.values()))
+        made = run.dataset(list(asked.values()), stops=False)
         parents = {name: one.name for one in asked.values() for name in one.maps}
         maps, parent = {}, {}
         for name in made["method"].values[made["reason"].values == ""].tolist():
@@ -423,20 +441,10 @@ class _Judge:
             batch_size=batch_size_of(run.batch_size, network.device),
             seed=run.seed,
         )
-        batch = Batch(run.images, run.labels, run.ids)
+        batch = Batch(run.source.images, run.labels, run.ids)
         found = score_all(session, batch, self.metrics, np.stack(list(maps.values()), axis=1), list(maps))
         scores = {name: np.stack([scored[method]["score"].values for method in maps]) for name, scored in found.items()}
         return _Scored(made, parent, scores)
-
-
-def _tell(line: str) -> None:
-    """Say how far it is, where somebody waits."""
-    from heatproof.batches import is_watched
-
-    if is_watched():
-        sys.stderr.write(f"{line}\n")
-    else:
-        log.info(line)
 
 
 def _planned(methods: int, reported: int, level: float) -> str:
@@ -450,15 +458,13 @@ def _planned(methods: int, reported: int, level: float) -> str:
     )
 
 
-def _warn_of_trained_on(images: torch.Tensor, domain: Domain) -> None:
+def _warn_of_trained_on(digests: Sequence[str], domain: Domain) -> None:
     """Warn the caller of `choose` of images that its network was finetuned on."""
-    from heatproof.finetuned import image_digests
-
     known = set(domain.record.get("images", ()))
-    seen = sum(one in known for one in image_digests(images)) if known else 0
+    seen = sum(one in known for one in digests)
     if seen:
         warnings.warn(
-            f"The network was finetuned on {seen} of the {len(images)} images, which may flatter some methods: choose "
+            f"The network was finetuned on {seen} of the {len(digests)} images, which may flatter some methods: choose "
             "on images that it has not seen.",
             stacklevel=3,
         )
@@ -484,9 +490,10 @@ def _warn_of_targets(right: torch.Tensor) -> None:
         )
 
 
-def _measures(images: torch.Tensor, domain: Domain) -> dict[str, dict[str, Any]]:
+def _measures(images: ImageSource, domain: Domain) -> dict[str, dict[str, Any]]:
     """Return the default measures: the filling of the finetuning, else the mean colour of the images, and another."""
-    mean = {"baseline": "mean", "baseline_options": {"value": images.double().mean((0, 2, 3)).tolist()}}
+    sums = sum(part.double().mean((2, 3)).sum(0) for _, part in images.batches())
+    mean = {"baseline": "mean", "baseline_options": {"value": (sums / len(images)).tolist()}}
     blur: dict[str, Any] = {"baseline": "blur"}
     first, second = mean, blur
     if domain.finetuned is not None:

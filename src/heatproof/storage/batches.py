@@ -95,7 +95,7 @@ class _File:
         return found
 
 
-@dataclass
+@dataclass(eq=False)
 class BatchFolder:
     """The batches of one folder, which count together: values of images by their names.
 
@@ -123,6 +123,11 @@ class BatchFolder:
                 self._forget(path, error)
             else:
                 self._take(file)
+
+    @property
+    def names(self) -> list[str]:
+        """Of all images that have values."""
+        return list(self._places)
 
     def _take(self, file: _File) -> None:
         self._places.update({name: (file, place) for place, name in enumerate(file.told.names)})
