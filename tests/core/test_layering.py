@@ -20,6 +20,7 @@ BASE = {
     "provenance",
     "storage",
     "grids",
+    "methods",
     "sequences",
     "subsets",
     "options",
@@ -59,11 +60,13 @@ ALLOWED = {
         "training",
     },
     "grids": {"errors"},
+    # A map of an explainer, with its signs or without.
+    "methods": set(),
     "sequences": {"errors", "randomness", "grids"},
     "subsets": {"errors", "randomness"},
     "options": {"errors", "registry"},
     # All that is read from and written to a disk.
-    "storage": {"errors", "provenance", "grids", "typed"},
+    "storage": {"errors", "provenance", "grids", "methods", "typed"},
     "typed": set(),
     "config_types": {"errors", "options", "registry"},
     "config_files": {"errors", "registry", "storage"},
