@@ -17,12 +17,14 @@ from heatproof.inputs.arrays import warn_of_range
 from heatproof.inputs.labels import by_image, joined_options
 from heatproof.inputs.maps import read_maps
 from heatproof.inputs.read import read_inputs
+from heatproof.methods import Method, methods_of
 from heatproof.metrics.registry import METRICS, Metric
+from heatproof.metrics.scoring import Explanations, Scored, score_batch
 from heatproof.metrics.single_deletion import family
 from heatproof.options import BatchSize, check_plain, short
 from heatproof.perturbation.baselines import BASELINES
 from heatproof.registry import look_up, nearest
-from heatproof.responses.base import Along, Batch, Explain, Method, Reading, Response, ScoredImages, Session, serving
+from heatproof.responses.base import Along, Batch, Explain, Reading, Response, ScoredImages, Session, serving
 
 if TYPE_CHECKING:
     import torch
@@ -203,7 +205,8 @@ def evaluate(
             given={"ranking": None if ranking is None else np.asarray(by_image("ranking", ranking, source))},
         )
         batch = Batch(images, labels, source.ids)
-        found = score_all(session, batch, metrics, values, names, bool(common.get("details")))
+        along = Along(values, methods_of(dict.fromkeys(names or ["map"], False)))
+        found = score_all(session, batch, metrics, along, bool(common.get("details")))
     results = {name: _joined(scored, names, gaps) for name, scored in found.items()}
     for one in results.values():
         one.attrs |= {"task": network.task, "check_passes": network.check_passes}
@@ -214,8 +217,7 @@ def score_all(
     session: Session,
     batch: Batch,
     metrics: Mapping[str, SelectedMetric],
-    maps: np.ndarray,
-    names: Sequence[str] | None,
+    along: Along,
     details: bool = False,
 ) -> dict[str, dict[str, xarray.Dataset]]:
     """Return each metric's scores of each method.
@@ -228,17 +230,14 @@ def score_all(
         N images with the classes that are scored.
     metrics
         As `selected_metrics` returns them.
-    maps
-        (N, methods, H, W).
-    names
-        Of the methods; None for one without a name.
+    along
+        The maps, and the methods that are scored.
     details
         Whether what the metrics read is returned as well.
     """
     from heatproof.batches import track
     from heatproof.models.memory import WithinMemory
 
-    along = Along(maps, tuple(Method(name, index) for index, name in enumerate(names or ["map"])))
     found: dict[str, dict[str, xarray.Dataset]] = {}
     for attempt in WithinMemory("evaluate").attempts(session.batch_size):
         with attempt as size:
@@ -314,28 +313,24 @@ class _Asking:
         served = serving(response for other in self.metrics.values() for response in other.responses.values())
         size = self.along.maps.shape[2], self.along.maps.shape[3]
         images = ScoredImages(self.batch.ids, self.batch.labels.cpu().numpy(), size, session.seed)
-        read = []
+        read, arrays = [], {}
         for argument, needed in one.responses.items():
             response, points = served[needed]
             if lacking := response.lacks(session):
                 raise HeatproofError(f"The metric {one.entry.name!r} needs {lacking}.")
-            arrays = self._ask(response, session, given)
-            read.append((Reading(argument, response, points, one.options.get("output", "logit")), arrays))
+            arrays[argument] = self._ask(response, session, given)
+            read.append(Reading(argument, response, points, one.options.get("output", "logit")))
         options = one.options | {"seed": session.seed, "batch_size": session.batch_size}
-        scored = {}
-        for index, method in enumerate(self.along.methods):
-            maps = self.along.maps[:, index]
-            inputs: dict[str, Any] = {"maps": maps, "image_ids": self.batch.ids}
-            for reading, arrays in read:
-                inputs |= reading.inputs(arrays, images, index if reading.response.along_maps else 0)
-            result = one.entry.score(inputs, one.options)
-            scored[method.name] = _dataset(one, options, images, maps, result)
+        shares = _shares(read[0], size) if read else None
+        explained = [Explanations(self.along.methods, self.along.maps, arrays)]
+        made = {}
+        for scored in score_batch(one.entry, one.options, images, read, arrays, explained):
+            made[scored.method] = _dataset(one, options, images, scored)
             if self.details:
-                _add_details(scored[method.name], one, inputs, maps)
-            shares = _shares(read[0][0], size) if read else None
-            if shares is not None and scored[method.name].sizes.get("step") == len(shares):
-                scored[method.name].coords["share"] = ("step", shares)
-        return scored
+                _add_details(made[scored.method], one, scored.inputs)
+            if shares is not None and made[scored.method].sizes.get("step") == len(shares):
+                made[scored.method].coords["share"] = ("step", shares)
+        return made
 
     def _ask(self, response: Response, session: Session, given: Mapping[str, Any]) -> Mapping[str, np.ndarray]:
         """Return the arrays of a response, as a store would give them back."""
@@ -408,22 +403,15 @@ def predicted_classes(model: Any, images: torch.Tensor) -> torch.Tensor:
         return predicted(network, images)
 
 
-def _dataset(
-    one: SelectedMetric,
-    options: dict[str, Any],
-    images: ScoredImages,
-    maps: np.ndarray,
-    result: tuple[np.ndarray, np.ndarray, Any],
-) -> xarray.Dataset:
+def _dataset(one: SelectedMetric, options: dict[str, Any], images: ScoredImages, scored: Scored) -> xarray.Dataset:
     import xarray
 
-    (score, valid, curves), entry = result, one.entry
-    variables: dict[str, Any] = {"score": ("image", score), "valid": ("image", valid)}
-    variables["reason"] = (
-        "image",
-        [("" if fine else _why(map_, entry)) for fine, map_ in zip(valid, maps, strict=True)],
-    )
-    variables |= {name: (("image", "step")[-values.ndim :], values) for name, values in curves.items()}
+    entry, valid = one.entry, scored.valid
+    reasons = ["" if fine else _why(own, entry) for fine, own in zip(valid, scored.inputs["maps"], strict=True)]
+    variables: dict[str, Any] = {
+        name: ("image", values) for name, values in (("score", scored.score), ("valid", valid), ("reason", reasons))
+    }
+    variables |= {name: (("image", "step")[-values.ndim :], values) for name, values in scored.curves.items()}
     attributes = {
         "metric": one.told,
         "higher_is_better": int(entry.higher(options)),
@@ -442,7 +430,7 @@ def _dataset(
     return made
 
 
-def _add_details(made: xarray.Dataset, one: SelectedMetric, inputs: Mapping[str, Any], maps: np.ndarray) -> None:
+def _add_details(made: xarray.Dataset, one: SelectedMetric, inputs: Mapping[str, Any]) -> None:
     """Add the arrays that the metric read: outputs along its responses, and of patch drops the sums of the maps."""
     several = len(one.responses) > 1
     for argument, response in one.responses.items():
@@ -460,7 +448,7 @@ def _add_details(made: xarray.Dataset, one: SelectedMetric, inputs: Mapping[str,
                 made[name] = (("image", *own), array)
         if response.kind == "patches":
             made[argument].attrs["units"] = one.options["output"]
-            sums = patch_sums(maps, response.settings["grid"], truncate=one.options.get("truncate", False))
+            sums = patch_sums(inputs["maps"], response.settings["grid"], truncate=one.options.get("truncate", False))
             made["patch_sums"] = (("image", "patch"), sums)
 
 

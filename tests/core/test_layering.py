@@ -21,6 +21,7 @@ BASE = {
     "provenance",
     "storage",
     "grids",
+    "methods",
     "sequences",
     "subsets",
     "options",
@@ -62,11 +63,13 @@ ALLOWED = {
         "training",
     },
     "grids": {"errors"},
+    # A map of an explainer, with its signs or without.
+    "methods": set(),
     "sequences": {"errors", "randomness", "grids"},
     "subsets": {"errors", "randomness"},
     "options": {"errors", "registry"},
     # All that is read from and written to a disk.
-    "storage": {"errors", "provenance", "grids", "typed"},
+    "storage": {"errors", "provenance", "grids", "methods", "typed"},
     "typed": set(),
     "config_types": {"errors", "options", "registry"},
     "config_files": {"errors", "registry", "storage"},
@@ -86,7 +89,8 @@ ALLOWED = {
     # What callers give as images, targets, ids and maps.
     "inputs": BASE | {"data", "finetuned", "perturbation"},
     # Without the workflow: a user's model, images and maps to scores.
-    "evaluation": BASE | {"finetuned", "inputs", "models", "metrics", "perturbation", "responses"},
+    "evaluation": BASE
+    | {"attribution", "data", "finetuned", "inputs", "models", "metrics", "perturbation", "responses"},
     # What people call with a model in memory, or on the results of a run.
     "api": BASE
     | {
@@ -100,6 +104,7 @@ ALLOWED = {
         "perturbation",
         "ranking",
         "report",
+        "responses",
         "training",
     },
     # Maps have the colours of the report.
