@@ -338,9 +338,7 @@ class _Asking:
         if key not in self.answers:
             batch = replace(self.batch, intact=self._intact) if response.needs_intact else self.batch
             arrays = response.run(session, batch, self.along)
-            # As a store would give them back, but for the logits of a float64 network, of which drops are taken.
-            exact = {name: arrays[name] for name in OUTPUTS if name in arrays and arrays[name].dtype == np.float64}
-            self.answers[key] = {**response.cast(arrays), **exact}
+            self.answers[key] = exact_arrays(response, arrays)
         return self.answers[key]
 
     @cached_property
@@ -407,7 +405,9 @@ def _dataset(one: SelectedMetric, options: dict[str, Any], images: ScoredImages,
     import xarray
 
     entry, valid = one.entry, scored.valid
-    reasons = ["" if fine else _why(own, entry) for fine, own in zip(valid, scored.inputs["maps"], strict=True)]
+    reasons = [
+        "" if fine else why_undefined(own, entry) for fine, own in zip(valid, scored.inputs["maps"], strict=True)
+    ]
     variables: dict[str, Any] = {
         name: ("image", values) for name, values in (("score", scored.score), ("valid", valid), ("reason", reasons))
     }
@@ -462,7 +462,13 @@ def _shares(reading: Reading, size: tuple[int, int]) -> np.ndarray | None:
     return shares if reading.points is None else shares[reading.points]
 
 
-def _why(one: np.ndarray, entry: Metric) -> str:
+def exact_arrays(response: Response, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return arrays of a response as a store gives them back, but for logits of a float64 network, exact for drops."""
+    exact = {name: arrays[name] for name in OUTPUTS if name in arrays and arrays[name].dtype == np.float64}
+    return {**response.cast(arrays), **exact}
+
+
+def why_undefined(one: np.ndarray, entry: Metric) -> str:
     """Return why a map (H, W) has no score by a metric."""
     if one.min() == one.max():
         return "the map has one value everywhere"

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from heatproof.errors import HeatproofError
+from heatproof.methods import methods_of
 from heatproof.metrics.single_deletion import Deletion
 from heatproof.options import BatchSize, Bounds, check_arguments
 from heatproof.ranking.best import images_to_tell
@@ -421,30 +422,19 @@ class _Judge:
 
     def scored(self, rows: torch.Tensor, asked: Mapping[str, NamedMethod]) -> _Scored:
         """Return the scores of methods on some of the images."""
-        from heatproof.evaluation import score_all
-        from heatproof.models.memory import batch_size_of
-        from heatproof.responses.base import Batch, Session
+        from heatproof.api.scores import Scoring
 
         run = self.run.part(rows)
         made = run.dataset(list(asked.values()), stops=False)
         parents = {name: one.name for one in asked.values() for name in one.maps}
-        maps, parent = {}, {}
-        for name in made["method"].values[made["reason"].values == ""].tolist():
-            one = made.sel({"method": name})
-            maps[name], parent[name] = one["attribution"].values, parents[name]
-            if one["signed"] and name not in REFERENCES:
-                maps[f"{name}_abs"], parent[f"{name}_abs"] = np.abs(maps[name]), parents[name]
-        network = run.network
-        session = Session(
-            open_network=lambda: network.network,
-            device=network.device,
-            batch_size=batch_size_of(run.batch_size, network.device),
-            seed=run.seed,
-        )
-        batch = Batch(run.source.images, run.labels, run.ids)
-        found = score_all(session, batch, self.metrics, np.stack(list(maps.values()), axis=1), list(maps))
-        scores = {name: np.stack([scored[method]["score"].values for method in maps]) for name, scored in found.items()}
-        return _Scored(made, parent, scores)
+        keys = {name: run.key_of(one) for one in asked.values() for name in one.maps}
+        known = made.isel(method=made["reason"].values == "")
+        names = known["method"].values.tolist()
+        signed = dict(zip(names, known["signed"].values.tolist(), strict=True))
+        methods = methods_of({name: has_signs and name not in REFERENCES for name, has_signs in signed.items()})
+        found = Scoring(run, known["attribution"], methods, [keys[name] for name in names], self.metrics).scores()
+        scores = {name: np.stack([scored[one.name].score for one in methods]) for name, scored in found.items()}
+        return _Scored(made, {one.name: parents[names[one.index]] for one in methods}, scores)
 
 
 def _planned(methods: int, reported: int, level: float) -> str:
