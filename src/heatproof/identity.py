@@ -44,7 +44,7 @@ PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), type(NotI
 # Functions of C, such as `torch.relu`, are told by their names.
 OF_C = (BuiltinFunctionType, WrapperDescriptorType, MethodDescriptorType, ClassMethodDescriptorType, np.ufunc)
 # What draws from the global random states, which are set for each batch.
-GLOBAL_GENERATORS = (random._inst, np.random.mtrand._rand)  # type: ignore[attr-defined]
+GLOBAL_GENERATORS = tuple(one.__self__ for one in (random.random, np.random.rand))
 CACHED = type(functools.cache(len))
 # What changes nothing of what comes out, and is another in each process.
 WITHOUT_INFLUENCE = (
@@ -54,13 +54,6 @@ WITHOUT_INFLUENCE = (
     weakref.WeakKeyDictionary,
     weakref.WeakValueDictionary,
 )
-# Attributes in which objects of other libraries keep what their last call saw, by package.
-LAST_CALL = {
-    "torchcam": {"hook_a", "hook_g", "hook_handles", "_hook_outputs", "_input"},
-    "pytorch_grad_cam": {"activations_and_grads", "outputs"},
-    "zennit": {"handles", "hook_refs", "stored_tensors", "stored_grads"},
-    "captum": {"backward_hooks", "forward_handles", "backward_handles"},
-}
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 MOST = 10_000
 
@@ -198,10 +191,7 @@ class _Telling:
         if not shows or any(_is_of_c(one) for one in kind.__mro__):
             yield from self._cannot(where, value)
             return
-        skipped = {name for package in _packages(kind) for name in LAST_CALL.get(package, ())}
-        yield from self._attributes(
-            {f".{name}": (name, one) for name, one in attributes.items() if name not in skipped}, where
-        )
+        yield from self._attributes({f".{name}": (name, one) for name, one in attributes.items()}, where)
 
     def _attributes(self, items: Mapping[str, tuple[Any, Any]], where: str) -> Iterator[str]:
         for said, (name, one) in items.items():
@@ -306,11 +296,12 @@ def _tensor(value: Any) -> str:
 def _library(name: str) -> str:
     """Tell a module of a library by its version, and one of this package by its code."""
     package = name.partition(".")[0]
-    return f"{name} {code_digest([name]) if package == PACKAGE else _version(package)}"
+    return f"{name} {code_digest([name]) if package == PACKAGE else version_of(package)}"
 
 
 @functools.cache
-def _version(package: str) -> str:
+def version_of(package: str) -> str:
+    """Return the version of an installed package; that of Python where it belongs to Python."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -329,10 +320,6 @@ def _is_of_library(name: str | None) -> bool:
     paths = sysconfig.get_paths()
     installed = {Path(one) for one in (paths["purelib"], paths["platlib"], site.getusersitepackages())}
     return file is not None and any(folder in Path(file).parents for folder in installed)
-
-
-def _packages(kind: type) -> set[str]:
-    return {one.__module__.partition(".")[0] for one in kind.__mro__}
 
 
 def _listed(slots: Any) -> list[str]:

@@ -35,6 +35,8 @@ ALLOWED = {
     "errors": set(),
     # Arrays of users whose dimensions have names.
     "named_axes": {"errors"},
+    # What tells a network, or a method of the user's, from another one.
+    "identity": {"errors", "provenance"},
     # How a process ends when it is asked to.
     "ending": {"errors"},
     # Values that jobs of several stages are given.
@@ -98,7 +100,9 @@ ALLOWED = {
         "data",
         "evaluation",
         "finetuned",
+        "identity",
         "inputs",
+        "methods",
         "metrics",
         "models",
         "perturbation",

@@ -10,29 +10,30 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from heatproof.errors import HeatproofError, fault_of
-from heatproof.identity import identity_of, network_identity
+from heatproof.identity import identity_of, network_identity, version_of
 from heatproof.provenance import digest, library_versions
 from heatproof.storage.batches import BatchFolder
-from heatproof.storage.files import write_json
 from heatproof.storage.lock import LOCK, held_folder
 from heatproof.storage.manifest import read_sealed, write_sealed
-from heatproof.storage.reading import own_folder, read_json, refuse_links_in, shown
+from heatproof.storage.reading import own_folder, refuse_links_in, shown
 
 if TYPE_CHECKING:
     import torch
 
     from heatproof.models.adapter import Adapted
 
-MARK, KIND = "heatproof-cache.json", {"kind": "cache of heatproof", "format": 1}
+MARK, KIND = "heatproof-cache.json", {"kind": "cache of heatproof", "version": 1}
 VERDICTS = "verdicts.json"
 # Faults of the machine or of the installation: another call can do without them.
 PASSING = (OSError, ImportError, MemoryError)
@@ -188,8 +189,8 @@ def held_cache(folder: Any) -> Iterator[Path | None]:
         raise HeatproofError(f"The cache {shown(root)} is a file: name a folder, which is made where there is none.")
     _refuse_others(root)
     with held_folder(str(root), "cache"):
-        if read_json(root / MARK) != KIND:
-            write_json(root / MARK, KIND)
+        if read_sealed(root / MARK) != KIND:
+            write_sealed(root / MARK, KIND)
         yield root
 
 
@@ -208,8 +209,8 @@ def _refuse_others(root: Path) -> None:
             "for `cache`, which is empty or not there yet."
         )
     refuse_links_in(root)
-    mark = read_json(root / MARK)
-    if mark is not None and mark.get("format") != KIND["format"]:
+    # What is damaged is written again.
+    if (read_sealed(root / MARK) or KIND) != KIND:
         raise HeatproofError(
             f"The cache {shown(root)} was made by another version of heatproof: name another folder for `cache`."
         )
@@ -234,12 +235,13 @@ def cache_of(root: Path | None, network: Adapted, few: torch.Tensor, digests: Se
     for number in numbers:
         folder = weights / str(number)
         known = BatchFolder(folder / "check")
+        known.missing(known.names)
         if not known.names:
             # Nothing tells whose answers these maps are of.
             shutil.rmtree(folder)
         elif _answers_as(network, known, digests):
             return Cache(folder)
-    folder = weights / str(max(numbers, default=-1) + 1)
+    folder = next(one for one in (weights / str(number) for number in count()) if not one.exists())
     assert network.logits is not None, "the network is checked first"
     arrays = {"images": network.taken(few), "logits": network.logits}
     BatchFolder(folder / "check").add(digests, {key: one.cpu().numpy() for key, one in arrays.items()}, 0.0, 0)
@@ -250,14 +252,17 @@ def _surroundings(network: Adapted) -> list[Any]:
     """Return what else decides the numbers that come out of a network, as plain values."""
     import torch
 
-    from heatproof import __version__
     from heatproof.models.memory import describe_device
 
-    settings = [str(network.hooks.autocast), str(torch.get_default_dtype()), torch.get_float32_matmul_precision()]
+    settings: list[Any] = [
+        str(network.hooks.autocast),
+        str(torch.get_default_dtype()),
+        torch.get_float32_matmul_precision(),
+    ]
     if network.device.type == "cuda":
         backends = torch.backends.cudnn
         settings += [torch.version.cuda, backends.version(), backends.allow_tf32, backends.deterministic]
-    versions = {"heatproof": __version__, "python": list(sys.version_info[:3]), **library_versions()}
+    versions = {"heatproof": version_of("heatproof"), "python": list(sys.version_info[:3]), **library_versions()}
     return [versions, describe_device(network.device), *settings]
 
 
@@ -287,27 +292,63 @@ def _answers_as(network: Adapted, known: BatchFolder, digests: Sequence[str]) ->
     return network.agrees(now, then)
 
 
-def method_key(name: str, made_of: Any, network: Adapted) -> str:
-    """Return the digest of everything that decides the maps of a method on an image.
+class MethodKeys:
+    """Digests of everything that decides the maps of methods, but for the images.
 
-    Parameters
-    ----------
-    name
-        For messages.
-    made_of
-        Options, seed, layer, background, code; or an object of another library, or a function.
-    network
-        Parts of it count by their names.
-
-    Raises
-    ------
-    HeatproofError
-        If the method holds something that nothing tells from another one.
+    A method can keep something of its calls, as extractors keep activations and functions count. The object that a call
+    left so is the method that it was before.
     """
-    try:
-        return identity_of(made_of, network.network)[:32]
-    except HeatproofError as error:
-        raise HeatproofError(
-            f"The method {name!r} cannot be kept in a cache, because {error}: take that out of the method, or leave "
-            "`cache` out."
-        ) from None
+
+    # By address, of objects that are alive: what a method was before a call, by what it was after it.
+    _before: ClassVar[dict[int, tuple[weakref.ref[Any], dict[str, str]]]] = {}
+
+    def __init__(self, network: Any) -> None:
+        self._network = network
+        self._told: list[tuple[str, Any, str]] = []
+
+    def of(self, name: str, method: Any, *others: Any) -> str:
+        """Return the digest of a method.
+
+        Parameters
+        ----------
+        name
+            For messages.
+        method
+            Name and options of an explainer; or an object of another library, or a function.
+        others
+            Of what else its maps follow, such as a seed.
+
+        Raises
+        ------
+        HeatproofError
+            If the method holds something that nothing tells from another one.
+        """
+        own = self._own(name, method)
+        reference, before = self._before.get(id(method), (None, {}))
+        if reference is not None and reference() is method:
+            own = before.get(own, own)
+        self._told.append((name, method, own))
+        return digest([own, identity_of(others)])
+
+    def _own(self, name: str, method: Any) -> str:
+        try:
+            return identity_of(method, self._network)
+        except HeatproofError as error:
+            raise HeatproofError(
+                f"The method {name!r} cannot be kept in a cache, because {error}: take that out of the method, or "
+                "leave `cache` out."
+            ) from None
+
+    def remember(self) -> None:
+        """Note what the calls since then left of each method."""
+        for name, method, then in self._told:
+            # What a call has put into it can be something that nothing tells: it is made again then.
+            with suppress(HeatproofError, TypeError):
+                now = self._own(name, method)
+                if now != then:
+                    reference, before = self._before.get(id(method), (None, {}))
+                    if reference is None or reference() is not method:
+                        address, before = id(method), {}
+                        reference = weakref.ref(method, lambda _, known=address: self._before.pop(known, None))
+                        self._before[address] = reference, before
+                    before[now] = then

@@ -482,7 +482,9 @@ def _warn_of_targets(right: torch.Tensor) -> None:
 
 def _measures(images: ImageSource, domain: Domain) -> dict[str, dict[str, Any]]:
     """Return the default measures: the filling of the finetuning, else the mean colour of the images, and another."""
-    sums = sum(part.double().mean((2, 3)).sum(0) for _, part in images.batches())
+    import torch
+
+    sums = torch.stack([part.double().mean((2, 3)).sum(0) for _, part in images.batches()]).sum(0)
     mean = {"baseline": "mean", "baseline_options": {"value": (sums / len(images)).tolist()}}
     blur: dict[str, Any] = {"baseline": "blur"}
     first, second = mean, blur

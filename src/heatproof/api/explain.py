@@ -6,7 +6,6 @@ import json
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     import torch
     import xarray
 
-    from heatproof.api.cache import Cache, Kept
+    from heatproof.api.cache import Cache, Kept, MethodKeys
     from heatproof.attribution.explaining import MapMaker
     from heatproof.inputs.source import ImageSource
     from heatproof.models.adapter import Adapted
@@ -378,28 +377,32 @@ class Explaining:
         sources: list[tuple[Any, int] | None] = []
         facts: list[dict[str, Any]] = []
         interrupted = False
-        for one, key in zip(track(asked, "maps", unit="method"), keys, strict=True):
-            kept, reason, seconds, passes = None, "interrupted", float("nan"), 0.0
-            if not interrupted:
-                try:
-                    kept, reason = self.maps_of(one, key)
-                except KeyboardInterrupt:
-                    if not stops:
-                        raise
-                    # What is made is kept: an hour of maps is not lost to one method that takes too long.
-                    rest = "; the same call goes on with what the cache has of the others" if is_kept else ""
-                    warnings.warn(
-                        f"Interrupted in {one.name}: the maps that are made are returned{rest}.", stacklevel=3
-                    )
-                    interrupted = True
-            if kept is not None:
-                seconds, passes = kept.cost(self.keys)
-                if maps is not None:
-                    maps[len(facts) : len(facts) + len(one.maps)] = kept.read(self.keys)["maps"].swapaxes(0, 1)
-            found = {"reason": reason, "seconds": seconds, "passes": round(passes)}
-            for index, signed in enumerate(one.entry.maps.values() if one.entry else [True]):
-                facts.append({**found, "options": json.dumps(_plain(one.options)), "signed": bool(signed)})
-                sources.append(None if kept is None else (kept, index))
+        try:
+            for one, key in zip(track(asked, "maps", unit="method"), keys, strict=True):
+                kept, reason, seconds, passes = None, "interrupted", float("nan"), 0.0
+                if not interrupted:
+                    try:
+                        kept, reason = self.maps_of(one, key)
+                    except KeyboardInterrupt:
+                        if not stops:
+                            raise
+                        # What is made is kept: an hour of maps is not lost to one method that takes too long.
+                        rest = "; the same call goes on with what the cache has of the others" if is_kept else ""
+                        warnings.warn(
+                            f"Interrupted in {one.name}: the maps that are made are returned{rest}.", stacklevel=3
+                        )
+                        interrupted = True
+                if kept is not None:
+                    seconds, passes = kept.cost(self.keys)
+                    if maps is not None:
+                        maps[len(facts) : len(facts) + len(one.maps)] = kept.read(self.keys)["maps"].swapaxes(0, 1)
+                found = {"reason": reason, "seconds": seconds, "passes": round(passes)}
+                for index, signed in enumerate(one.entry.maps.values() if one.entry else [True]):
+                    facts.append({**found, "options": json.dumps(_plain(one.options)), "signed": bool(signed)})
+                    sources.append(None if kept is None else (kept, index))
+        finally:
+            if is_kept:
+                self.method_keys.remember()
         of_methods = {key: ("method", [one[key] for one in facts]) for key in facts[0]}
         return xarray.Dataset(
             {
@@ -444,17 +447,23 @@ class Explaining:
             figures=figures,
         )
 
-    def key_of(self, one: NamedMethod) -> str:
-        """Return a digest of what decides the maps of a method, but for the images; empty where nothing is kept."""
-        from heatproof.api.cache import method_key
+    @cached_property
+    def method_keys(self) -> MethodKeys:
+        """What tells methods from each other."""
+        from heatproof.api.cache import MethodKeys
 
+        return MethodKeys(self.network.network)
+
+    def key_of(self, one: NamedMethod) -> str:
+        """Return a digest of what decides the maps of a method, but for the images; its name where nothing is kept."""
         if self.cache.folder is None:
-            return ""
+            return one.name
         module = one.entry.function.__module__ if one.entry else "heatproof.attribution.foreign"
-        # Foreign code may look at the images beside one.
-        what = [one.entry.name, one.options] if one.entry else [one.foreign, self.at_once]
         code = code_digest([module, "heatproof.attribution.explaining"])
-        return method_key(one.name, [what, code, self.seed, self.layer, self.background], self.network)
+        # Foreign code may look at the images beside one.
+        size = None if one.entry else self.at_once
+        method = [one.entry.name, one.options] if one.entry else one.foreign
+        return self.method_keys.of(one.name, method, code, self.seed, self.layer, self.background, size)
 
     def maps_of(self, one: NamedMethod, key: str) -> tuple[Kept | None, str]:
         """Make the maps of a method that are not kept yet.
@@ -467,7 +476,7 @@ class Explaining:
             Why it does not; else empty.
         """
         from heatproof.attribution.explaining import Failed, check_applies, explain_batch
-        from heatproof.models.adapter import CountPasses, as_check
+        from heatproof.models.adapter import CountPasses
         from heatproof.models.memory import WithinMemory
         from heatproof.models.state import same_random_states
 
@@ -487,12 +496,14 @@ class Explaining:
                 size = min(self.at_once, within.batch_size or self.at_once)
                 # Foreign code draws from the global random states: the same in a call that goes on with this batch.
                 seed = int(digest([self.seed, *(self.keys[row] for row in rows)])[:8], 16)
-                with same_random_states(seed), nullcontext() if new else as_check():
+                with same_random_states(seed):
                     make = check_applies if is_first and one.entry else explain_batch
                     maps = make(one.maker, self.explained(rows, size), within)
+                share = len(new) / len(rows)
+                passes, seconds = round((counter.images - before) * share), (time.perf_counter() - began) * share
+                # What is known already is explained to check the method.
+                self.network.check_passes += counter.images - before - passes
                 if new:
-                    share = len(new) / len(rows)
-                    passes, seconds = round((counter.images - before) * share), (time.perf_counter() - began) * share
                     kept.add([self.keys[rows[place]] for place in new], {"maps": maps[new]}, seconds, passes)
                 if is_first and known is None:
                     verdicts.add(first_keys, first=True)
