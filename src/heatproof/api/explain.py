@@ -121,9 +121,11 @@ def explain(
         ``attribution`` (method, image, y, x) float32, summed over channels, higher is more relevant; NaN where a method
         does not apply. ``reason`` (method), why it does not, else empty; ``seconds`` (method), of an image; ``passes``
         (method), images that went through the network for one map; ``options`` (method), as JSON; ``signed`` (method),
-        whether maps can be negative. What `heatproof.evaluate` takes as maps. One method is selected by
-        ``.sel({"method": "grad_cam"})``: xarray reads ``.sel(method=…)`` as a way to look up neighbours, and returns
-        every method.
+        whether maps can be negative, of a function of your own whether any is. As attributes ``layer``, the name of the
+        layer that class activation maps read; ``task``, ``binary`` for a model of one logit, else ``multiclass``;
+        ``check_passes``, images that went through the model to check it. What `heatproof.evaluate` takes as maps. One
+        method is selected by ``.sel({"method": "grad_cam"})``: xarray reads ``.sel(method=…)`` as a way to look up
+        neighbours, and returns every method.
 
     Raises
     ------
@@ -307,10 +309,13 @@ class Explaining:
                     warnings.warn(f"Interrupted in {one.name}: the maps that are made are returned.", stacklevel=3)
                     interrupted = True
             found = {"reason": reason, "seconds": seconds, "passes": passes, "options": json.dumps(_plain(one.options))}
-            for index, signed in enumerate(one.entry.maps.values() if one.entry else [True]):
+            # Of a function of the caller's own, what its maps are says it.
+            own = [made is None or bool((made < 0).any())]
+            for index, signed in enumerate(one.entry.maps.values() if one.entry else own):
                 if made is not None:
                     maps[len(facts)] = made[:, index]
                 facts.append({**found, "signed": bool(signed)})
+        applies = {name for name, one in zip(names, facts, strict=True) if not one["reason"]}
         of_methods = {key: ("method", [one[key] for one in facts]) for key in facts[0]}
         return xarray.Dataset(
             {"attribution": (("method", "image", "y", "x"), maps), **of_methods},
@@ -318,11 +323,22 @@ class Explaining:
             attrs={
                 "seed": self.seed,
                 "batch_size": self.batch_size,
-                "layer": self.layer or "",
+                "layer": self._layer_of([one for one in asked if one.maps[0] in applies]),
                 "task": self.network.task,
                 "check_passes": self.network.check_passes,
             },
         )
+
+    def _layer_of(self, asked: Sequence[NamedMethod]) -> str:
+        """Return the name of the layer that class activation maps of some methods read; "" where none does."""
+        from heatproof.attribution._batches import accompany
+        from heatproof.attribution._layers import find_layout
+
+        if self.layer or not any(one.entry and "cam_layer" in one.entry.needs for one in asked):
+            return self.layer or ""
+        few = accompany(self.explained(self.first, len(self.first)))
+        layout = find_layout(self.network.network, few.images)
+        return "" if layout is None else layout.name
 
     def explained(self, rows: Sequence[int], batch_size: int, figures: Any = None) -> Explained:
         """Return the input of an explainer for some of the images."""
