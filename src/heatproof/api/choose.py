@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import html
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,17 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import pandas as pd
 
+from heatproof.api.choice import DELETIONS, Choice, typed_table
 from heatproof.errors import HeatproofError
-from heatproof.methods import methods_of
+from heatproof.methods import Method, methods_of
 from heatproof.metrics.single_deletion import Deletion
 from heatproof.options import BatchSize, Bounds, check_arguments
 from heatproof.ranking.best import images_to_tell
-from heatproof.ranking.verdict import CANNOT_SEE, FOUND, MOSTLY_RIGHT, Verdict, deletion_words, judge
-from heatproof.registry import listed
+from heatproof.ranking.verdict import MOSTLY_RIGHT, Verdict, deletion_words, judge
 
 if TYPE_CHECKING:
     import torch
-    import xarray
 
     from heatproof.api.explain import Explaining, NamedMethod
     from heatproof.evaluation import SelectedMetric
@@ -50,164 +48,7 @@ METHODS: tuple[Any, ...] = (
 )
 # Below it neither half says anything.
 LEAST = 16
-DELETIONS = ("idsds", "sds")
 ABLATES = "deletes regions itself, nearly as measures of deletion do: shown for comparison, and no contender"
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The methods that cannot be told from the best one, on one network and its images.
-
-    Attributes
-    ----------
-    table
-        A row a method that was scored: ``method``, ``options``, ``in_set`` (missing where a measure has too few images
-        to tell), a column of scores for each measure with ``low`` and ``high`` ends of their intervals, ``passes``,
-        ``seconds`` an image, and ``reason`` where a method is no contender or does not apply. The best come first.
-    found
-        The verdict and its sentence, by the rule that the workflow has too (`heatproof.ranking.verdict.judge`).
-    left_out
-        Options that were tried on the first part of the images and lost to others of their explainer.
-    measures
-        How methods are scored: options of `heatproof.evaluate`, all of them for deletions of single patches, whose
-        ``metric`` is ``idsds`` where they are those of the network's finetuning, else ``sds``.
-    words
-        What each measure does, in words.
-    images
-        How many images picked the options, and how many are reported on.
-    planned
-        How many images it takes to tell so many methods apart.
-    level
-        With which all methods that are the best by a measure are in its set.
-    """
-
-    table: pd.DataFrame
-    found: Verdict
-    left_out: Sequence[str]
-    measures: Mapping[str, Mapping[str, Any]]
-    words: Mapping[str, str]
-    images: tuple[int, int]
-    planned: str
-    level: float
-
-    @property
-    def agreement(self) -> float:
-        """Spearman correlation of the orders by two measures, their mean over pairs."""
-        return self.found.agreement
-
-    @property
-    def verdict(self) -> str:
-        """The verdict, in the words of ``verdict.csv``."""
-        return self.found.verdict
-
-    @property
-    def sentence(self) -> str:
-        """The answer in a sentence."""
-        return self.found.sentence
-
-    @property
-    def methods(self) -> list[str]:
-        """What cannot be told from the best by at least one measure, best first."""
-        return self.table.loc[self.table["in_set"].fillna(False).astype(bool), "method"].tolist()
-
-    @property
-    def sets(self) -> dict[str, list[str]]:
-        """Measure to what it cannot tell from the best; empty where it has too few images to tell."""
-        return {name: self.found.measures[words].best for name, words in self.words.items()}
-
-    @property
-    def best(self) -> str | None:
-        """The method that is the best by every measure; None where it is not known."""
-        return self.methods[0] if self.verdict == FOUND and len(self.methods) == 1 else None
-
-    @property
-    def in_domain(self) -> bool:
-        """Whether the first measure deletes the very patches that the network was finetuned on."""
-        return next(iter(self.measures.values()))["metric"] == "idsds"
-
-    @property
-    def advice(self) -> str:
-        """Which of several methods takes the fewest network passes; empty where one method or none is found.
-
-        Passes are the same in every run, as seconds are not; of equal ones the first by name.
-        """
-        if self.verdict != FOUND or self.best:
-            return ""
-        inside = self.table[self.table["method"].isin(self.methods)]
-        cheapest = inside.sort_values(["passes", "method"]).iloc[0]
-        passes = int(cheapest["passes"])
-        return f"Among the best, {cheapest['method']} takes the fewest network passes, {passes} an image."
-
-    def __str__(self) -> str:
-        shown = self._shown()
-        scored = shown[shown["passes"] != ""].drop(columns="reason")
-        why = [f"{name}: {reason}." for name, reason in zip(shown["method"], shown["reason"], strict=True) if reason]
-        parts = [f"{self.sentence} {self.advice}".strip(), scored.to_string(index=False), "\n".join(why)]
-        return "\n\n".join(filter(None, [*parts, self.how]))
-
-    def _shown(self) -> pd.DataFrame:
-        """Return the table as text, with a column "score (low to high)" for each measure."""
-        rows = []
-        for row in self.table.to_dict("records"):
-            scores = {
-                name: f"{row[name]:.2f} ({row[f'{name}, low']:.2f} to {row[f'{name}, high']:.2f})"
-                for name in self.measures
-                if not pd.isna(row[name])
-            }
-            cost = (
-                {} if pd.isna(row["passes"]) else {"passes": f"{row['passes']:.0f}", "seconds": f"{row['seconds']:.3f}"}
-            )
-            inside = "open" if pd.isna(row["in_set"]) else "yes" if row["in_set"] else ""
-            rows.append({"method": row["method"], "in set": inside, **scores, **cost})
-        columns = ["method", "in set", *self.measures, "passes", "seconds"]
-        return pd.DataFrame(rows, columns=columns).fillna("").assign(reason=self.table["reason"].tolist())
-
-    @property
-    def how(self) -> str:
-        """What was done and what it cannot see, in sentences."""
-        kinds = [one["metric"] for one in self.measures.values()]
-        parts = [self.planned]
-        if set(kinds) & set(DELETIONS):
-            parts.append(
-                "Each score by deletion of single patches is Spearman's correlation, over the patches of an image, of "
-                "a map's sums with the logit lost when the patch is deleted; higher is better."
-            )
-        parts.append("Intervals (low to high) are over images.")
-        if len(kinds) > 1:
-            parts.append(
-                f"The measures order the methods with a Spearman correlation of {self.agreement:.2f}; at 1 they say "
-                "the same thing twice."
-            )
-        if "sds" in kinds:
-            parts.append("By SDS, images without a patch may be outside of the network's domain.")
-        if set(kinds) & set(DELETIONS):
-            parts.append(CANNOT_SEE)
-        if self.left_out:
-            parts.append(f"Left out, as other options of the same explainer scored higher: {listed(self.left_out)}.")
-        return " ".join(parts)
-
-    def _repr_html_(self) -> str:
-        body = self._shown().to_html(index=False, border=0)
-        said = html.escape(f"{self.sentence} {self.advice}".strip())
-        return f"<p><strong>{said}</strong></p>{body}<p>{html.escape(self.how)}</p>"
-
-    def save(self, path: str | Path) -> Path:
-        """Write a page of one file that stands alone, and return where."""
-        from heatproof.report.results import render
-        from heatproof.storage.files import write_text
-
-        rows = self.table.astype(object).where(self.table.notna(), None).to_dict("records")
-        page = render(
-            "choice.html",
-            title="Which attribution method can be trusted",
-            sentence=self.sentence,
-            advice=self.advice,
-            how=self.how,
-            measures=list(self.measures),
-            rows=rows,
-        )
-        write_text(path, page)
-        return Path(path)
 
 
 def choose(
@@ -307,6 +148,7 @@ def choose(
         if len(given) < LEAST:
             raise HeatproofError(f"{len(given)} images tell nothing of methods: give at least {LEAST}, better 100.")
         _warn_of_trained_on(given.digests, domain)
+        _check_distinct(given.digests)
         # In an order of their own, so that the order in which they are given decides nothing.
         order = sorted(range(len(given)), key=given.digests.__getitem__)
         digests = [given.digests[row] for row in order]
@@ -352,7 +194,7 @@ def _answer(judging: _Judge, domain: Domain, right: torch.Tensor | None) -> Choi
     count = len(run.ids)
     drawn = torch.randperm(count, generator=torch.Generator().manual_seed(run.seed))
     first, second = (rows.sort().values for rows in (drawn[: count // 2], drawn[count // 2 :]))
-    kinds = {one.entry.name if one.entry else one.name for one in asked.values() if not one.ablates}
+    kinds = {_kind(one) for one in asked.values() if not one.ablates}
     planned = _planned(len(kinds), len(second), level)
     print(planned)
     tell(f"First half: {len(first)} images pick options of {len(asked)} methods.")
@@ -362,12 +204,13 @@ def _answer(judging: _Judge, domain: Domain, right: torch.Tensor | None) -> Choi
     best: dict[str, str] = {}
     for place in np.argsort(-means, kind="stable"):
         row = tried.rows[place]
-        one = asked[tried.parent[row]]
-        best.setdefault(one.entry.name if one.entry else one.name, row)
+        if row not in tried.undefined:
+            best.setdefault(_kind(asked[tried.parent[row]]), row)
     parents = {tried.parent[row] for row in best.values()}
     tell(f"Second half: {len(second)} images score {len(parents)} methods.")
-    reported = judging.scored(second, {name: one for name, one in asked.items() if name in parents})
-    rows = [row for row in reported.rows if row in best.values()]
+    picked = {name: one for name, one in asked.items() if name in parents}
+    reported = judging.scored(second, picked, set(best.values()))
+    rows = reported.rows
     outside = [row for row in rows if asked[tried.parent[row]].ablates]
     found = judge(
         {words[name]: table.loc[rows] for name, table in reported.tables.items()},
@@ -378,32 +221,54 @@ def _answer(judging: _Judge, domain: Domain, right: torch.Tensor | None) -> Choi
         right=None if right is None else int(right[second].sum()),
     )
     table = _table(reported, rows, outside, found, run.seed, level)
-    reasons = tried.made["reason"]
-    gaps = reasons[reasons.values != ""].to_series().reset_index().assign(in_set=False)
+    unscored = {name: why for name, why in tried.undefined.items() if _kind(asked[tried.parent[name]]) not in best}
+    raw = {one.name for one in tried.methods if one.transform == "raw"}
+    missing = {**tried.gaps, **{name: why for name, why in unscored.items() if name in raw}, **reported.gaps}
+    gaps = pd.DataFrame({"method": list(missing), "reason": list(missing.values()), "in_set": False})
     return Choice(
-        pd.concat([table, gaps] if len(gaps) else [table], ignore_index=True),
+        typed_table(pd.concat([table, gaps] if len(gaps) else [table], ignore_index=True)),
         found,
-        [row for row in tried.rows if row not in best.values()],
+        [row for row in tried.rows if row not in best.values() and row not in unscored],
         scorers,
         words,
         (len(first), len(second)),
         planned,
         level,
+        run.network.check_passes,
     )
 
 
 @dataclass(frozen=True)
 class _Scored:
-    """Maps of some images, with signs and without, and their scores."""
+    """Methods with maps of some images, what is known of them, and their scores.
 
-    made: xarray.Dataset
+    Attributes
+    ----------
+    methods
+        M methods, with signs and without.
+    parent
+        Method to the name of what made its maps.
+    facts
+        ``passes``, ``seconds`` and ``options`` of each.
+    scores
+        Measure to scores (M, N), NaN where undefined.
+    gaps
+        Why there are no maps, by the name of the map.
+    undefined
+        Why a method, with signs, has no score on any image by any measure, by its name.
+    """
+
+    methods: Sequence[Method]
     parent: Mapping[str, str]
+    facts: Mapping[str, list[Any]]
     scores: Mapping[str, np.ndarray]
+    gaps: Mapping[str, str]
+    undefined: Mapping[str, str]
 
     @property
     def rows(self) -> list[str]:
-        """Names of the M rows that have maps."""
-        return list(self.parent)
+        """Names of the M methods that have maps."""
+        return [one.name for one in self.methods]
 
     @property
     def tables(self) -> dict[str, pd.DataFrame]:
@@ -420,21 +285,44 @@ class _Judge:
     metrics: Mapping[str, SelectedMetric]
     level: float
 
-    def scored(self, rows: torch.Tensor, asked: Mapping[str, NamedMethod]) -> _Scored:
-        """Return the scores of methods on some of the images."""
+    def scored(
+        self, rows: torch.Tensor, asked: Mapping[str, NamedMethod], picked: Collection[str] | None = None
+    ) -> _Scored:
+        """Return the scores of methods on some of the images; of all, or of those that are `picked`."""
         from heatproof.api.scores import Scoring
 
         run = self.run.part(rows)
         made = run.dataset(list(asked.values()), stops=False)
         parents = {name: one.name for one in asked.values() for name in one.maps}
+        applies = made["reason"].values == ""
+        names = made["method"].values[applies]
+        known, gaps = made.isel(method=applies), made["reason"][~applies].to_series().to_dict()
+        # Whether a function's maps have signs is seen in the first half, and must not change in the second.
+        signed = {
+            name: name not in REFERENCES and (picked is not None or has_signs)
+            for name, has_signs in zip(names.tolist(), known["signed"].values.tolist(), strict=True)
+        }
+        methods = [one for one in methods_of(signed) if picked is None or one.name in picked]
+        places = [one.index for one in methods]
         keys = {name: run.key_of(one) for one in asked.values() for name in one.maps}
-        known = made.isel(method=made["reason"].values == "")
-        names = known["method"].values.tolist()
-        signed = dict(zip(names, known["signed"].values.tolist(), strict=True))
-        methods = methods_of({name: has_signs and name not in REFERENCES for name, has_signs in signed.items()})
         found = Scoring(run, known["attribution"], methods, [keys[name] for name in names], self.metrics).scores()
-        scores = {name: np.stack([scored[one.name].score for one in methods]) for name, scored in found.items()}
-        return _Scored(made, {one.name: parents[names[one.index]] for one in methods}, scores)
+        return _Scored(
+            methods,
+            dict(zip([one.name for one in methods], (parents[name] for name in names[places]), strict=True)),
+            {key: known[key].values[places].tolist() for key in ("passes", "seconds", "options")},
+            {name: np.stack([scored[one.name].score for one in methods]) for name, scored in found.items()},
+            gaps,
+            {
+                one.name: f"no score on any image: {next(iter(found.values()))[one.name].reason}"
+                for one in methods
+                if one.name not in REFERENCES and not any(scored[one.name].valid.any() for scored in found.values())
+            },
+        )
+
+
+def _kind(method: NamedMethod) -> str:
+    """Return what methods of one kind have in common, of which one is picked: the explainer, or a function's name."""
+    return method.entry.name if method.entry else method.name
 
 
 def _planned(methods: int, reported: int, level: float) -> str:
@@ -456,6 +344,28 @@ def _warn_of_trained_on(digests: Sequence[str], domain: Domain) -> None:
         warnings.warn(
             f"The network was finetuned on {seen} of the {len(digests)} images, which may flatter some methods: choose "
             "on images that it has not seen.",
+            stacklevel=3,
+        )
+
+
+def _check_distinct(digests: Sequence[str]) -> None:
+    """Refuse too few distinct images, and warn the caller of `choose` of copies.
+
+    Raises
+    ------
+    HeatproofError
+        If fewer than `LEAST` are distinct.
+    """
+    count, distinct = len(digests), len(set(digests))
+    if distinct < LEAST:
+        raise HeatproofError(
+            f"{distinct} of the {count} images {'is' if distinct == 1 else 'are'} distinct, which tells nothing of "
+            f"methods: give at least {LEAST} distinct images, better 100."
+        )
+    if distinct < count:
+        warnings.warn(
+            f"{count - distinct} of the {count} images are copies of others, which makes intervals too narrow: leave "
+            "copies out.",
             stacklevel=3,
         )
 
@@ -529,9 +439,7 @@ def _table(
         told = summarise(table.loc[rows].to_numpy(), seed, level=level)
         columns |= {name: told["mean"], f"{name}, low": told["ci_low"], f"{name}, high": told["ci_high"]}
         means.append(told["mean"])
-    known = scored.made.indexes["method"]
-    facts = scored.made.sel({"method": [row if row in known else row.removesuffix("_abs") for row in rows]})
-    columns |= {key: facts[key].values.tolist() for key in ("passes", "seconds", "options")}
+    columns |= scored.facts
     mean = pd.DataFrame(means).mean().to_numpy()
     made = pd.DataFrame(columns).astype({"passes": "Int64"})
     made["reason"] = np.where(contends, "", ABLATES)

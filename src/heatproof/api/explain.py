@@ -146,10 +146,12 @@ def explain(
         ``attribution`` (method, image, y, x) float32, summed over channels, higher is more relevant; NaN where a method
         does not apply. ``reason`` (method), why it does not, else empty; ``seconds`` (method), of an image; ``passes``
         (method), images that went through the network for one map; ``options`` (method), as JSON; ``signed`` (method),
-        whether maps can be negative. Coordinates ``target`` (image), the class, and ``image_digest`` (image), of the
-        content of each image, by which `heatproof.evaluate` finds the map of an image. One method is selected by
-        ``.sel({"method": "grad_cam"})``: xarray reads ``.sel(method=…)`` as a way to look up neighbours, and returns
-        every method.
+        whether maps can be negative, of a function of your own whether any is. Coordinates ``target`` (image), the
+        class, and ``image_digest`` (image), of the content of each image, by which `heatproof.evaluate` finds the map
+        of an image. As attributes ``layer``, the name of the layer that class activation maps read; ``task``,
+        ``binary`` for a model of one logit, else ``multiclass``; ``check_passes``, images that went through the model
+        to check it. What `heatproof.evaluate` takes as maps. One method is selected by ``.sel({"method":
+        "grad_cam"})``: xarray reads ``.sel(method=…)`` as a way to look up neighbours, and returns every method.
 
     Raises
     ------
@@ -397,12 +399,14 @@ class Explaining:
                     if maps is not None:
                         maps[len(facts) : len(facts) + len(one.maps)] = kept.read(self.keys)["maps"].swapaxes(0, 1)
                 found = {"reason": reason, "seconds": seconds, "passes": round(passes)}
-                for index, signed in enumerate(one.entry.maps.values() if one.entry else [True]):
+                # Of a function of the caller's own, what its maps are says it.
+                for index, signed in enumerate(one.entry.maps.values() if one.entry else [self._is_signed(kept)]):
                     facts.append({**found, "options": json.dumps(_plain(one.options)), "signed": bool(signed)})
                     sources.append(None if kept is None else (kept, index))
         finally:
             if is_kept:
                 self.method_keys.remember()
+        applies = {name for name, one in zip(names, facts, strict=True) if not one["reason"]}
         of_methods = {key: ("method", [one[key] for one in facts]) for key in facts[0]}
         return xarray.Dataset(
             {
@@ -418,7 +422,7 @@ class Explaining:
             attrs={
                 "seed": self.seed,
                 "batch_size": self.batch_size,
-                "layer": self.layer or "",
+                "layer": self._layer_of([one for one in asked if one.maps[0] in applies]),
                 "task": self.network.task,
                 "check_passes": self.network.check_passes,
             },
@@ -428,6 +432,23 @@ class Explaining:
         from heatproof.api.lazy_maps import LazyMaps, as_variable
 
         return as_variable(LazyMaps(sources, self.keys, self.size))
+
+    def _is_signed(self, kept: Kept | None) -> bool:
+        """Tell whether any of some maps has a negative value."""
+        size = self.at_once
+        parts = [self.keys[low : low + size] for low in range(0, len(self.keys), size)]
+        return kept is None or any(bool((kept.read(part)["maps"] < 0).any()) for part in parts)
+
+    def _layer_of(self, asked: Sequence[NamedMethod]) -> str:
+        """Return the name of the layer that class activation maps of some methods read; "" where none does."""
+        from heatproof.attribution._batches import accompany
+        from heatproof.attribution._layers import find_layout
+
+        if self.layer or not any(one.entry and "cam_layer" in one.entry.needs for one in asked):
+            return self.layer or ""
+        few = accompany(self.explained(self.first, len(self.first)))
+        layout = find_layout(self.network.network, few.images)
+        return "" if layout is None else layout.name
 
     def explained(self, rows: Sequence[int], batch_size: int, figures: Any = None) -> Explained:
         """Return the input of an explainer for some of the images."""

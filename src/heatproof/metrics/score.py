@@ -163,9 +163,14 @@ def _shards(told: Score, base: str, keys: dict[str, str]) -> list[dict[str, Any]
 
 
 def _cost(pieces: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return how many images the shards of a store hold, and what network passes and seconds they took."""
+    """Return how many images the shards of a store hold, and what network passes and seconds they took.
+
+    Passes of checks are those of one job, whatever the number of shards.
+    """
     summed = {key: sum(piece.get(key, 0) for piece in pieces) for key in ("network_passes", "seconds")}
-    return {"images": sum(piece["images"][1] - piece["images"][0] for piece in pieces), **summed}
+    checks = max(piece.get("check_passes", 0) + piece.get("gate", {}).get("network_passes", 0) for piece in pieces)
+    images = sum(piece["images"][1] - piece["images"][0] for piece in pieces)
+    return {"images": images, "check_passes": checks, **summed}
 
 
 def _score(

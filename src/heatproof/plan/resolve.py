@@ -140,9 +140,9 @@ def read_model(name: str, given: Mapping[str, Any], config: Config) -> ModelChoi
     entry = None if is_reference(architecture) else _find(ARCHITECTURES, architecture, "architecture", name, given)
     build = entry.build if entry else import_callable(architecture, "architecture")
     check_options(build, options, f"model {name!r}", positional=("num_classes",))
-    facts = entry.facts_for(options) if entry else InputFacts()
-    design = entry.design_for(options) if entry else Design(architecture)
     named = {key: given[key] for key in ("mean", "std", "cam_layer") if key in given}
+    facts = entry.facts_for(options, named) if entry else InputFacts()
+    design = entry.design_for(options) if entry else Design(architecture)
     overrides = {key: tuple(value) if isinstance(value, list) else value for key, value in named.items()}
     datasets = tuple(given.get("datasets", config["datasets"]))
     for dataset in datasets:

@@ -149,8 +149,7 @@ class BatchFolder:
                 files.setdefault(file.path, (file, []))[1].append(place)
         for path, (file, places) in files.items():
             try:
-                for place in places:
-                    file.read([place])
+                file.read(places)
             except Exception as error:
                 self._forget(path, error)
         return [row for row, name in enumerate(names) if name not in self._places]
