@@ -333,6 +333,17 @@ def test_a_comparison_does_not_depend_on_the_order_of_its_results(network, image
     )
 
 
+def test_a_table_may_have_its_names_in_its_index(network, images, targets, made):
+    scores = heatproof.evaluate("sds", network, images, targets, made)
+    table = scores["score"].to_dataframe()[["score"]]
+    right = heatproof.compare(table.reset_index())
+    for one in (table, table.iloc[::-1], table.reset_index("method"), table.reset_index("image")):
+        pd.testing.assert_frame_equal(
+            heatproof.compare(one).table.sort_values("method", ignore_index=True),
+            right.table.sort_values("method", ignore_index=True),
+        )
+
+
 def drawn(made, **options):
     axes = Figure().subplots(1, 5).ravel()
     return [one.images[0].get_array() for one in heatproof.plot.maps(made, axes=axes, **options) if one.images]
