@@ -14,8 +14,8 @@ from heatproof.errors import HeatproofError, first_line, runs_out
 from heatproof.finetuned import Domain, deletion_of, domain_of, warn_out_of_domain
 from heatproof.grids import patch_sums
 from heatproof.inputs.arrays import warn_of_range
-from heatproof.inputs.labels import by_image, joined_options
-from heatproof.inputs.maps import read_maps
+from heatproof.inputs.labels import Scored, by_image, joined_options
+from heatproof.inputs.maps import explained_classes, read_maps
 from heatproof.inputs.read import read_inputs
 from heatproof.metrics.registry import METRICS, Metric
 from heatproof.metrics.single_deletion import family
@@ -28,6 +28,8 @@ from heatproof.responses.base import Along, Batch, Method, Reading, Response, Sc
 if TYPE_CHECKING:
     import torch
     import xarray
+
+    from heatproof.inputs.source import ImageSource
 
 OUTPUTS = ("logit", "log_probability")
 # Axes of what a metric reads of a response, after the images.
@@ -155,9 +157,7 @@ def evaluate(
     )
     warn_of_range(source.images, model)
     warn_out_of_domain([one.options for one in metrics.values() if one.is_renamed], domain)
-    # A metric of the predicted class reads no targets.
-    reads_targets = any(one.options.get("target") != "predicted" for one in metrics.values())
-    values, names, gaps = read_maps(maps, source, checks_targets=reads_targets)
+    values, names, gaps = read_maps(maps, source, _scored(metrics, model, source, maps))
     known: dict[int, Any] = {}
     metrics = {name: one._replace(options=joined_options(one.options, source, known)) for name, one in metrics.items()}
     images, ids, labels = source.images, source.ids, source.targets
@@ -304,6 +304,19 @@ class _Asking:
         from heatproof.perturbation.batching import intact_responses
 
         return intact_responses(self.session.query(self.batch))
+
+
+def _scored(metrics: Mapping[str, _Metric], model: Any, source: ImageSource, maps: Any) -> list[Scored]:
+    """Return the classes that metrics score: the targets, those that the network predicts, or both."""
+    assert source.targets is not None
+    of_predicted = [one.options.get("target") == "predicted" for one in metrics.values()]
+    scored = [] if all(of_predicted) else [Scored(source.targets.cpu().numpy())]
+    # Only labelled maps say what they explain.
+    if any(of_predicted) and explained_classes(maps, source) is not None:
+        predicted = np.concatenate([predicted_classes(model, part).cpu().numpy() for _, part in source.batches()])
+        remedy = "give maps that explain the predicted classes, or leave target='predicted' out"
+        scored.append(Scored(predicted, "the network predicts", remedy))
+    return scored
 
 
 def _explained(explain: Callable[..., Any], images: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
