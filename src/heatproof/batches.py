@@ -120,17 +120,10 @@ def track(
         yield from tqdm(items, desc=what, unit=unit, total=total, leave=False)
         return
 
-    def say(line: str) -> None:
-        if wanted:
-            sys.stderr.write(f"{line}\n")
-            sys.stderr.flush()
-        else:
-            log.info(line)
-
     of_all = f" of {total}" if total else ""
     if wanted:
         # The first item may take long.
-        say(f"{what}: 0{of_all} {unit}")
+        tell(f"{what}: 0{of_all} {unit}", wanted)
     start = last = time.monotonic()
     done = 0
     for item in items:
@@ -141,5 +134,5 @@ def track(
             last = now
             rate = done / (now - start)
             left = f", {(total - done) / rate:.0f} s left" if total else ""
-            say(f"{what}: {done}{of_all} {unit}, {rate:.2f} {unit}/s{left}")
-    say(f"{what}: {done} {unit} in {time.monotonic() - start:.1f} s")
+            tell(f"{what}: {done}{of_all} {unit}, {rate:.2f} {unit}/s{left}", wanted)
+    tell(f"{what}: {done} {unit} in {time.monotonic() - start:.1f} s", wanted)

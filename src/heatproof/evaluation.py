@@ -14,8 +14,9 @@ from heatproof.errors import HeatproofError, first_line
 from heatproof.finetuned import Domain, deletion_of, domain_of, warn_out_of_domain
 from heatproof.grids import patch_sums
 from heatproof.inputs.arrays import warn_of_range
+from heatproof.inputs.labels import Scored as ScoredClasses
 from heatproof.inputs.labels import by_image, joined_options
-from heatproof.inputs.maps import read_maps
+from heatproof.inputs.maps import explained_classes, read_maps
 from heatproof.inputs.read import read_inputs
 from heatproof.methods import Method, methods_of
 from heatproof.metrics.registry import METRICS, Metric
@@ -29,6 +30,8 @@ from heatproof.responses.base import Along, Batch, Explain, Reading, Response, S
 if TYPE_CHECKING:
     import torch
     import xarray
+
+    from heatproof.inputs.source import ImageSource
 
 OUTPUTS = ("logit", "log_probability")
 # Axes of what a metric reads of a response, after the images.
@@ -180,9 +183,7 @@ def evaluate(
         source = read_inputs(model, images, targets, common.get("image_ids"), maps=maps, predict=of_network)
         warn_of_range(source.images, model)
         warn_out_of_domain([one.options for one in metrics.values() if one.is_renamed], domain)
-        # A metric of the predicted class reads no targets.
-        reads_targets = any(one.options.get("target") != "predicted" for one in metrics.values())
-        values, names, gaps = read_maps(maps, source, checks_targets=reads_targets)
+        values, names, gaps = read_maps(maps, source, _scored(metrics, of_network, source, maps))
         known: dict[int, Any] = {}
         metrics = {
             key: one._replace(options=joined_options(one.options, source, known)) for key, one in metrics.items()
@@ -347,6 +348,24 @@ class _Asking:
         from heatproof.perturbation.batching import intact_responses
 
         return intact_responses(self.session.query(self.batch))
+
+
+def _scored(
+    metrics: Mapping[str, SelectedMetric],
+    predict: Callable[[torch.Tensor], torch.Tensor],
+    source: ImageSource,
+    maps: Any,
+) -> list[ScoredClasses]:
+    """Return the classes that metrics score: the targets, those that the network predicts, or both."""
+    assert source.targets is not None
+    of_predicted = [one.options.get("target") == "predicted" for one in metrics.values()]
+    scored = [] if all(of_predicted) else [ScoredClasses(source.targets.cpu().numpy())]
+    # Only labelled maps say what they explain.
+    if any(of_predicted) and explained_classes(maps, source) is not None:
+        predicted = np.concatenate([predict(part).cpu().numpy() for _, part in source.batches()])
+        remedy = "give maps that explain the predicted classes, or leave target='predicted' out"
+        scored.append(ScoredClasses(predicted, "the network predicts", remedy))
+    return scored
 
 
 def _recomputed(explain: Callable[..., Any], seed: int, along: Along, method: Method, batch: Batch) -> Explain:

@@ -203,9 +203,7 @@ class Scaled(nn.Module):
 
 
 @pytest.mark.parametrize("others", [False, True], ids=["same images", "other images"])
-def test_a_forward_that_answers_otherwise_is_noticed_and_its_maps_stand_beside(
-    others, explain, network, images, tmp_path
-):
+def test_a_forward_that_answers_otherwise_has_maps_of_its_own(others, explain, network, images, tmp_path):
     first = explain(["saliency"], model=Scaled(network, 1.0))["attribution"].values
     # The images that are compared are those of now, or those that the cache keeps.
     shown = torch.randn(12, 3, 16, 16) if others else images

@@ -223,6 +223,13 @@ def test_a_metric_of_the_predicted_class_asks_for_no_target(network, images, tar
     found = heatproof.evaluate("sic", network, pictures, (predicted + 1) % 4, maps, target="predicted")
     right = heatproof.evaluate("sic", network, pictures, predicted, maps, target="predicted")
     np.testing.assert_array_equal(found["score"], right["score"])
+    others = heatproof.explain(network, pictures, (predicted + 1) % 4, ["saliency"])
+    with pytest.raises(HeatproofError, match=r"image '0' explains class \d and the network predicts \d: give maps"):
+        heatproof.evaluate("sic", network, pictures, predicted, others, target="predicted")
+    both = {"sic": {"target": "predicted"}, "aic": {"target": "label"}}
+    assert heatproof.evaluate(both, network, pictures, predicted, maps)["aic"]["valid"].any()
+    with pytest.raises(HeatproofError, match="its target is"):
+        heatproof.evaluate(both, network, pictures, (predicted + 1) % 4, maps)
 
 
 def test_rankings_are_joined(network, images, targets, made):
@@ -331,6 +338,17 @@ def test_a_comparison_does_not_depend_on_the_order_of_its_results(network, image
         heatproof.compare(moved).table.sort_values("method", ignore_index=True),
         heatproof.compare(scores).table.sort_values("method", ignore_index=True),
     )
+
+
+def test_a_table_may_have_its_names_in_its_index(network, images, targets, made):
+    scores = heatproof.evaluate("sds", network, images, targets, made)
+    table = scores["score"].to_dataframe()[["score"]]
+    right = heatproof.compare(table.reset_index())
+    for one in (table, table.iloc[::-1], table.reset_index("method"), table.reset_index("image")):
+        pd.testing.assert_frame_equal(
+            heatproof.compare(one).table.sort_values("method", ignore_index=True),
+            right.table.sort_values("method", ignore_index=True),
+        )
 
 
 def drawn(made, **options):

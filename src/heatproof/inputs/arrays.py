@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from heatproof.options import short
 if TYPE_CHECKING:
     import torch
 
+# Names of images in what loaders and libraries give.
+IMAGE_KEYS = ("image", "images", "pixel_values", "img", "imgs", "x", "input", "inputs")
 # Normalised images reach 3 or so, and those of 8 bits 255.
 FAR = 50
 # Pixels of photographs that nobody normalised are between 0 and 1, and some image has dark and bright ones.
@@ -98,6 +101,11 @@ def _remedy(images: Any) -> str:
     if isinstance(images, list | tuple) and images:
         if _is_pil(images[0]):
             return f"give torch.stack([{read}(one) for one in images]), of one size and normalised as the model expects"
+        if isinstance(images[0], str | Path):
+            return (
+                "give the folder of these pictures, or torch.stack([transform(PIL.Image.open(one).convert('RGB')) for "
+                "one in images])"
+            )
         shapes = list(dict.fromkeys(tuple(getattr(one, "shape", ())) for one in images))
         if len(shapes) > 1 and all(len(one) in (2, 3, 4) for one in shapes):
             return f"their shapes differ, as {shapes[0]} and {shapes[1]}; resize them to one, and give one tensor"
@@ -106,6 +114,8 @@ def _remedy(images: Any) -> str:
             if isinstance(images[0], np.ndarray):
                 joined = "torch.from_numpy(np.concatenate" if len(shapes[0]) == 4 else "torch.from_numpy(np.stack"
             return f"give {joined}(images){')' if joined.count('(') else ''}"
+    if isinstance(images, Mapping) and (key := next((key for key in IMAGE_KEYS if key in images), None)):
+        return f"give images[{key!r}]"
     if hasattr(images, "data_vars"):
         return f"give one of its arrays ({', '.join(map(str, images)) or 'it has none'})"
     if hasattr(images, "dataset") and hasattr(images, "collate_fn"):

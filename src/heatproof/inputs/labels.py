@@ -227,25 +227,39 @@ def _parts_of(values: Any) -> list[str] | None:
     return None
 
 
-def check_explained(labels: Labels, rows: np.ndarray | None, targets: Any, images: ImageSource) -> None:
-    """Refuse maps that say that they explain another class than the one that is scored.
+class Scored(NamedTuple):
+    """Classes that are scored.
+
+    Attributes
+    ----------
+    classes
+        (N,) one for each image.
+    words, remedy
+        What they are, and what to give where maps explain others, as parts of a sentence.
+    """
+
+    classes: np.ndarray
+    words: str = "its target is"
+    remedy: str = "give targets=maps['target'], or maps that explain these targets"
+
+
+def check_explained(explained: np.ndarray, scored: Scored, ids: Sequence[str]) -> None:
+    """Refuse maps that say that they explain another class (N,) than the one that is scored.
 
     Raises
     ------
     HeatproofError
         With the image and both classes.
     """
-    if labels.targets is None:
+    if len(explained) != len(ids):
+        # The maps are of another number than the images, which is said where their shape is checked.
         return
-    explained = labels.targets if rows is None else labels.targets[rows]
-    if len(explained) != len(targets):
-        return
-    differs = np.flatnonzero(explained != np.asarray(targets))
+    differs = np.flatnonzero(explained != scored.classes)
     if len(differs):
         first = int(differs[0])
         raise HeatproofError(
-            f"The map of image {images.ids[first]!r} explains class {explained[first]} and its target is "
-            f"{int(targets[first])}: give targets=maps['target'], or maps that explain these targets."
+            f"The map of image {ids[first]!r} explains class {explained[first]} and {scored.words} "
+            f"{int(scored.classes[first])}: {scored.remedy}."
         )
 
 

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from heatproof.errors import HeatproofError, first_line, runs_out
-from heatproof.inputs.arrays import check_images, check_targets
+from heatproof.inputs.arrays import IMAGE_KEYS, check_images, check_targets
 from heatproof.inputs.source import AT_ONCE, ImageSource, in_memory
 from heatproof.named_axes import is_labelled_array
 
 if TYPE_CHECKING:
     import torch
 
-IMAGE_KEYS = ("image", "images", "pixel_values", "img", "imgs", "x", "input", "inputs")
 LABEL_KEYS = ("label", "labels", "target", "targets", "y", "class", "classes", "class_id")
 # Images that are read again and again to see whether they stay the same: most random changes are seen with one of ten
 # thousand missed.

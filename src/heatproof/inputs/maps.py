@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from heatproof.errors import HeatproofError
-from heatproof.inputs.labels import check_explained, labels_of, rows_of
+from heatproof.inputs.labels import Scored, check_explained, labels_of, rows_of
 from heatproof.named_axes import MAPS, in_order, is_labelled_array
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Maps(NamedTuple):
     gaps: dict[str, str]
 
 
-def read_maps(maps: Any, images: ImageSource, *, checks_targets: bool = True) -> Maps:
+def read_maps(maps: Any, images: ImageSource, scored: Sequence[Scored] | None = None) -> Maps:
     """Return maps in the order of the images.
 
     Parameters
@@ -43,14 +43,16 @@ def read_maps(maps: Any, images: ImageSource, *, checks_targets: bool = True) ->
         returns.
     images
         With the class of each.
-    checks_targets
-        Whether maps have to explain the targets of the images.
+    scored
+        The classes that are scored, which maps have to explain; by default the targets of the images.
 
     Raises
     ------
     HeatproofError
         If maps are not those of the images and targets, or are no numbers of their size.
     """
+    if scored is None:
+        scored = [] if images.targets is None else [Scored(images.targets.cpu().numpy())]
     methods, gaps = _methods(maps)
     if isinstance(methods, dict):
         if not methods:
@@ -59,11 +61,11 @@ def read_maps(maps: Any, images: ImageSource, *, checks_targets: bool = True) ->
         made = []
         for name, values in methods.items():
             try:
-                made.append(_values(values, images, checks_targets))
+                made.append(_values(values, images, scored))
             except HeatproofError as error:
                 raise HeatproofError(str(error).replace("The maps ", f"The maps of {name!r} ", 1)) from None
         return Maps(np.stack(made, axis=1), list(methods), gaps)
-    return Maps(_values(methods, images, checks_targets)[:, None], None, gaps)
+    return Maps(_values(methods, images, scored)[:, None], None, gaps)
 
 
 def explained_classes(maps: Any, images: ImageSource) -> np.ndarray | None:
@@ -122,13 +124,13 @@ def _named(pairs: Any, gaps: Mapping[str, str]) -> dict[str, Any]:
     return {name: values for name, values in found.items() if name not in gaps}
 
 
-def _values(maps: Any, images: ImageSource, checks_targets: bool) -> np.ndarray:
+def _values(maps: Any, images: ImageSource, scored: Sequence[Scored]) -> np.ndarray:
     from heatproof.perturbation.curves import check_maps
 
-    targets = images.targets if images.targets is None else images.targets.cpu().numpy()
-    labels, rows = labels_of(maps), rows_of(maps, images, "maps", targets)
-    if checks_targets and labels is not None and targets is not None:
-        check_explained(labels, rows, targets, images)
+    labels, rows = labels_of(maps), rows_of(maps, images, "maps", scored[0].classes if scored else None)
+    if labels is not None and labels.targets is not None:
+        for one in scored:
+            check_explained(labels.targets if rows is None else labels.targets[rows], one, images.ids)
     maps = in_order(maps, MAPS, "maps")
     if hasattr(maps, "detach"):
         maps = maps.detach().to_dense().cpu() if maps.is_sparse else maps.detach().cpu()
