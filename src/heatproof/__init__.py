@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from heatproof import plot, quality
-    from heatproof.api.choose import Choice, choose
+    from heatproof.api.choice import Choice
+    from heatproof.api.choose import choose
     from heatproof.api.compare import compare
     from heatproof.api.explain import explain
     from heatproof.api.finetune import finetune
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 # Late, since the workflow imports the package for every job and most of them need neither torch nor xarray.
 _FOUND_IN = {
-    "Choice": "api.choose",
+    "Choice": "api.choice",
     "HeatproofError": "errors",
     "Results": "api.results",
     "choose": "api.choose",

@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from heatproof.errors import HeatproofError
-from heatproof.evaluation import COMMON, Metrics, evaluate
+from heatproof.evaluation import COMMON, Metrics, evaluate, predicted_classes
+from heatproof.inputs.maps import read_maps
+from heatproof.inputs.read import read_inputs
 from heatproof.metrics.arrays import area, spearman_rows
 from heatproof.metrics.registry import METRICS
 from heatproof.registry import look_up
@@ -62,7 +65,7 @@ class Study:
         """
         named = metrics if isinstance(metrics, Mapping) else {name: {} for name in metrics}
         chosen = {name: dict(options) for name, options in named.items()}
-        if not maps or not chosen:
+        if not len(maps) or not chosen:
             raise HeatproofError(
                 "There is nothing to compare: give the maps of at least one method, and at least one metric."
             )
@@ -70,18 +73,16 @@ class Study:
             look_up(METRICS, name, "metric")
         for key in common:
             look_up(dict.fromkeys(COMMON[:4]), key, "option of a study of metrics")
-        arrays = {
-            method: values.detach().cpu().numpy() if hasattr(values, "detach") else np.asarray(values)
-            for method, values in maps.items()
-        }
-        for method, values in arrays.items():
-            if values.ndim != 3 or len(values) != len(images):
-                raise HeatproofError(
-                    f"The maps of {method!r} have shape {values.shape}, but must be "
-                    f"(images, height, width) for {len(images)} images."
-                )
-        ids = [str(name) for name in common.get("image_ids") or range(len(images))]
-        return cls(CachedNetwork(model), images, targets, arrays, chosen, ids, common)
+        source = read_inputs(
+            model, images, targets, common.get("image_ids"), maps=maps, predict=partial(predicted_classes, model)
+        )
+        found = read_maps(maps, source)
+        if found.names is None:
+            raise HeatproofError("The maps have no names of methods: give a mapping from methods to maps.")
+        arrays = {method: found.values[:, place] for place, method in enumerate(found.names)}
+        # Whatever had labels is in order now.
+        common = {**common, "image_ids": source.ids}
+        return cls(CachedNetwork(model), source.images, source.targets, arrays, chosen, source.ids, common)
 
     def score(self, name: str, options: Mapping[str, Any], maps: np.ndarray) -> xarray.Dataset:
         """Return what `heatproof.evaluate` says of some maps."""

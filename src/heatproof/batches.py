@@ -7,6 +7,8 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import chain, pairwise
 from threading import Lock
 from typing import TypeVar
@@ -55,6 +57,25 @@ def prefetch(
 log = logging.getLogger(__name__)
 
 SECONDS_BETWEEN_LINES = 10.0
+# None shows progress where somebody watches; see `show_progress`.
+_WANTED: ContextVar[bool | None] = ContextVar("progress", default=None)
+
+
+@contextmanager
+def show_progress(wanted: bool | None) -> Iterator[None]:
+    """Say whether loops inside show how far they are.
+
+    Parameters
+    ----------
+    wanted
+        True: also where output is a file; False: nowhere; None: as outside, and by default where stderr is a terminal
+        or a notebook.
+    """
+    token = _WANTED.set(_WANTED.get() if wanted is None else wanted)
+    try:
+        yield
+    finally:
+        _WANTED.reset(token)
 
 
 def is_watched() -> bool:
@@ -62,8 +83,20 @@ def is_watched() -> bool:
     return sys.stderr.isatty() or type(sys.stderr).__module__.startswith("ipykernel.")
 
 
-def track(items: Iterable[T], what: str, unit: str = "it", total: int | None = None) -> Iterator[T]:
-    """Yield the items and show how far they are.
+def tell(line: str, progress: bool | None = None) -> None:
+    """Say a line on how far it is, where `track` would."""
+    wanted = _WANTED.get() if progress is None else progress
+    if wanted or (wanted is None and is_watched()):
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
+    else:
+        log.info(line)
+
+
+def track(
+    items: Iterable[T], what: str, unit: str = "it", total: int | None = None, *, progress: bool | None = None
+) -> Iterator[T]:
+    """Yield the items and show how far they are: a bar where somebody watches, else lines in the log.
 
     Parameters
     ----------
@@ -75,14 +108,22 @@ def track(items: Iterable[T], what: str, unit: str = "it", total: int | None = N
         What one item is.
     total
         How many there are, where `items` has no length.
+    progress
+        As in `show_progress`. Where it is True and nobody watches, the lines are written to stderr.
     """
     if total is None and isinstance(items, Sized):
         total = len(items)
-    if is_watched():
+    wanted = _WANTED.get() if progress is None else progress
+    if wanted is not False and is_watched():
         from tqdm import tqdm
 
         yield from tqdm(items, desc=what, unit=unit, total=total, leave=False)
         return
+
+    of_all = f" of {total}" if total else ""
+    if wanted:
+        # The first item may take long.
+        tell(f"{what}: 0{of_all} {unit}", wanted)
     start = last = time.monotonic()
     done = 0
     for item in items:
@@ -93,5 +134,5 @@ def track(items: Iterable[T], what: str, unit: str = "it", total: int | None = N
             last = now
             rate = done / (now - start)
             left = f", {(total - done) / rate:.0f} s left" if total else ""
-            log.info("%s: %d%s %s, %.2f %s/s%s", what, done, f" of {total}" if total else "", unit, rate, unit, left)
-    log.info("%s: %d %s in %.1f s", what, done, unit, time.monotonic() - start)
+            tell(f"{what}: {done}{of_all} {unit}, {rate:.2f} {unit}/s{left}", wanted)
+    tell(f"{what}: {done} {unit} in {time.monotonic() - start:.1f} s", wanted)

@@ -141,5 +141,5 @@ def _check_layers(plan: Plan) -> None:
 def _is_known(model: ModelChoice) -> bool:
     """Tell whether the layer is that of the architecture, or one around it, so that no network need be built."""
     entry = ARCHITECTURES.get(model.architecture)
-    known = entry.facts_for(model.options).cam_layer if entry else None
+    known = entry.facts_for(model.options, model.stated).cam_layer if entry else None
     return known is not None and f"{known}.".startswith(f"{model.facts.cam_layer}.")

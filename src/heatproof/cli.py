@@ -59,8 +59,9 @@ def _parser() -> argparse.ArgumentParser:
 
     new = "write a config for a folder of photographs and a network"
     starting = command("init", "heatproof.new_config:init", new)
+    networks = "timm:NAME, torchvision:NAME, transformers:FOLDER, package.module:function or one of heatproof's own"
     starting.add_argument("photos", help="class folders, or train beside val or test with class folders")
-    starting.add_argument("--model", required=True, help="timm:NAME, torchvision:NAME or an architecture of heatproof")
+    starting.add_argument("--model", required=True, help=networks)
     starting.add_argument("--out", default="mine.yaml", metavar="FILE", help="where the config is written")
     starting.add_argument("--checkpoint", metavar="FILE", help="published weights, whose head is trained anew")
 

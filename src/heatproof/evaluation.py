@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
@@ -14,16 +13,25 @@ import numpy as np
 from heatproof.errors import HeatproofError, first_line
 from heatproof.finetuned import Domain, deletion_of, domain_of, warn_out_of_domain
 from heatproof.grids import patch_sums
+from heatproof.inputs.arrays import warn_of_range
+from heatproof.inputs.labels import Scored as ScoredClasses
+from heatproof.inputs.labels import by_image, joined_options
+from heatproof.inputs.maps import explained_classes, read_maps
+from heatproof.inputs.read import read_inputs
+from heatproof.methods import Method, methods_of
 from heatproof.metrics.registry import METRICS, Metric
+from heatproof.metrics.scoring import Explanations, Scored, score_batch
 from heatproof.metrics.single_deletion import family
 from heatproof.options import BatchSize, check_plain, short
 from heatproof.perturbation.baselines import BASELINES
 from heatproof.registry import look_up, nearest
-from heatproof.responses.base import Along, Batch, Explain, Method, Reading, Response, ScoredImages, Session, serving
+from heatproof.responses.base import Along, Batch, Explain, Reading, Response, ScoredImages, Session, serving
 
 if TYPE_CHECKING:
     import torch
     import xarray
+
+    from heatproof.inputs.source import ImageSource
 
 OUTPUTS = ("logit", "log_probability")
 # Axes of what a metric reads of a response, after the images.
@@ -34,8 +42,6 @@ AXES = {
     "curves": ("step", "target"),
     "pictures": ("picture", "target"),
 }
-# Normalised images reach 3 or so, and those of 8 bits 255.
-FAR = 50
 COMMON = ("seed", "batch_size", "device", "image_ids", "ranking", "explain", "details")
 Metrics = Sequence[str] | Mapping[str, Mapping[str, Any]]
 
@@ -67,15 +73,20 @@ def evaluate(
         class 1 of two, whose logits are [-z/2, z/2]. A float64 model is read in float64.
     images
         (N, C, H, W), any number of channels, normalised as the model expects. The memory format (for example
-        channels_last) is kept. Or an xarray.DataArray with the dimensions image, channel, y, x, in any order.
+        channels_last) is kept. Or an xarray.DataArray with the dimensions image, channel, y, x, in any order; or a
+        loader or a folder, as in `heatproof.explain`, which is read into memory.
     targets
-        (N,) integers, the classes that the maps explain, and that are scored. Metrics with ``target="predicted"`` score
-        the class predicted for the intact image instead, which has to be the one that the maps explain.
+        (N,) integers, the classes that the maps explain, and that are scored. None for the classes that maps of
+        `heatproof.explain` say they explain, else the labels of a loader or a folder, else the predicted classes.
+        Metrics with ``target="predicted"`` score the class predicted for the intact image instead, which has to be the
+        one that the maps explain.
     maps
         (N, H, W), tensor or array, summed over channels; higher is more relevant. Or an xarray.DataArray with the
         dimensions image, y, x, in any order. Maps of several methods share all passes that do not follow a map: what
         `heatproof.explain` returns, a DataArray with a dimension ``method`` as well, or a mapping from names to maps;
-        or the maps of a run that `heatproof.open` gives, several of one explainer as methods.
+        or the maps of a run that `heatproof.open` gives, several of one explainer as methods. What is labelled is
+        joined by its labels, or refused: maps of `heatproof.explain` by the content of the images and by their class,
+        and other labelled arrays by the names in `image_ids`.
     **options
         Options of the metric: ``grid``, ``baseline``, ``order``, ``steps``, ``step_size`` or ``fractions``,
         ``imputation``, ``target``, ``output`` and others. Options of every metric:
@@ -83,7 +94,8 @@ def evaluate(
         - ``seed`` (0), for ties, noise and random baselines;
         - ``batch_size`` (64), images in one network pass; ``"auto"`` is 512 on an NVIDIA GPU;
         - ``device`` of the model (default: that of its parameters);
-        - ``image_ids``, N names that seed random numbers per image (default: "0", "1", …);
+        - ``image_ids``, N names that seed random numbers per image (default: "0", "1", …), by which labelled maps,
+          targets and rankings are joined;
         - ``ranking`` (N, H × W), a permutation of the pixels of each image, from most to least relevant, instead of the
           map's order;
         - ``explain``, a function from images and targets to maps, for metrics that recompute maps;
@@ -140,15 +152,17 @@ def evaluate(
         raise HeatproofError(
             f"The model is {type(model).__name__}: give a function of images, for example a torch.nn.Module."
         )
+    import torch
+
+    from heatproof.data.few import few_of, is_blank
+    from heatproof.models.adapter import HALF, adapted, check_network, predicted, warn_of_probabilities
+    from heatproof.models.memory import batch_size_of
+
     common = {key: options.pop(key) for key in COMMON if key in options}
+    check_plain(_plain_options, common, "heatproof.evaluate")
     domain = domain_of(model)
     metrics = selected_metrics({metric: {}} if isinstance(metric, str) else metric, options, domain)
-    images, labels, ids = check_batch(images, targets, common.get("image_ids"))
-    warn_of_range(images)
-    warn_out_of_domain([one.options for one in metrics.values() if one.is_renamed], domain)
-    values, names, gaps = _cube(maps, images, ids)
-    check_plain(_plain_options, common, "heatproof.evaluate")
-    ranking, explain = common.get("ranking"), common.get("explain")
+    ranking, explain, seed = common.get("ranking"), common.get("explain"), int(common.get("seed", 0))
     read = [response for one in metrics.values() for response in one.responses.values()]
     for name, given, reads in (
         ("ranking", ranking, any(response.orders_pixels for response in read)),
@@ -160,19 +174,27 @@ def evaluate(
         from heatproof.models.reachable import check_mode
 
         check_mode(explain, "explainer")
-    from heatproof.data.few import few_of, is_blank
-    from heatproof.finetuned import image_digests
-    from heatproof.models.adapter import HALF, adapted, check_network, warn_of_probabilities
-    from heatproof.models.memory import batch_size_of
-
-    seed = int(common.get("seed", 0))
     named = None if common.get("device") is None else _device(common["device"])
-    with adapted(model, images if named is None else images[:1].to(named), seed) as network:
+    # The device of a network without parameters.
+    placed = torch.empty(0, device=named) if named else images if isinstance(images, torch.Tensor) else torch.empty(0)
+    with adapted(model, placed, seed) as network:
+        # Without targets, maps that say which class they explain are scored by it, and others by the predicted class.
+        of_network = partial(predicted, network)
+        source = read_inputs(model, images, targets, common.get("image_ids"), maps=maps, predict=of_network)
+        warn_of_range(source.images, model)
+        warn_out_of_domain([one.options for one in metrics.values() if one.is_renamed], domain)
+        values, names, gaps = read_maps(maps, source, _scored(metrics, of_network, source, maps))
+        known: dict[int, Any] = {}
+        metrics = {
+            key: one._replace(options=joined_options(one.options, source, known)) for key, one in metrics.items()
+        }
+        images, labels = source.images, source.targets
+        assert labels is not None
         network.check_precision(images)
         # One of an image's own precision has no half of it: sums are of float32.
         images = images.float() if images.dtype in HALF else images.clone() if images.is_inference() else images
-        check_network(network, images[few_of(image_digests(images), lambda row: is_blank(images[row]))])
-        network.check_targets(labels, ids)
+        check_network(network, images[few_of(source.digests, lambda row: is_blank(images[row]))])
+        network.check_targets(labels, source.ids)
         if network.one_logit:
             warn_of_probabilities(network)
         session = Session(
@@ -181,9 +203,11 @@ def evaluate(
             batch_size=batch_size_of(common.get("batch_size", 64), named or network.device),
             seed=seed,
             explain=None if explain is None else partial(_recomputed, explain, seed),
-            given={"ranking": None if ranking is None else np.asarray(ranking)},
+            given={"ranking": None if ranking is None else np.asarray(by_image("ranking", ranking, source))},
         )
-        found = score_all(session, Batch(images, labels, ids), metrics, values, names, bool(common.get("details")))
+        batch = Batch(images, labels, source.ids)
+        along = Along(values, methods_of(dict.fromkeys(names or ["map"], False)))
+        found = score_all(session, batch, metrics, along, bool(common.get("details")))
     results = {name: _joined(scored, names, gaps) for name, scored in found.items()}
     for one in results.values():
         one.attrs |= {"task": network.task, "check_passes": network.check_passes}
@@ -194,8 +218,7 @@ def score_all(
     session: Session,
     batch: Batch,
     metrics: Mapping[str, SelectedMetric],
-    maps: np.ndarray,
-    names: Sequence[str] | None,
+    along: Along,
     details: bool = False,
 ) -> dict[str, dict[str, xarray.Dataset]]:
     """Return each metric's scores of each method.
@@ -208,17 +231,14 @@ def score_all(
         N images with the classes that are scored.
     metrics
         As `selected_metrics` returns them.
-    maps
-        (N, methods, H, W).
-    names
-        Of the methods; None for one without a name.
+    along
+        The maps, and the methods that are scored.
     details
         Whether what the metrics read is returned as well.
     """
     from heatproof.batches import track
     from heatproof.models.memory import WithinMemory
 
-    along = Along(maps, tuple(Method(name, index) for index, name in enumerate(names or ["map"])))
     found: dict[str, dict[str, xarray.Dataset]] = {}
     for attempt in WithinMemory("evaluate").attempts(session.batch_size):
         with attempt as size:
@@ -294,28 +314,24 @@ class _Asking:
         served = serving(response for other in self.metrics.values() for response in other.responses.values())
         size = self.along.maps.shape[2], self.along.maps.shape[3]
         images = ScoredImages(self.batch.ids, self.batch.labels.cpu().numpy(), size, session.seed)
-        read = []
+        read, arrays = [], {}
         for argument, needed in one.responses.items():
             response, points = served[needed]
             if lacking := response.lacks(session):
                 raise HeatproofError(f"The metric {one.entry.name!r} needs {lacking}.")
-            arrays = self._ask(response, session, given)
-            read.append((Reading(argument, response, points, one.options.get("output", "logit")), arrays))
+            arrays[argument] = self._ask(response, session, given)
+            read.append(Reading(argument, response, points, one.options.get("output", "logit")))
         options = one.options | {"seed": session.seed, "batch_size": session.batch_size}
-        scored = {}
-        for index, method in enumerate(self.along.methods):
-            maps = self.along.maps[:, index]
-            inputs: dict[str, Any] = {"maps": maps, "image_ids": self.batch.ids}
-            for reading, arrays in read:
-                inputs |= reading.inputs(arrays, images, index if reading.response.along_maps else 0)
-            result = one.entry.score(inputs, one.options)
-            scored[method.name] = _dataset(one, options, images, maps, result)
+        shares = _shares(read[0], size) if read else None
+        explained = [Explanations(self.along.methods, self.along.maps, arrays)]
+        made = {}
+        for scored in score_batch(one.entry, one.options, images, read, arrays, explained):
+            made[scored.method] = _dataset(one, options, images, scored)
             if self.details:
-                _add_details(scored[method.name], one, inputs, maps)
-            shares = _shares(read[0][0], size) if read else None
-            if shares is not None and scored[method.name].sizes.get("step") == len(shares):
-                scored[method.name].coords["share"] = ("step", shares)
-        return scored
+                _add_details(made[scored.method], one, scored.inputs)
+            if shares is not None and made[scored.method].sizes.get("step") == len(shares):
+                made[scored.method].coords["share"] = ("step", shares)
+        return made
 
     def _ask(self, response: Response, session: Session, given: Mapping[str, Any]) -> Mapping[str, np.ndarray]:
         """Return the arrays of a response, as a store would give them back."""
@@ -323,9 +339,7 @@ class _Asking:
         if key not in self.answers:
             batch = replace(self.batch, intact=self._intact) if response.needs_intact else self.batch
             arrays = response.run(session, batch, self.along)
-            # As a store would give them back, but for the logits of a float64 network, of which drops are taken.
-            exact = {name: arrays[name] for name in OUTPUTS if name in arrays and arrays[name].dtype == np.float64}
-            self.answers[key] = {**response.cast(arrays), **exact}
+            self.answers[key] = exact_arrays(response, arrays)
         return self.answers[key]
 
     @cached_property
@@ -336,157 +350,22 @@ class _Asking:
         return intact_responses(self.session.query(self.batch))
 
 
-def check_images(images: Any) -> torch.Tensor:
-    """Return images (N, C, H, W) as a tensor.
-
-    Raises
-    ------
-    HeatproofError
-        One sentence for the first thing that is wrong.
-    """
-    import torch
-
-    images = _in_order(images, ("image", "channel", "y", "x"), "images")
-    images = torch.from_numpy(np.ascontiguousarray(images)) if isinstance(images, np.ndarray) else images
-    if not isinstance(images, torch.Tensor) or images.ndim != 4 or not images.is_floating_point():
-        what = f"{images.dtype} {tuple(images.shape)}" if isinstance(images, torch.Tensor) else type(images).__name__
-        raise HeatproofError(f"The images are {what}: give a float tensor (images, channels, height, width).")
-    if images.shape[3] == 3 < min(images.shape[1:3]):
-        raise HeatproofError(
-            f"The images are {tuple(images.shape)}, with their channels last: give images.permute(0, 3, 1, 2)."
-        )
-    if images.layout != torch.strided:
-        raise HeatproofError("The images are a sparse tensor: give images.to_dense().")
-    if not len(images):
-        raise HeatproofError("The batch of images is empty: give at least one image.")
-    return images.detach()
-
-
-def check_batch(
-    images: Any, targets: Any, image_ids: Sequence[str] | None = None
-) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
-    """Return images (N, C, H, W), the class of each (N,) int64, and their names, as everything else takes them.
-
-    Raises
-    ------
-    HeatproofError
-        One sentence for the first thing that is wrong.
-    """
-    import torch
-
-    images = check_images(images)
-    if targets is None:
-        raise HeatproofError(
-            f"The targets are None: give one class number for each of the {len(images)} images; "
-            "model(images).argmax(1) are the classes that it predicts."
-        )
-    try:
-        labels = torch.as_tensor(_in_order(targets, ("image",), "targets"))
-        labels = labels if labels.layout == torch.strided else labels.to_dense()
-    except (TypeError, ValueError, RuntimeError):
-        raise HeatproofError(
-            f"The targets are {type(targets).__name__}: give one class number for each of the {len(images)} images."
-        ) from None
-    if labels.shape != (len(images),) or labels.is_floating_point() or labels.dtype == torch.bool:
-        raise HeatproofError(
-            f"The targets are {labels.dtype} {tuple(labels.shape)}: give one class number for each of the "
-            f"{len(images)} images."
-        )
-    if isinstance(image_ids, str) or not isinstance(image_ids, Iterable | None) or getattr(image_ids, "ndim", 1) != 1:
-        raise HeatproofError(f"image_ids is {type(image_ids).__name__}: give a list with an id for each image.")
-    ids = [str(number) for number in range(len(images))] if image_ids is None else [str(name) for name in image_ids]
-    if len(ids) != len(images) or len(set(ids)) != len(ids):
-        raise HeatproofError(f"image_ids must have a unique id for each of the {len(images)} images.")
-    check_finite(images, ids)
-    return images, labels.long(), ids
-
-
-def check_finite(images: torch.Tensor, ids: Sequence[Any]) -> None:
-    """Refuse images with a value that is no number.
-
-    Raises
-    ------
-    HeatproofError
-        With the name of the first such image.
-    """
-    import torch
-
-    bad = (~torch.isfinite(images.flatten(1))).any(1).nonzero().flatten().tolist()
-    if bad:
-        raise HeatproofError(f"Image {ids[bad[0]]!r} has a value that is not finite: leave the image out.")
-
-
-def warn_of_range(images: torch.Tensor) -> None:
-    """Warn the caller of the function that calls this one of images that nobody normalised."""
-    largest = float(images.abs().max())
-    if largest > FAR:
-        warnings.warn(
-            f"The images reach {largest:g}: normalise them as the model was trained (mean and std), unless it takes "
-            "them so.",
-            stacklevel=3,
-        )
-
-
-def _cube(maps: Any, images: Any, ids: list[str]) -> tuple[np.ndarray, list[str] | None, dict[str, str]]:
-    """Return maps (N, M, H, W), the names of their methods, and the methods that have none, with the reason.
-
-    The names are None where maps of one method without a name were given.
-    """
-    gaps: dict[str, str] = {}
-    if hasattr(maps, "data_vars"):
-        if "attribution" not in maps:
-            raise HeatproofError(
-                f"The maps are an xarray.Dataset with {', '.join(map(str, maps)) or 'nothing'}: give what "
-                "heatproof.explain returns, or one of its arrays."
-            )
-        if "reason" in maps:
-            gaps = {str(name): str(reason) for name, reason in maps["reason"].to_series().items() if reason}
-        maps = maps["attribution"]
-    if hasattr(maps, "dims") and "map" in maps.dims and "method" not in maps.dims:
-        # Of a run: one explainer makes one map or several.
-        maps = maps.squeeze("map", drop=True) if maps.sizes["map"] == 1 else maps.rename({"map": "method"})
-    if hasattr(maps, "dims") and "method" in maps.dims:
-        maps = {str(name): maps.sel({"method": name}, drop=True) for name in maps["method"].values.tolist()}
-    if not isinstance(maps, Mapping):
-        return _values(maps, images, ids)[:, None], None, gaps
-    given = {str(name): values for name, values in maps.items() if str(name) not in gaps}
-    if not given:
-        raise HeatproofError(
-            "There are no maps: "
-            + (f"no method applies, {next(iter(gaps))} because {next(iter(gaps.values()))}." if gaps else "give some.")
-        )
-    return np.stack([_values(values, images, ids) for values in given.values()], axis=1), list(given), gaps
-
-
-def _values(maps: Any, images: Any, ids: list[str]) -> np.ndarray:
-    from heatproof.perturbation.curves import check_maps
-
-    maps = _in_order(maps, ("image", "y", "x"), "maps")
-    if hasattr(maps, "detach"):
-        maps = maps.detach().to_dense().cpu() if maps.is_sparse else maps.detach().cpu()
-        # NumPy has no bfloat16.
-        maps = (maps.float() if maps.is_floating_point() and maps.itemsize < 4 else maps).numpy()
-    try:
-        values = np.asarray(maps)
-    except (TypeError, ValueError):
-        raise HeatproofError(
-            f"The maps are {type(maps).__name__} that makes no array: give numbers (images, height, width)."
-        ) from None
-    check_maps(values, images, ids)
-    # Whole numbers have no thirds, and unsigned ones no negatives.
-    return values if np.issubdtype(values.dtype, np.floating) else values.astype(np.float64)
-
-
-def _in_order(values: Any, names: tuple[str, ...], what: str) -> Any:
-    """Return the array of an xarray.DataArray with its dimensions in our order; anything else as it is."""
-    if not (hasattr(values, "dims") and hasattr(values, "transpose")):
-        return values
-    if sorted(map(str, values.dims)) != sorted(names):
-        raise HeatproofError(
-            f"The {what} have the dimensions {', '.join(map(str, values.dims))}: name them {', '.join(names)}, or give "
-            "the array without names in this order."
-        )
-    return values.transpose(*names).values
+def _scored(
+    metrics: Mapping[str, SelectedMetric],
+    predict: Callable[[torch.Tensor], torch.Tensor],
+    source: ImageSource,
+    maps: Any,
+) -> list[ScoredClasses]:
+    """Return the classes that metrics score: the targets, those that the network predicts, or both."""
+    assert source.targets is not None
+    of_predicted = [one.options.get("target") == "predicted" for one in metrics.values()]
+    scored = [] if all(of_predicted) else [ScoredClasses(source.targets.cpu().numpy())]
+    # Only labelled maps say what they explain.
+    if any(of_predicted) and explained_classes(maps, source) is not None:
+        predicted = np.concatenate([predict(part).cpu().numpy() for _, part in source.batches()])
+        remedy = "give maps that explain the predicted classes, or leave target='predicted' out"
+        scored.append(ScoredClasses(predicted, "the network predicts", remedy))
+    return scored
 
 
 def _recomputed(explain: Callable[..., Any], seed: int, along: Along, method: Method, batch: Batch) -> Explain:
@@ -533,22 +412,25 @@ def _device(named: Any) -> Any:
         ) from None
 
 
-def _dataset(
-    one: SelectedMetric,
-    options: dict[str, Any],
-    images: ScoredImages,
-    maps: np.ndarray,
-    result: tuple[np.ndarray, np.ndarray, Any],
-) -> xarray.Dataset:
+def predicted_classes(model: Any, images: torch.Tensor) -> torch.Tensor:
+    """Return the class that a network predicts for each image, (N,) int64."""
+    from heatproof.models.adapter import adapted, predicted
+
+    with adapted(model, images) as network:
+        return predicted(network, images)
+
+
+def _dataset(one: SelectedMetric, options: dict[str, Any], images: ScoredImages, scored: Scored) -> xarray.Dataset:
     import xarray
 
-    (score, valid, curves), entry = result, one.entry
-    variables: dict[str, Any] = {"score": ("image", score), "valid": ("image", valid)}
-    variables["reason"] = (
-        "image",
-        [("" if fine else _why(map_, entry)) for fine, map_ in zip(valid, maps, strict=True)],
-    )
-    variables |= {name: (("image", "step")[-values.ndim :], values) for name, values in curves.items()}
+    entry, valid = one.entry, scored.valid
+    reasons = [
+        "" if fine else why_undefined(own, entry) for fine, own in zip(valid, scored.inputs["maps"], strict=True)
+    ]
+    variables: dict[str, Any] = {
+        name: ("image", values) for name, values in (("score", scored.score), ("valid", valid), ("reason", reasons))
+    }
+    variables |= {name: (("image", "step")[-values.ndim :], values) for name, values in scored.curves.items()}
     attributes = {
         "metric": one.told,
         "higher_is_better": int(entry.higher(options)),
@@ -567,7 +449,7 @@ def _dataset(
     return made
 
 
-def _add_details(made: xarray.Dataset, one: SelectedMetric, inputs: Mapping[str, Any], maps: np.ndarray) -> None:
+def _add_details(made: xarray.Dataset, one: SelectedMetric, inputs: Mapping[str, Any]) -> None:
     """Add the arrays that the metric read: outputs along its responses, and of patch drops the sums of the maps."""
     several = len(one.responses) > 1
     for argument, response in one.responses.items():
@@ -585,7 +467,7 @@ def _add_details(made: xarray.Dataset, one: SelectedMetric, inputs: Mapping[str,
                 made[name] = (("image", *own), array)
         if response.kind == "patches":
             made[argument].attrs["units"] = one.options["output"]
-            sums = patch_sums(maps, response.settings["grid"], truncate=one.options.get("truncate", False))
+            sums = patch_sums(inputs["maps"], response.settings["grid"], truncate=one.options.get("truncate", False))
             made["patch_sums"] = (("image", "patch"), sums)
 
 
@@ -599,7 +481,13 @@ def _shares(reading: Reading, size: tuple[int, int]) -> np.ndarray | None:
     return shares if reading.points is None else shares[reading.points]
 
 
-def _why(one: np.ndarray, entry: Metric) -> str:
+def exact_arrays(response: Response, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return arrays of a response as a store gives them back, but for logits of a float64 network, exact for drops."""
+    exact = {name: arrays[name] for name in OUTPUTS if name in arrays and arrays[name].dtype == np.float64}
+    return {**response.cast(arrays), **exact}
+
+
+def why_undefined(one: np.ndarray, entry: Metric) -> str:
     """Return why a map (H, W) has no score by a metric."""
     if one.min() == one.max():
         return "the map has one value everywhere"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
@@ -15,21 +15,22 @@ from heatproof.data.pictures import opened_picture, pictures_below
 from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.estimate.account import map_bytes, planned, size_told
+from heatproof.models.from_transformers import PROCESSOR, is_there
 from heatproof.models.packaged import is_file
 from heatproof.models.preprocessing import preprocessing
 from heatproof.models.published import look_up_architecture
-from heatproof.models.registry import Architecture, ModelSpec
+from heatproof.models.registry import InputFacts, ModelSpec
 from heatproof.options import enumerated
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
-from heatproof.registry import look_up
+from heatproof.registry import import_callable, is_reference, look_up
 from heatproof.storage.files import write_text
 from heatproof.storage.publishing import escaped
 from heatproof.storage.reading import require_utf8
 from heatproof.storage.strict_yaml import dump
 
 # Short forms of the architectures of libraries.
-LIBRARIES = {"timm": "timm_model", "torchvision": "torchvision_model"}
+LIBRARIES = {"timm": "timm_model", "torchvision": "torchvision_model", "transformers": "transformers_model"}
 DROPS, CURVES = 500, 64
 # Pictures whose headers are looked at.
 LOOKED_AT = 200
@@ -64,7 +65,8 @@ def init(photos: str, model: str, out: str = "mine.yaml", checkpoint: str | None
     photos
         A folder as the dataset `image_folder` takes it.
     model
-        ``timm:NAME``, ``torchvision:NAME`` or an architecture of heatproof.
+        ``timm:NAME``, ``torchvision:NAME``, ``transformers:FOLDER``, a function that builds a network,
+        ``package.module:function``, or an architecture of heatproof.
     out
         Where the config is written.
     checkpoint
@@ -79,13 +81,12 @@ def init(photos: str, model: str, out: str = "mine.yaml", checkpoint: str | None
         raise HeatproofError(f"{out} is there: give another name with --out, or remove it.")
     require_utf8(photos, "folder")
     require_utf8(checkpoint or "", "file")
-    settings, published = read_model(model)
-    entry = look_up_architecture(settings["architecture"])
+    settings, published, name = read_model(model)
     if checkpoint:
         if is_file(checkpoint) and not Path(checkpoint).expanduser().is_file():
             raise HeatproofError(f"There is no file {checkpoint}: --checkpoint is a file of weights, or its address.")
-        settings["options"] = _fitting_options(entry, settings["options"], checkpoint)
-    facts = entry.facts_for(settings["options"])
+        settings["options"] = _fitting_options(settings, checkpoint)
+    facts, is_known = facts_of(settings)
     known = look_up(DATASETS, "image_folder", "dataset").load(seed=0, root=photos)
     sides = shorter_sides(Path(photos).expanduser())
     middle = round(median(sides))
@@ -94,11 +95,10 @@ def init(photos: str, model: str, out: str = "mine.yaml", checkpoint: str | None
     if not grids:
         raise HeatproofError(f"Images of {size}×{size} pixels have no patch grid: take a network of another size.")
     counts = {name: len(known.splits[name]) for name in ("train", "validation", "evaluation")}
-    name = model.rpartition(":")[2].partition(".")[0]
-    trained: dict[str, Any] = {}
-    if checkpoint:
+    trained: dict[str, Any] = {"checkpoint": checkpoint, "transfer": True} if checkpoint else {}
+    if checkpoint or not is_known:
         # Written out, as architectures of heatproof's own know nothing of what others trained.
-        trained = {"checkpoint": checkpoint, "transfer": True, "mean": list(facts.mean), "std": list(facts.std)}
+        trained |= {"mean": list(facts.mean), "std": list(facts.std)}
     config: dict[str, Any] = {
         "datasets": [{"photographs": {"dataset": "image_folder", "root": photos, "size": size, **published}}],
         "models": [{name: {key: value for key, value in {**settings, **trained}.items() if value}}],
@@ -136,7 +136,7 @@ def init(photos: str, model: str, out: str = "mine.yaml", checkpoint: str | None
     )
     scratch = f"It trains {name} from scratch: give published weights with --checkpoint."
     weights = OWN_WEIGHTS if checkpoint else scratch
-    about += f"# {OWN_WEIGHTS}\n" if checkpoint else ""
+    about += f"# {OWN_WEIGHTS}\n" if checkpoint or not is_known else ""
     write_text(out, about + dump(config))
     quoted = shlex.quote(out)
     return (
@@ -145,9 +145,13 @@ def init(photos: str, model: str, out: str = "mine.yaml", checkpoint: str | None
     )
 
 
-def _fitting_options(entry: Architecture, options: dict[str, Any], checkpoint: str) -> dict[str, Any]:
+def _fitting_options(settings: Mapping[str, Any], checkpoint: str) -> dict[str, Any]:
     """Return the options of a network with which the weights of a file fit it, or the given ones."""
-    if not is_file(checkpoint) or not Path(checkpoint).is_file() or not enumerated(entry.build):
+    options: dict[str, Any] = settings["options"]
+    if is_reference(settings["architecture"]) or not is_file(checkpoint) or not Path(checkpoint).is_file():
+        return options
+    entry = look_up_architecture(settings["architecture"])
+    if not enumerated(entry.build):
         return options
     from heatproof.models.fetch import fitting_options, read_state
 
@@ -155,21 +159,36 @@ def _fitting_options(entry: Architecture, options: dict[str, Any], checkpoint: s
     return fitting_options(spec, read_state(Path(checkpoint), checkpoint), 2) or options
 
 
-def read_model(model: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the settings of a model, and how its published weights read pictures: options of the dataset.
+def read_model(model: str) -> tuple[dict[str, Any], dict[str, Any], str]:
+    """Return a model's settings, how its published weights read pictures (options of the dataset), and its name.
 
     No weights are loaded.
     """
-    library, _, name = model.rpartition(":")
-    if not library:
-        return {"architecture": name, "options": {}}, {}
-    if library not in LIBRARIES:
-        raise HeatproofError(f"--model {model}: write timm:NAME, torchvision:NAME or an architecture of heatproof.")
-    options = {"name": name}
-    # Says in one sentence what is wrong with a name.
-    look_up_architecture(LIBRARIES[library]).facts_for(options)
-    settings = {"architecture": LIBRARIES[library], "options": options}
-    return settings, preprocessing(LIBRARIES[library], options)
+    library, _, name = model.partition(":")
+    if not name:
+        return {"architecture": model, "options": {}}, {}, model
+    if library in LIBRARIES:
+        settings = {"architecture": LIBRARIES[library], "options": {"name": name}}
+        # Says in one sentence what is wrong with a name.
+        facts_of(settings)
+        return settings, preprocessing(**settings), escaped(Path(name).name.partition(".")[0], keep="")
+    try:
+        import_callable(model, "architecture")
+    except HeatproofError as error:
+        raise HeatproofError(
+            f"--model {model}: write timm:NAME, torchvision:NAME, transformers:FOLDER, package.module:function or an "
+            f"architecture of heatproof. {error}"
+        ) from None
+    return {"architecture": model, "options": {}}, {}, library.rpartition(".")[2]
+
+
+def facts_of(settings: Mapping[str, Any]) -> tuple[InputFacts, bool]:
+    """Return what a network expects of its input, and whether mean and deviation are known."""
+    architecture, options = settings["architecture"], settings["options"]
+    if is_reference(architecture):
+        return InputFacts(), False
+    is_known = architecture != LIBRARIES["transformers"] or is_there(options["name"], PROCESSOR)
+    return look_up_architecture(architecture).facts_for(options, () if is_known else ("mean", "std")), is_known
 
 
 def shorter_sides(folder: Path) -> list[int]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from heatproof.errors import HeatproofError
+from heatproof.named_axes import is_labelled_array
 from heatproof.options import short
 
 if TYPE_CHECKING:
@@ -53,13 +54,17 @@ def maps(
         raise HeatproofError(f"overlay is {overlay}: give a share from 0 to 1.")
     if overlay and picture is None:
         raise HeatproofError("Maps cannot be laid over a picture that is not given: give `picture`, or no `overlay`.")
+    row = _row(made, image)
     if "map" in made.dims:
         # As a store of a run has them.
-        made = made.rename({"map": "method"}).transpose("method", "image", "y", "x")
-        made = made.assign_coords(method=[str(name) for name in made["method"].values])
-    row = _row(made, image)
+        made = made.rename({"map": "method"})
+    if "method" not in made.dims:
+        made = made.expand_dims("method")
+    of_image = made["attribution"].isel(image=row).transpose("method", "y", "x").values
     reasons = made["reason"].values if "reason" in made else np.full(made.sizes["method"], "")
-    names = made["method"].values[reasons == ""].tolist()
+    rows = zip(made["method"].values, of_image, np.atleast_1d(reasons), strict=True)
+    drawn = [(str(name), values) for name, values, why in rows if not why]
+    names = [name for name, _ in drawn]
     first = 0 if picture is None else 1
     count = len(names) + first
     if axes is None:
@@ -67,11 +72,10 @@ def maps(
     if len(axes) < count:
         raise HeatproofError(f"{count} pictures are to be drawn, and there are {len(axes)} axes: give more.")
     if picture is not None:
-        pixels = _pixels(picture, (made.sizes["y"], made.sizes["x"]))
+        pixels = _pixels(_of_image(picture, str(made["image"].values[row])), (made.sizes["y"], made.sizes["x"]))
         axes[0].imshow(pixels, cmap="gray", interpolation="nearest")
         axes[0].set_title(str(made["image"].values[row]), size=9)
-    for name, one in zip(names, list(axes)[first:], strict=False):
-        values = made["attribution"].sel({"method": name}).values[row]
+    for (name, values), one in zip(drawn, list(axes)[first:], strict=False):
         if overlay:
             one.imshow(pixels if pixels.ndim == 2 else pixels.mean(-1), cmap="gray", interpolation="nearest")
         draw_map(one, values, alpha=1 - overlay)
@@ -191,12 +195,27 @@ def _axes(ax: Axes | None) -> Axes:
 def _row(made: Any, image: int | str) -> int:
     if "attribution" not in getattr(made, "data_vars", ()):
         raise HeatproofError(f"The maps are {type(made).__name__}: give what heatproof.explain returns.")
-    names = made["image"].values.tolist()
+    names = [str(name) for name in made["image"].values.tolist()]
     if isinstance(image, int | np.integer) and -len(names) <= image < len(names):
         return int(image)
     if not isinstance(image, str) or image not in names:
         raise HeatproofError(f"There is no image {short(image)}: give a number below {len(names)}, or a name.")
     return int(names.index(image))
+
+
+def _of_image(picture: Any, name: str) -> Any:
+    """Return a labelled picture (an xarray.DataArray) with its dimensions in our order; anything else as it is."""
+    if not is_labelled_array(picture):
+        return picture
+    known = picture.coords.get("image")
+    if "image" in picture.dims:
+        if known is None or name not in list(map(str, known.values.tolist())):
+            raise HeatproofError(f"The picture has no image {name!r}: give that of the maps that are drawn.")
+        picture = picture.isel(image=list(map(str, known.values.tolist())).index(name))
+    elif known is not None and str(known.item()) != name:
+        raise HeatproofError(f"The picture is of image {str(known.item())!r} and the maps are of {name!r}: give one.")
+    order = [axis for axis in ("channel", "y", "x") if axis in picture.dims]
+    return picture.transpose(*order).values if len(order) == picture.ndim else picture.values
 
 
 def _pixels(picture: Any, size: tuple[int, int]) -> np.ndarray:

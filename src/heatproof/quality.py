@@ -38,7 +38,7 @@ def image_scores(
     model, images, targets
         As in `heatproof.evaluate`.
     maps
-        Method to its maps (N, H, W).
+        Method to its maps (N, H, W), or what `heatproof.explain` returns.
     metrics
         Names of metrics, or names with their options.
     **common
@@ -180,7 +180,7 @@ def baseline_invariance(
     study = Study.of(model, images, targets, maps, metrics, common)
     given = dict(baselines) if isinstance(baselines, Mapping) else {name: {} for name in baselines}
     if "mean" in given and "value" not in given["mean"]:
-        given["mean"] = {**given["mean"], "value": images.mean(dim=(0, 2, 3)).tolist()}
+        given["mean"] = {**given["mean"], "value": study.images.mean(dim=(0, 2, 3)).tolist()}
     rows = []
     for name, options in study.metrics.items():
         under = {

@@ -117,7 +117,7 @@ def test_neither_batches_nor_neighbours_change_a_map(network, images, targets):
         ({"methods": [3]}, "A method is int"),
         ({"methods": ["saliency", "saliency"]}, "Two methods are called 'saliency'"),
         ({"model": lambda batch: batch}, "give a torch.nn.Module"),
-        ({"targets": ["cat"] * 12}, "one class number for each"),
+        ({"targets": ["cat"] * 12}, "class names, as 'cat'"),
         ({"images": [[1.0]]}, "give a float tensor"),
         ({"images": torch.zeros(12, 16, 16, 3)}, r"give images.permute\(0, 3, 1, 2\)"),
         ({"layer": torch.nn.ReLU()}, "a ReLU that is no part of the model"),

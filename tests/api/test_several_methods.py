@@ -113,7 +113,8 @@ def test_details_are_what_the_metric_read(network, images, targets, made):
     side = one.sizes["y"] // 2
     np.testing.assert_allclose(drops["patch_sums"][:, 0], one[:, :side, :side].sum(("y", "x")), rtol=1e-4)
     assert drops["drops"].attrs["units"] == "logit"
-    pictures = heatproof.evaluate("sic", network, images.sigmoid(), targets, one, details=True)
+    in_other_form = one.drop_vars("image_digest")
+    pictures = heatproof.evaluate("sic", network, images.sigmoid(), targets, in_other_form, details=True)
     assert pictures["entropy"].dims == ("image", "picture")
     assert pictures["logit"].dims == ("image", "picture", "target")
     both = heatproof.evaluate("rise_difference", network, images, targets, one, details=True, steps=4)

@@ -253,7 +253,7 @@ def broken(case, images, labels, maps):
         ("map of another size", "(6, 8, 8)"),
         ("map with channels", "sum over channels"),
         ("map of text", "give numbers"),
-        ("images of bytes", "float tensor"),
+        ("images of bytes", "images.float().div(255)"),
         ("no images", "batch of images is empty"),
         ("label out of range", "image '4' is class 2"),
         ("negative label", "image '4' is class -1"),

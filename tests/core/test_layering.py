@@ -13,6 +13,7 @@ import heatproof
 ROOT = Path(heatproof.__file__).parent
 BASE = {
     "errors",
+    "named_axes",
     "ending",
     "randomness",
     "batches",
@@ -20,6 +21,7 @@ BASE = {
     "provenance",
     "storage",
     "grids",
+    "methods",
     "sequences",
     "subsets",
     "options",
@@ -31,6 +33,10 @@ BASE = {
 # What each part may import of the others. Parts of the base are listed one by one: nothing in them looks up.
 ALLOWED = {
     "errors": set(),
+    # Arrays of users whose dimensions have names.
+    "named_axes": {"errors"},
+    # What tells a network, or a method of the user's, from another one.
+    "identity": {"errors", "provenance"},
     # How a process ends when it is asked to.
     "ending": {"errors"},
     # Values that jobs of several stages are given.
@@ -59,11 +65,13 @@ ALLOWED = {
         "training",
     },
     "grids": {"errors"},
+    # A map of an explainer, with its signs or without.
+    "methods": set(),
     "sequences": {"errors", "randomness", "grids"},
     "subsets": {"errors", "randomness"},
     "options": {"errors", "registry"},
     # All that is read from and written to a disk.
-    "storage": {"errors", "provenance", "grids", "typed"},
+    "storage": {"errors", "provenance", "grids", "methods", "typed"},
     "typed": set(),
     "config_types": {"errors", "options", "registry"},
     "config_files": {"errors", "registry", "storage"},
@@ -80,8 +88,11 @@ ALLOWED = {
     "metrics": BASE | {"responses"},
     # What a finetuning left on a user's network.
     "finetuned": BASE | {"metrics", "perturbation"},
+    # What callers give as images, targets, ids and maps.
+    "inputs": BASE | {"data", "finetuned", "perturbation"},
     # Without the workflow: a user's model, images and maps to scores.
-    "evaluation": BASE | {"attribution", "data", "finetuned", "models", "metrics", "perturbation", "responses"},
+    "evaluation": BASE
+    | {"attribution", "data", "finetuned", "inputs", "models", "metrics", "perturbation", "responses"},
     # What people call with a model in memory, or on the results of a run.
     "api": BASE
     | {
@@ -89,6 +100,9 @@ ALLOWED = {
         "data",
         "evaluation",
         "finetuned",
+        "identity",
+        "inputs",
+        "methods",
         "metrics",
         "models",
         "perturbation",
@@ -98,8 +112,8 @@ ALLOWED = {
         "training",
     },
     # Maps have the colours of the report.
-    "plot": {"errors", "options", "report"},
-    "_study": BASE | {"evaluation", "metrics", "perturbation", "responses"},
+    "plot": {"errors", "named_axes", "options", "report"},
+    "_study": BASE | {"evaluation", "inputs", "metrics", "perturbation", "responses"},
     "quality": BASE | {"_study", "metrics", "ranking"},
     "ranking": BASE | {"metrics"},
     # `list` prints what a config can name; the catalogues below are tables of names.

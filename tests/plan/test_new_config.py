@@ -191,3 +191,69 @@ def test_splits_of_hardly_an_image_a_class_are_warned_of(photos):
 def test_enough_images_of_a_class_are_not_warned_of(photos):
     init(photos, "cifar_resnet20")
     assert "warning" not in check_config("mine.yaml")
+
+
+def test_a_function_of_ones_own_builds_the_network(photos, tmp_path, monkeypatch):
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/nets.py").write_text(
+        "from torch import nn\n"
+        "def build(num_classes, *, width=4):\n"
+        "    return nn.Sequential(nn.Conv2d(3, width, 3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(num_classes))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    said = init(photos, "own.nets:build")
+    text = Path("mine.yaml").read_text()
+    model = yaml.safe_load(text)["models"][0]["nets"]
+    assert model == {"architecture": "own.nets:build", "mean": [0.5] * 3, "std": [0.5] * 3}
+    assert "Check mean and std of the model" in text
+    assert said.startswith("mine.yaml is written")
+    assert make_plan(read_config("mine.yaml")).models["nets"].architecture == "own.nets:build"
+
+
+@pytest.mark.parametrize("model", ["own.nowhere:build", "keras:vgg", "json:nothing"])
+def test_a_function_that_is_not_there_is_one_sentence(model, photos):
+    with pytest.raises(HeatproofError, match=rf"--model {model}: write timm:NAME, .* package.module:function") as said:
+        init(photos, model)
+    assert "\n" not in str(said.value)
+    assert not Path("mine.yaml").exists()
+
+
+@pytest.mark.parametrize("processor", [True, False])
+def test_a_folder_of_transformers_with_and_without_an_image_processor(processor, photos, tmp_path):
+    folder = tmp_path / "nets/swin.tiny"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text('{"model_type": "swin", "image_size": 32}')
+    if processor:
+        (folder / "preprocessor_config.json").write_text(
+            '{"image_mean": [0.4, 0.4, 0.4], "image_std": [0.2, 0.2, 0.2]}'
+        )
+    init(photos, "transformers:nets/swin.tiny")
+    text = Path("mine.yaml").read_text()
+    config = yaml.safe_load(text)
+    model = config["models"][0]["swin"]
+    assert model["architecture"] == "transformers_model"
+    assert model["options"] == {"name": "nets/swin.tiny"}
+    assert model.get("mean") == (None if processor else [0.5] * 3)
+    assert ("Check mean and std of the model" in text) != processor
+    assert config["datasets"][0]["photographs"]["size"] == 32
+    expected = 0.4 if processor else 0.5
+    assert make_plan(read_config("mine.yaml")).models["swin"].facts.mean == (expected,) * 3
+
+
+@pytest.mark.parametrize(("outputs", "named"), [(10, True), (1, False)])
+def test_weights_of_more_classes_than_folders_can_keep_their_head(outputs, named, photos):
+    """The head that is there is the network's own: a new one is another network."""
+    state = build_network(ModelSpec("cifar_resnet20", "heatproof.models.resnet", {}), outputs).state_dict()
+    torch.save(state, "ten.pth")
+    init(photos, "cifar_resnet20", checkpoint="ten.pth")
+    text = Path("mine.yaml").read_text()
+    Path("mine.yaml").write_text(text.replace("transfer: true", "transfer: false"))
+    with pytest.raises(HeatproofError, match=r"2 classes of 'photographs': .*set transfer: true") as said:
+        check_config("mine.yaml")
+    advice = "among the 10 that the weights know, name their outputs in the dataset's settings, as outputs: {class"
+    assert (advice in str(said.value)) == named
+    if named:
+        config = read_mapping("mine.yaml")
+        config["datasets"][0]["photographs"] |= {"outputs": {"cat": 3, "dog": 5}, "num_outputs": 10}
+        Path("mine.yaml").write_text(yaml.safe_dump(config))
+        assert "is sound" in check_config("mine.yaml")

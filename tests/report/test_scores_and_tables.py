@@ -1,5 +1,7 @@
 """From cached maps and drops to the tables, gaps included."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -16,6 +18,8 @@ MINE = {"mine": {"explainer": "toy_plugin:gradient"}}
 IDSDS = "results/scores/toy/net/finetuned/idsds.parquet"
 # Of float32 through a few layers: a processor adds up in an order that depends on the batch, and logits reach 30.
 ROUNDING = 1e-6
+
+ROOT = Path(__file__).parents[2]
 
 
 def table(project, name="idsds_table"):
@@ -139,3 +143,34 @@ def test_stores_of_patch_sums_give_the_scores_of_whole_maps(scored):
     expected, found = (pd.read_parquet(made.folder / IDSDS)[columns] for made in (whole, sums))
     assert {"mine", "mine_abs"} < set(found.method)
     pd.testing.assert_frame_equal(found, expected, check_exact=True)
+
+
+@pytest.mark.parametrize("shard_size", [4, 16])
+def test_passes_of_checks_stand_beside_those_of_maps_whatever_the_shards(project, shard_size):
+    explainers = ["saliency", {"rise": {"masks": 8}}, "random"]
+    made = project(explainers=explainers, shard_size=shard_size).attribute().drop().score()
+    rows = table(made).set_index("method")
+    rows = rows[~rows.index.str.endswith("_abs")]
+    # Four images in company and two of them alone, and the maps of four images.
+    assert rows["check_passes"].to_dict() == {"saliency": 6 + 4, "rise": 6 + 4 * 8, "random": 0}
+    assert rows["passes"].to_dict() == {"saliency": 1, "rise": 8, "random": 0}
+    made.make("costs")
+    costs = table(made, "costs").set_index("method")
+    assert costs.loc[["saliency", "saliency_abs", "rise"], "check_passes"].tolist() == [10, 10, 38]
+
+
+def test_the_documents_name_the_columns_of_the_tables(scored):
+    made = scored(explainers=["saliency"])
+    made.make("costs")
+    columns = list(table(made))
+    assert columns.index("check_passes") == columns.index("passes") + 1
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    header = next(line for line in readme.splitlines() if line.startswith("dataset,model,weights,method,metric"))
+    assert [name for name in columns if name not in ("note", "gap")] == header.split(",")
+    sample = [line for line in readme.splitlines() if line.startswith("digits,resnet20,finetuned,")]
+    assert {line.count(",") for line in sample} == {header.count(",")}
+    reading = (ROOT / "docs/reading.md").read_text(encoding="utf-8")
+    paragraph = next(part for part in reading.split("\n\n") if part.startswith("`idsds_table.csv` and `scores.csv`"))
+    assert [name for name in columns if f"`{name}`" not in paragraph] == []
+    line = next(line for line in reading.splitlines() if line.startswith("| `costs.csv`"))
+    assert [name for name in table(made, "costs") if f"`{name}`" not in line] == []

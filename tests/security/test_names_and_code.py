@@ -192,7 +192,8 @@ def test_a_store_that_asks_for_a_pickle_is_damaged(tmp_path):
 
 # Numbers, paths of our own, what was escaped cell by cell, and JSON, which escapes by itself.
 PLAIN = {
-    "api/choose.py": "what a caller's own data are planned to take, and its progress",
+    "api/choose.py": "what a caller's own data are planned to take",
+    "batches.py": "words of our own for a step, and numbers",
     "estimate/child.py": "JSON for the process that started it",
     "report/cli_list.py": "cells that were escaped one by one",
     "running.py": "the name of a signal",

@@ -33,6 +33,7 @@ WRITES = "what it writes itself, under a name that nobody knows"
 ALLOWED = {
     "storage.reading": THE_DOOR,
     "storage.files": WRITES,
+    "storage.batches": WRITES,
     "storage.archive": "ZIP files over a file that the door opened",
     "bundle": "what it writes itself",
     "storage.store": "Zarr, after the digests of all that it opens; what it writes itself",

@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-import html
-import logging
-import sys
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import pandas as pd
 
+from heatproof.api.choice import DELETIONS, Choice, typed_table
 from heatproof.errors import HeatproofError
+from heatproof.methods import Method, methods_of
 from heatproof.metrics.single_deletion import Deletion
 from heatproof.options import BatchSize, Bounds, check_arguments
 from heatproof.ranking.best import images_to_tell
-from heatproof.ranking.verdict import CANNOT_SEE, FOUND, MOSTLY_RIGHT, Verdict, deletion_words, judge
-from heatproof.registry import listed
+from heatproof.ranking.verdict import MOSTLY_RIGHT, Verdict, deletion_words, judge
 
 if TYPE_CHECKING:
     import torch
-    import xarray
 
     from heatproof.api.explain import Explaining, NamedMethod
     from heatproof.evaluation import SelectedMetric
     from heatproof.finetuned import Domain
+    from heatproof.inputs.source import ImageSource
 
 REFERENCES = ("random", "edges")
 # Cheap methods of every family but those that delete regions themselves, with the options that cost and change most.
@@ -49,171 +48,12 @@ METHODS: tuple[Any, ...] = (
 )
 # Below it neither half says anything.
 LEAST = 16
-DELETIONS = ("idsds", "sds")
 ABLATES = "deletes regions itself, nearly as measures of deletion do: shown for comparison, and no contender"
-
-log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The methods that cannot be told from the best one, on one network and its images.
-
-    Attributes
-    ----------
-    table
-        A row a method that was scored: ``method``, ``options``, ``in_set`` (missing where a measure has too few images
-        to tell), a column of scores for each measure with ``low`` and ``high`` ends of their intervals, ``passes``,
-        ``seconds`` an image, and ``reason`` where a method is no contender or does not apply. The best come first.
-    found
-        The verdict and its sentence, by the rule that the workflow has too (`heatproof.ranking.verdict.judge`).
-    left_out
-        Options that were tried on the first part of the images and lost to others of their explainer.
-    measures
-        How methods are scored: options of `heatproof.evaluate`, all of them for deletions of single patches, whose
-        ``metric`` is ``idsds`` where they are those of the network's finetuning, else ``sds``.
-    words
-        What each measure does, in words.
-    images
-        How many images picked the options, and how many are reported on.
-    planned
-        How many images it takes to tell so many methods apart.
-    level
-        With which all methods that are the best by a measure are in its set.
-    """
-
-    table: pd.DataFrame
-    found: Verdict
-    left_out: Sequence[str]
-    measures: Mapping[str, Mapping[str, Any]]
-    words: Mapping[str, str]
-    images: tuple[int, int]
-    planned: str
-    level: float
-
-    @property
-    def agreement(self) -> float:
-        """Spearman correlation of the orders by two measures, their mean over pairs."""
-        return self.found.agreement
-
-    @property
-    def verdict(self) -> str:
-        """The verdict, in the words of ``verdict.csv``."""
-        return self.found.verdict
-
-    @property
-    def sentence(self) -> str:
-        """The answer in a sentence."""
-        return self.found.sentence
-
-    @property
-    def methods(self) -> list[str]:
-        """What cannot be told from the best by at least one measure, best first."""
-        return self.table.loc[self.table["in_set"].fillna(False).astype(bool), "method"].tolist()
-
-    @property
-    def sets(self) -> dict[str, list[str]]:
-        """Measure to what it cannot tell from the best; empty where it has too few images to tell."""
-        return {name: self.found.measures[words].best for name, words in self.words.items()}
-
-    @property
-    def best(self) -> str | None:
-        """The method that is the best by every measure; None where it is not known."""
-        return self.methods[0] if self.verdict == FOUND and len(self.methods) == 1 else None
-
-    @property
-    def in_domain(self) -> bool:
-        """Whether the first measure deletes the very patches that the network was finetuned on."""
-        return next(iter(self.measures.values()))["metric"] == "idsds"
-
-    @property
-    def advice(self) -> str:
-        """Which of several methods takes the fewest network passes; empty where one method or none is found.
-
-        Passes are the same in every run, as seconds are not; of equal ones the first by name.
-        """
-        if self.verdict != FOUND or self.best:
-            return ""
-        inside = self.table[self.table["method"].isin(self.methods)]
-        cheapest = inside.sort_values(["passes", "method"]).iloc[0]
-        passes = int(cheapest["passes"])
-        return f"Among the best, {cheapest['method']} takes the fewest network passes, {passes} an image."
-
-    def __str__(self) -> str:
-        shown = self._shown()
-        scored = shown[shown["passes"] != ""].drop(columns="reason")
-        why = [f"{name}: {reason}." for name, reason in zip(shown["method"], shown["reason"], strict=True) if reason]
-        parts = [f"{self.sentence} {self.advice}".strip(), scored.to_string(index=False), "\n".join(why)]
-        return "\n\n".join(filter(None, [*parts, self.how]))
-
-    def _shown(self) -> pd.DataFrame:
-        """Return the table as text, with a column "score (low to high)" for each measure."""
-        rows = []
-        for row in self.table.to_dict("records"):
-            scores = {
-                name: f"{row[name]:.2f} ({row[f'{name}, low']:.2f} to {row[f'{name}, high']:.2f})"
-                for name in self.measures
-                if not pd.isna(row[name])
-            }
-            cost = (
-                {} if pd.isna(row["passes"]) else {"passes": f"{row['passes']:.0f}", "seconds": f"{row['seconds']:.3f}"}
-            )
-            inside = "open" if pd.isna(row["in_set"]) else "yes" if row["in_set"] else ""
-            rows.append({"method": row["method"], "in set": inside, **scores, **cost})
-        columns = ["method", "in set", *self.measures, "passes", "seconds"]
-        return pd.DataFrame(rows, columns=columns).fillna("").assign(reason=self.table["reason"].tolist())
-
-    @property
-    def how(self) -> str:
-        """What was done and what it cannot see, in sentences."""
-        kinds = [one["metric"] for one in self.measures.values()]
-        parts = [self.planned]
-        if set(kinds) & set(DELETIONS):
-            parts.append(
-                "Each score by deletion of single patches is Spearman's correlation, over the patches of an image, of "
-                "a map's sums with the logit lost when the patch is deleted; higher is better."
-            )
-        parts.append("Intervals (low to high) are over images.")
-        if len(kinds) > 1:
-            parts.append(
-                f"The measures order the methods with a Spearman correlation of {self.agreement:.2f}; at 1 they say "
-                "the same thing twice."
-            )
-        if "sds" in kinds:
-            parts.append("By SDS, images without a patch may be outside of the network's domain.")
-        if set(kinds) & set(DELETIONS):
-            parts.append(CANNOT_SEE)
-        if self.left_out:
-            parts.append(f"Left out, as other options of the same explainer scored higher: {listed(self.left_out)}.")
-        return " ".join(parts)
-
-    def _repr_html_(self) -> str:
-        body = self._shown().to_html(index=False, border=0)
-        said = html.escape(f"{self.sentence} {self.advice}".strip())
-        return f"<p><strong>{said}</strong></p>{body}<p>{html.escape(self.how)}</p>"
-
-    def save(self, path: str | Path) -> Path:
-        """Write a page of one file that stands alone, and return where."""
-        from heatproof.report.results import render
-        from heatproof.storage.files import write_text
-
-        rows = self.table.astype(object).where(self.table.notna(), None).to_dict("records")
-        page = render(
-            "choice.html",
-            title="Which attribution method can be trusted",
-            sentence=self.sentence,
-            advice=self.advice,
-            how=self.how,
-            measures=list(self.measures),
-            rows=rows,
-        )
-        write_text(path, page)
-        return Path(path)
 
 
 def choose(
     model: torch.nn.Module,
-    images: torch.Tensor,
+    images: Any,
     targets: Any = None,
     methods: Sequence[Any] | Mapping[str, Any] | None = None,
     *,
@@ -223,6 +63,10 @@ def choose(
     batch_size: BatchSize = 64,
     layer: str | torch.nn.Module | None = None,
     background: torch.Tensor | None = None,
+    classes: Sequence[int | str] | None = None,
+    transform: Callable[[Any], Any] | None = None,
+    progress: bool | None = None,
+    cache: str | Path | None = None,
 ) -> Choice:
     """Find the methods that cannot be told from the best one for a network on some images.
 
@@ -240,10 +84,11 @@ def choose(
         A classifier in eval mode. For in-domain scores (IDSDS), what `heatproof.finetune` returns: the first measure
         then has the grid and the filling of the finetuning.
     images
-        (N, C, H, W), normalised, at least 16; how many it takes is printed before scoring. Other ones than those of the
-        finetuning.
+        As in `heatproof.explain`, at least 16; how many it takes is printed before scoring. Other ones than those of
+        the finetuning.
     targets
-        (N,) integers, the classes that are explained; by default what the network says.
+        (N,) integers, the classes that are explained; by default the labels that come with the images, else what the
+        network says.
     methods
         As in `heatproof.explain`; by default cheap ones of every family. Those of one explainer are options of it. The
         maps ``random`` and ``edges``, which know no network, are always added. Methods that delete regions themselves,
@@ -255,8 +100,8 @@ def choose(
         independent witnesses, because both delete the same patches.
     seed, level
         Of the split and the resamples, and the probability with which all methods that are the best are in a set.
-    batch_size, layer, background
-        As in `heatproof.explain`.
+    batch_size, layer, background, classes, transform, progress, cache
+        As in `heatproof.explain`; the cache keeps what scores are of as well.
 
     Returns
     -------
@@ -277,78 +122,95 @@ def choose(
     """
     import torch
 
+    from heatproof.api.cache import cache_of, held_cache
     from heatproof.api.explain import Explaining, layer_name, selected
-    from heatproof.evaluation import check_batch, check_images, selected_metrics, warn_of_range
-    from heatproof.finetuned import domain_of, image_digests, warn_out_of_domain
+    from heatproof.batches import show_progress
+    from heatproof.finetuned import domain_of, warn_out_of_domain
+    from heatproof.inputs.arrays import warn_of_range
+    from heatproof.inputs.read import read_inputs
     from heatproof.models.adapter import adapted, check_network, predicted, warn_of_probabilities
 
     if not isinstance(model, torch.nn.Module):
         raise HeatproofError(f"The model is {type(model).__name__}: give a torch.nn.Module, whose layers can be read.")
     layer = layer_name(model, layer)
-    check_arguments(choose, locals(), "measures", "background")
-    images = check_images(images)
-    if len(images) < LEAST:
-        raise HeatproofError(f"{len(images)} images tell nothing of methods: give at least {LEAST}, better 100.")
-    warn_of_range(images)
+    check_arguments(choose, locals(), "measures", "background", "classes", "transform", "cache")
     asked = {one.name: one for one in selected(METHODS if methods is None else methods)}
     asked |= {name: selected(name)[0] for name in REFERENCES if name not in asked}
     domain = domain_of(model)
-    metrics = selected_metrics(measures or _measures(images, domain), {}, domain)
+    metrics = _selected(measures, domain) if measures else {}
+    if measures:
+        warn_out_of_domain([one.options for one in metrics.values() if one.is_renamed], domain)
+    # The device of a network without parameters.
+    placed = images if isinstance(images, torch.Tensor) else torch.empty(0)
+    with held_cache(cache) as root, adapted(model, placed, seed) as network, show_progress(progress):
+        of_network = partial(predicted, network)
+        given = read_inputs(model, images, targets, classes=classes, transform=transform, predict=of_network)
+        if len(given) < LEAST:
+            raise HeatproofError(f"{len(given)} images tell nothing of methods: give at least {LEAST}, better 100.")
+        _warn_of_trained_on(given.digests, domain)
+        _check_distinct(given.digests)
+        # In an order of their own, so that the order in which they are given decides nothing.
+        order = sorted(range(len(given)), key=given.digests.__getitem__)
+        digests = [given.digests[row] for row in order]
+        source = replace(given.take(order), ids=_unique(digests))
+        run = Explaining(network, source, digests, seed, batch_size, layer, background)
+        few = source.read(run.first)
+        warn_of_range(given.images if given.is_checked else few, model)
+        network.check_precision(few)
+        check_network(network, few)
+        network.check_targets(run.labels, [given.ids[row] for row in order])
+        right = None
+        if given.is_labelled:
+            right = run.labels.cpu() == torch.cat([predicted(network, part) for _, part in source.batches()])
+            _warn_of_targets(right)
+        warn_of_probabilities(network)
+        metrics = metrics or _selected(_measures(source, domain), domain)
+        run.cache = cache_of(root, network, few, [digests[row] for row in run.first])
+        return _answer(_Judge(run, asked, metrics, level), domain, right)
+
+
+def _selected(measures: Mapping[str, Mapping[str, Any]], domain: Domain) -> dict[str, SelectedMetric]:
+    """Return the metrics of measures, for which higher is better."""
+    from heatproof.evaluation import selected_metrics
+
+    metrics = selected_metrics(measures, {}, domain)
     for name, scored in metrics.items():
         if not scored.entry.higher(scored.options):
             raise HeatproofError(
                 f"The measure {name!r} is {scored.entry.name!r}, for which lower is better: take one for which higher "
                 "is better, and rank by others with heatproof.compare."
             )
-    if measures:
-        warn_out_of_domain([one.options for one in metrics.values() if one.is_renamed], domain)
-    _warn_of_trained_on(images, domain)
-    scorers, words = _described(metrics)
-    with adapted(model, images, seed) as network:
-        network.check_precision(images)
-        # In an order of their own, so that the order in which they are given decides nothing.
-        digests = image_digests(images)
-        order = sorted(range(len(images)), key=digests.__getitem__)
-        run = Explaining(network, images[order], seed, batch_size, layer, background)
-        check_network(network, run.images[run.first])
-        answers = predicted(network, run.images)
-        run.labels, run.ids = answers, _unique([digests[row] for row in order])
-        right = None
-        if targets is not None:
-            _, labels, _ = check_batch(images, targets)
-            run.labels = labels[order].cpu()
-            network.check_targets(run.labels, [str(row) for row in order])
-            right = run.labels == answers
-            _warn_of_targets(right)
-        warn_of_probabilities(network)
-        return _answer(_Judge(run, asked, metrics, level), domain, right)
+    return metrics
 
 
 def _answer(judging: _Judge, domain: Domain, right: torch.Tensor | None) -> Choice:
     """Return what can be said of methods on a checked network; `right` (N,) tells where it answers with the target."""
     import torch
 
+    from heatproof.batches import tell
+
     run, asked, level = judging.run, judging.asked, judging.level
     scorers, words = _described(judging.metrics)
     count = len(run.ids)
     drawn = torch.randperm(count, generator=torch.Generator().manual_seed(run.seed))
     first, second = (rows.sort().values for rows in (drawn[: count // 2], drawn[count // 2 :]))
-    kinds = {one.entry.name if one.entry else one.name for one in asked.values() if not one.ablates}
+    kinds = {_kind(one) for one in asked.values() if not one.ablates}
     planned = _planned(len(kinds), len(second), level)
     print(planned)
-    _tell(f"First half: {len(first)} images pick options of {len(asked)} methods.")
+    tell(f"First half: {len(first)} images pick options of {len(asked)} methods.")
     tried = judging.scored(first, asked)
     # Of each explainer the row with the highest mean score, whatever its options and with signs or without.
     means = np.mean([np.nan_to_num(values).mean(1) for values in tried.scores.values()], axis=0)
     best: dict[str, str] = {}
     for place in np.argsort(-means, kind="stable"):
         row = tried.rows[place]
-        one = asked[tried.parent[row]]
-        best.setdefault(one.entry.name if one.entry else one.name, row)
+        if row not in tried.undefined:
+            best.setdefault(_kind(asked[tried.parent[row]]), row)
     parents = {tried.parent[row] for row in best.values()}
-    _tell(f"Second half: {len(second)} images score {len(parents)} methods.")
-    reported = judging.scored(second, {name: one for name, one in asked.items() if name in parents})
-    rows = [row for row in reported.rows if row in best.values()]
+    tell(f"Second half: {len(second)} images score {len(parents)} methods.")
+    picked = {name: one for name, one in asked.items() if name in parents}
+    reported = judging.scored(second, picked, set(best.values()))
+    rows = reported.rows
     outside = [row for row in rows if asked[tried.parent[row]].ablates]
     found = judge(
         {words[name]: table.loc[rows] for name, table in reported.tables.items()},
@@ -359,32 +221,54 @@ def _answer(judging: _Judge, domain: Domain, right: torch.Tensor | None) -> Choi
         right=None if right is None else int(right[second].sum()),
     )
     table = _table(reported, rows, outside, found, run.seed, level)
-    reasons = tried.made["reason"]
-    gaps = reasons[reasons.values != ""].to_series().reset_index().assign(in_set=False)
+    unscored = {name: why for name, why in tried.undefined.items() if _kind(asked[tried.parent[name]]) not in best}
+    raw = {one.name for one in tried.methods if one.transform == "raw"}
+    missing = {**tried.gaps, **{name: why for name, why in unscored.items() if name in raw}, **reported.gaps}
+    gaps = pd.DataFrame({"method": list(missing), "reason": list(missing.values()), "in_set": False})
     return Choice(
-        pd.concat([table, gaps] if len(gaps) else [table], ignore_index=True),
+        typed_table(pd.concat([table, gaps] if len(gaps) else [table], ignore_index=True)),
         found,
-        [row for row in tried.rows if row not in best.values()],
+        [row for row in tried.rows if row not in best.values() and row not in unscored],
         scorers,
         words,
         (len(first), len(second)),
         planned,
         level,
+        run.network.check_passes,
     )
 
 
 @dataclass(frozen=True)
 class _Scored:
-    """Maps of some images, with signs and without, and their scores."""
+    """Methods with maps of some images, what is known of them, and their scores.
 
-    made: xarray.Dataset
+    Attributes
+    ----------
+    methods
+        M methods, with signs and without.
+    parent
+        Method to the name of what made its maps.
+    facts
+        ``passes``, ``seconds`` and ``options`` of each.
+    scores
+        Measure to scores (M, N), NaN where undefined.
+    gaps
+        Why there are no maps, by the name of the map.
+    undefined
+        Why a method, with signs, has no score on any image by any measure, by its name.
+    """
+
+    methods: Sequence[Method]
     parent: Mapping[str, str]
+    facts: Mapping[str, list[Any]]
     scores: Mapping[str, np.ndarray]
+    gaps: Mapping[str, str]
+    undefined: Mapping[str, str]
 
     @property
     def rows(self) -> list[str]:
-        """Names of the M rows that have maps."""
-        return list(self.parent)
+        """Names of the M methods that have maps."""
+        return [one.name for one in self.methods]
 
     @property
     def tables(self) -> dict[str, pd.DataFrame]:
@@ -401,42 +285,44 @@ class _Judge:
     metrics: Mapping[str, SelectedMetric]
     level: float
 
-    def scored(self, rows: torch.Tensor, asked: Mapping[str, NamedMethod]) -> _Scored:
-        """Return the scores of methods on some of the images."""
-        from heatproof.evaluation import score_all
-        from heatproof.models.memory import batch_size_of
-        from heatproof.responses.base import Batch, Session
+    def scored(
+        self, rows: torch.Tensor, asked: Mapping[str, NamedMethod], picked: Collection[str] | None = None
+    ) -> _Scored:
+        """Return the scores of methods on some of the images; of all, or of those that are `picked`."""
+        from heatproof.api.scores import Scoring
 
         run = self.run.part(rows)
-        made = run.dataset(list(asked.values()))
+        made = run.dataset(list(asked.values()), stops=False)
         parents = {name: one.name for one in asked.values() for name in one.maps}
-        maps, parent = {}, {}
-        for name in made["method"].values[made["reason"].values == ""].tolist():
-            one = made.sel({"method": name})
-            maps[name], parent[name] = one["attribution"].values, parents[name]
-            if one["signed"] and name not in REFERENCES:
-                maps[f"{name}_abs"], parent[f"{name}_abs"] = np.abs(maps[name]), parents[name]
-        network = run.network
-        session = Session(
-            open_network=lambda: network.network,
-            device=network.device,
-            batch_size=batch_size_of(run.batch_size, network.device),
-            seed=run.seed,
+        applies = made["reason"].values == ""
+        names = made["method"].values[applies]
+        known, gaps = made.isel(method=applies), made["reason"][~applies].to_series().to_dict()
+        # Whether a function's maps have signs is seen in the first half, and must not change in the second.
+        signed = {
+            name: name not in REFERENCES and (picked is not None or has_signs)
+            for name, has_signs in zip(names.tolist(), known["signed"].values.tolist(), strict=True)
+        }
+        methods = [one for one in methods_of(signed) if picked is None or one.name in picked]
+        places = [one.index for one in methods]
+        keys = {name: run.key_of(one) for one in asked.values() for name in one.maps}
+        found = Scoring(run, known["attribution"], methods, [keys[name] for name in names], self.metrics).scores()
+        return _Scored(
+            methods,
+            dict(zip([one.name for one in methods], (parents[name] for name in names[places]), strict=True)),
+            {key: known[key].values[places].tolist() for key in ("passes", "seconds", "options")},
+            {name: np.stack([scored[one.name].score for one in methods]) for name, scored in found.items()},
+            gaps,
+            {
+                one.name: f"no score on any image: {next(iter(found.values()))[one.name].reason}"
+                for one in methods
+                if one.name not in REFERENCES and not any(scored[one.name].valid.any() for scored in found.values())
+            },
         )
-        batch = Batch(run.images, run.labels, run.ids)
-        found = score_all(session, batch, self.metrics, np.stack(list(maps.values()), axis=1), list(maps))
-        scores = {name: np.stack([scored[method]["score"].values for method in maps]) for name, scored in found.items()}
-        return _Scored(made, parent, scores)
 
 
-def _tell(line: str) -> None:
-    """Say how far it is, where somebody waits."""
-    from heatproof.batches import is_watched
-
-    if is_watched():
-        sys.stderr.write(f"{line}\n")
-    else:
-        log.info(line)
+def _kind(method: NamedMethod) -> str:
+    """Return what methods of one kind have in common, of which one is picked: the explainer, or a function's name."""
+    return method.entry.name if method.entry else method.name
 
 
 def _planned(methods: int, reported: int, level: float) -> str:
@@ -450,16 +336,36 @@ def _planned(methods: int, reported: int, level: float) -> str:
     )
 
 
-def _warn_of_trained_on(images: torch.Tensor, domain: Domain) -> None:
+def _warn_of_trained_on(digests: Sequence[str], domain: Domain) -> None:
     """Warn the caller of `choose` of images that its network was finetuned on."""
-    from heatproof.finetuned import image_digests
-
     known = set(domain.record.get("images", ()))
-    seen = sum(one in known for one in image_digests(images)) if known else 0
+    seen = sum(one in known for one in digests)
     if seen:
         warnings.warn(
-            f"The network was finetuned on {seen} of the {len(images)} images, which may flatter some methods: choose "
+            f"The network was finetuned on {seen} of the {len(digests)} images, which may flatter some methods: choose "
             "on images that it has not seen.",
+            stacklevel=3,
+        )
+
+
+def _check_distinct(digests: Sequence[str]) -> None:
+    """Refuse too few distinct images, and warn the caller of `choose` of copies.
+
+    Raises
+    ------
+    HeatproofError
+        If fewer than `LEAST` are distinct.
+    """
+    count, distinct = len(digests), len(set(digests))
+    if distinct < LEAST:
+        raise HeatproofError(
+            f"{distinct} of the {count} images {'is' if distinct == 1 else 'are'} distinct, which tells nothing of "
+            f"methods: give at least {LEAST} distinct images, better 100."
+        )
+    if distinct < count:
+        warnings.warn(
+            f"{count - distinct} of the {count} images are copies of others, which makes intervals too narrow: leave "
+            "copies out.",
             stacklevel=3,
         )
 
@@ -484,9 +390,12 @@ def _warn_of_targets(right: torch.Tensor) -> None:
         )
 
 
-def _measures(images: torch.Tensor, domain: Domain) -> dict[str, dict[str, Any]]:
+def _measures(images: ImageSource, domain: Domain) -> dict[str, dict[str, Any]]:
     """Return the default measures: the filling of the finetuning, else the mean colour of the images, and another."""
-    mean = {"baseline": "mean", "baseline_options": {"value": images.double().mean((0, 2, 3)).tolist()}}
+    import torch
+
+    sums = torch.stack([part.double().mean((2, 3)).sum(0) for _, part in images.batches()]).sum(0)
+    mean = {"baseline": "mean", "baseline_options": {"value": (sums / len(images)).tolist()}}
     blur: dict[str, Any] = {"baseline": "blur"}
     first, second = mean, blur
     if domain.finetuned is not None:
@@ -530,9 +439,7 @@ def _table(
         told = summarise(table.loc[rows].to_numpy(), seed, level=level)
         columns |= {name: told["mean"], f"{name}, low": told["ci_low"], f"{name}, high": told["ci_high"]}
         means.append(told["mean"])
-    known = scored.made.indexes["method"]
-    facts = scored.made.sel({"method": [row if row in known else row.removesuffix("_abs") for row in rows]})
-    columns |= {key: facts[key].values.tolist() for key in ("passes", "seconds", "options")}
+    columns |= scored.facts
     mean = pd.DataFrame(means).mean().to_numpy()
     made = pd.DataFrame(columns).astype({"passes": "Int64"})
     made["reason"] = np.where(contends, "", ABLATES)

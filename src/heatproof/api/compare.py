@@ -55,7 +55,7 @@ def compare(scores: Any, *, seed: int = 0, level: Annotated[float, Bounds(above=
     scores
         A result of `heatproof.evaluate` with a dimension ``method``, or a mapping from metrics to such results. Or a
         mapping from names of networks to either. Or a pandas.DataFrame with columns ``method``, ``score`` and any of
-        dataset, model, weights, metric, image and higher_is_better.
+        dataset, model, weights, metric, image and higher_is_better; the index may have some of these names.
     seed, level
         Of the resamples, and the coverage of intervals.
 
@@ -74,7 +74,7 @@ def compare(scores: Any, *, seed: int = 0, level: Annotated[float, Bounds(above=
     from heatproof.report.ranking import rank_table
 
     check_arguments(compare, locals())
-    table = scores.copy() if isinstance(scores, pd.DataFrame) else tidy(scores)
+    table = _with_columns(scores) if isinstance(scores, pd.DataFrame) else tidy(scores)
     missing = [name for name in ("method", "score") if name not in table]
     if missing:
         raise HeatproofError(f"The table has no column {missing[0]!r}: it needs method and score.")
@@ -85,6 +85,12 @@ def compare(scores: Any, *, seed: int = 0, level: Annotated[float, Bounds(above=
         table["higher_is_better"] = True
     found = rank_table(table, seed=seed, level=level)
     return Comparison(found.meta_rank, found.tables, table, found, level)
+
+
+def _with_columns(scores: pd.DataFrame) -> pd.DataFrame:
+    """Return a copy of a table in which methods, images and parts of cases that its index names are columns."""
+    named = [name for name in scores.index.names if name in (*PARTS, "method", "image") and name not in scores]
+    return scores.reset_index(level=named) if named else scores.copy()
 
 
 def tidy(scores: Any) -> pd.DataFrame:

@@ -5,23 +5,28 @@ from __future__ import annotations
 import json
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from heatproof.attribution.registry import EXPLAINERS, Explained, Explainer, require_library
 from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.identity import identity_of
 from heatproof.options import BatchSize, check_arguments, check_options, short
+from heatproof.provenance import code_digest, digest
 from heatproof.registry import look_up
 
 if TYPE_CHECKING:
     import torch
     import xarray
 
+    from heatproof.api.cache import Cache, Kept, MethodKeys
     from heatproof.attribution.explaining import MapMaker
+    from heatproof.inputs.source import ImageSource
     from heatproof.models.adapter import Adapted
 
 
@@ -78,7 +83,7 @@ class NamedMethod:
 
 def explain(
     model: torch.nn.Module,
-    images: torch.Tensor,
+    images: Any,
     targets: Any,
     methods: str | Sequence[Method] | Mapping[str, Method],
     *,
@@ -87,6 +92,10 @@ def explain(
     image_ids: Sequence[str] | None = None,
     layer: str | torch.nn.Module | None = None,
     background: torch.Tensor | None = None,
+    classes: Sequence[int | str] | None = None,
+    transform: Callable[[Any], Any] | None = None,
+    progress: bool | None = None,
+    cache: str | Path | None = None,
 ) -> xarray.Dataset:
     """Make attribution maps of some images by one method or many.
 
@@ -96,9 +105,12 @@ def explain(
         A classifier in eval mode: images (B, C, H, W) to logits (B, K), or an output with ``.logits``. It is left as it
         is; gradients of its parameters are off meanwhile.
     images
-        (N, C, H, W), normalised as the model expects.
+        (N, C, H, W), normalised as the model expects. Or a torch DataLoader or data set, whose images are read by
+        number, in the order of the data set; any other iterable of batches, which is read once into memory; or a folder
+        of pictures, with one folder a class or none. Batches are images, (images, labels) or a dict with usual keys.
     targets
-        (N,) integers: the class of each image that is explained.
+        (N,) integers: the class of each image that is explained. None for the labels that come with the images, else
+        the class that the network predicts.
     methods
         A method, a list of methods, or a mapping from names of your own to methods. A method is a name of
         `heatproof list explainers`; a mapping from such a name to options, as ``{"integrated_gradients": {"steps":
@@ -109,11 +121,24 @@ def explain(
     batch_size
         Images in one network pass; ``"auto"`` is that of the device. Halved where memory runs out.
     image_ids
-        N names, which seed random numbers; by default "0", "1", ….
+        N names, which seed random numbers; by default "0", "1", …, and of a folder the paths of its pictures.
     layer
         The layer whose grid class activation maps read, or its name; by default the last one with a spatial grid.
     background
         (B, C, H, W) other images, normalised, for methods that take some as baselines.
+    classes
+        Numbers of classes, or names of class folders: only images whose target is one of these are explained.
+    transform
+        Of a folder: a function from a PIL picture to a tensor (C, H, W); by default that of a model of timm.
+    progress
+        True to show how far it is also where output is a file, False to show nothing; by default where stderr is a
+        terminal or a notebook.
+    cache
+        A folder that keeps the maps, and is made where there is none. An interrupt or a kill loses one batch at most,
+        and the same call goes on; what was made before is made again only where the network, an image, its name or
+        class, a method with its options, the seed, the layer, the background or a version changed. Maps are read from
+        it when they are asked for, so that memory does not grow with the number of images. Methods of your own are
+        told by their code and what they hold.
 
     Returns
     -------
@@ -121,42 +146,53 @@ def explain(
         ``attribution`` (method, image, y, x) float32, summed over channels, higher is more relevant; NaN where a method
         does not apply. ``reason`` (method), why it does not, else empty; ``seconds`` (method), of an image; ``passes``
         (method), images that went through the network for one map; ``options`` (method), as JSON; ``signed`` (method),
-        whether maps can be negative. What `heatproof.evaluate` takes as maps. One method is selected by
-        ``.sel({"method": "grad_cam"})``: xarray reads ``.sel(method=…)`` as a way to look up neighbours, and returns
-        every method.
+        whether maps can be negative, of a function of your own whether any is. Coordinates ``target`` (image), the
+        class, and ``image_digest`` (image), of the content of each image, by which `heatproof.evaluate` finds the map
+        of an image. As attributes ``layer``, the name of the layer that class activation maps read; ``task``,
+        ``binary`` for a model of one logit, else ``multiclass``; ``check_passes``, images that went through the model
+        to check it. What `heatproof.evaluate` takes as maps. One method is selected by ``.sel({"method":
+        "grad_cam"})``: xarray reads ``.sel(method=…)`` as a way to look up neighbours, and returns every method.
 
     Raises
     ------
     HeatproofError
-        If a method or an option does not exist, or the inputs do not match.
+        If a method or an option does not exist, or the inputs do not match; if the cache is a folder of other files,
+        another call uses it, or nothing tells whether a method is the same in another call.
     """
     import torch
 
+    from heatproof.api.cache import cache_of, held_cache
     from heatproof.attribution.foreign import check_network_of
-    from heatproof.evaluation import check_batch, check_finite, check_images, warn_of_range
+    from heatproof.batches import show_progress
+    from heatproof.inputs.arrays import check_finite, check_images, warn_of_range
+    from heatproof.inputs.read import read_inputs
     from heatproof.models.adapter import adapted, check_network, predicted, warn_of_probabilities
 
     if not isinstance(model, torch.nn.Module):
         raise HeatproofError(f"The model is {type(model).__name__}: give a torch.nn.Module, whose layers can be read.")
     layer = layer_name(model, layer)
-    check_arguments(explain, locals(), "image_ids", "background")
+    check_arguments(explain, locals(), "image_ids", "background", "classes", "transform", "cache")
     asked = selected(methods)
     _check_names(asked)
     for one in asked:
         check_network_of(one.name, one.foreign, model)
-    images = check_images(images)
-    warn_of_range(images)
     if background is not None:
         background = check_images(background)
         check_finite(background, range(len(background)))
-    with adapted(model, images, seed) as network:
-        network.check_precision(images)
-        run = Explaining(network, images, seed, batch_size, layer, background)
-        check_network(network, images[run.first])
-        given = predicted(network, images) if targets is None else targets
-        images, run.labels, run.ids = check_batch(images, given, image_ids)
+    # The device of a network without parameters.
+    placed = images if isinstance(images, torch.Tensor) else torch.empty(0)
+    with held_cache(cache) as root, adapted(model, placed, seed) as network, show_progress(progress):
+        source = read_inputs(
+            model, images, targets, image_ids, classes=classes, transform=transform, predict=partial(predicted, network)
+        )
+        run = Explaining(network, source, source.digests, seed, batch_size, layer, background)
+        few = source.read(run.first)
+        warn_of_range(source.images if source.is_checked else few, model)
+        network.check_precision(few)
+        check_network(network, few)
         network.check_targets(run.labels, run.ids)
         warn_of_probabilities(network)
+        run.cache = cache_of(root, network, few, [run.digests[row] for row in run.first])
         return run.dataset(asked)
 
 
@@ -256,73 +292,163 @@ class Explaining:
     ----------
     network
         Checked.
-    images
-        (N, C, H, W).
+    source
+        N images with names and classes.
+    digests
+        Of the content of each image.
     seed, batch_size, layer, background
         As in `explain`.
-    labels, ids
-        (N,) classes that are explained, and N names.
+    cache
+        What keeps maps; by default memory.
     """
 
     network: Adapted
-    images: torch.Tensor
+    source: ImageSource
+    digests: Sequence[str]
     seed: int
     batch_size: int | str
     layer: str | None
     background: torch.Tensor | None
-    labels: torch.Tensor = field(init=False)
-    ids: list[str] = field(init=False)
+    cache: Cache = field(default_factory=lambda: _in_memory())
+
+    @property
+    def ids(self) -> list[str]:
+        """N names."""
+        return self.source.ids
+
+    @property
+    def labels(self) -> torch.Tensor:
+        """(N,) classes that are explained."""
+        assert self.source.targets is not None, "read_inputs found them"
+        return self.source.targets
 
     @cached_property
     def first(self) -> list[int]:
         """Rows of the few images that tell whether a method applies."""
         from heatproof.data.few import few_of, is_blank
-        from heatproof.finetuned import image_digests
 
-        return few_of(image_digests(self.images), lambda row: is_blank(self.images[row]))
+        return few_of(self.digests, lambda row: is_blank(self.source.read([row])[0]))
+
+    @cached_property
+    def keys(self) -> list[str]:
+        """Of each image a digest of what decides its maps: its content, its name, which seeds draws, and its class."""
+        digests, probe = self.digests, self.source.read([0])
+        if probe.element_size() > 4:
+            # Digests of images are of float32.
+            digests = [identity_of(one) for _, part in self.source.batches() for one in part]
+        told = zip(digests, self.ids, self.labels.tolist(), strict=True)
+        return [digest([str(probe.dtype), *one]) for one in told]
+
+    @cached_property
+    def size(self) -> tuple[int, int]:
+        """Height and width in pixels."""
+        height, width = self.source.read([0]).shape[2:]
+        return height, width
+
+    @cached_property
+    def at_once(self) -> int:
+        """Number of images in one network pass."""
+        from heatproof.models.memory import batch_size_of
+
+        return batch_size_of(self.batch_size, self.network.device)
 
     def part(self, rows: torch.Tensor) -> Explaining:
         """Return the same for some of the images."""
-        made = replace(self, images=self.images[rows])
-        made.labels, made.ids = self.labels[rows], [self.ids[row] for row in rows.tolist()]
-        return made
+        chosen = rows.tolist()
+        return replace(self, source=self.source.take(chosen), digests=[self.digests[row] for row in chosen])
 
-    def dataset(self, asked: Sequence[NamedMethod]) -> xarray.Dataset:
-        """Return the maps of all methods, and what is known of each, as `explain` does."""
+    def dataset(self, asked: Sequence[NamedMethod], stops: bool = True) -> xarray.Dataset:
+        """Return the maps of all methods, and what is known of each, as `explain` does.
+
+        Parameters
+        ----------
+        asked
+            The methods.
+        stops
+            Whether an interrupt ends the work here, and what is made is returned.
+        """
         import xarray
 
         from heatproof.batches import track
+        from heatproof.inputs.labels import DIGEST
 
+        keys = [self.key_of(one) for one in asked]
         names = [name for one in asked for name in one.maps]
-        maps = np.full((len(names), len(self.ids), *self.images.shape[2:]), np.nan, np.float32)
+        is_kept = self.cache.folder is not None
+        maps = None if is_kept else np.full((len(names), len(self.ids), *self.size), np.nan, np.float32)
+        sources: list[tuple[Any, int] | None] = []
         facts: list[dict[str, Any]] = []
         interrupted = False
-        for one in track(asked, "maps", unit="method"):
-            made, reason, seconds, passes = None, "interrupted", float("nan"), 0
-            if not interrupted:
-                try:
-                    made, reason, seconds, passes = self.maps_of(one)
-                except KeyboardInterrupt:
-                    # What is made is kept: an hour of maps is not lost to one method that takes too long.
-                    warnings.warn(f"Interrupted in {one.name}: the maps that are made are returned.", stacklevel=3)
-                    interrupted = True
-            found = {"reason": reason, "seconds": seconds, "passes": passes, "options": json.dumps(_plain(one.options))}
-            for index, signed in enumerate(one.entry.maps.values() if one.entry else [True]):
-                if made is not None:
-                    maps[len(facts)] = made[:, index]
-                facts.append({**found, "signed": bool(signed)})
+        try:
+            for one, key in zip(track(asked, "maps", unit="method"), keys, strict=True):
+                kept, reason, seconds, passes = None, "interrupted", float("nan"), 0.0
+                if not interrupted:
+                    try:
+                        kept, reason = self.maps_of(one, key)
+                    except KeyboardInterrupt:
+                        if not stops:
+                            raise
+                        # What is made is kept: an hour of maps is not lost to one method that takes too long.
+                        rest = "; the same call goes on with what the cache has of the others" if is_kept else ""
+                        warnings.warn(
+                            f"Interrupted in {one.name}: the maps that are made are returned{rest}.", stacklevel=3
+                        )
+                        interrupted = True
+                if kept is not None:
+                    seconds, passes = kept.cost(self.keys)
+                    if maps is not None:
+                        maps[len(facts) : len(facts) + len(one.maps)] = kept.read(self.keys)["maps"].swapaxes(0, 1)
+                found = {"reason": reason, "seconds": seconds, "passes": round(passes)}
+                # Of a function of the caller's own, what its maps are says it.
+                for index, signed in enumerate(one.entry.maps.values() if one.entry else [self._is_signed(kept)]):
+                    facts.append({**found, "options": json.dumps(_plain(one.options)), "signed": bool(signed)})
+                    sources.append(None if kept is None else (kept, index))
+        finally:
+            if is_kept:
+                self.method_keys.remember()
+        applies = {name for name, one in zip(names, facts, strict=True) if not one["reason"]}
         of_methods = {key: ("method", [one[key] for one in facts]) for key in facts[0]}
         return xarray.Dataset(
-            {"attribution": (("method", "image", "y", "x"), maps), **of_methods},
-            coords={"method": names, "image": self.ids, "target": ("image", self.labels.cpu().numpy())},
+            {
+                "attribution": (("method", "image", "y", "x"), self._lazily(sources) if maps is None else maps),
+                **of_methods,
+            },
+            coords={
+                "method": names,
+                "image": self.ids,
+                "target": ("image", self.labels.cpu().numpy()),
+                DIGEST: ("image", list(self.digests)),
+            },
             attrs={
                 "seed": self.seed,
                 "batch_size": self.batch_size,
-                "layer": self.layer or "",
+                "layer": self._layer_of([one for one in asked if one.maps[0] in applies]),
                 "task": self.network.task,
                 "check_passes": self.network.check_passes,
             },
         )
+
+    def _lazily(self, sources: Sequence[tuple[Any, int] | None]) -> Any:
+        from heatproof.api.lazy_maps import LazyMaps, as_variable
+
+        return as_variable(LazyMaps(sources, self.keys, self.size))
+
+    def _is_signed(self, kept: Kept | None) -> bool:
+        """Tell whether any of some maps has a negative value."""
+        size = self.at_once
+        parts = [self.keys[low : low + size] for low in range(0, len(self.keys), size)]
+        return kept is None or any(bool((kept.read(part)["maps"] < 0).any()) for part in parts)
+
+    def _layer_of(self, asked: Sequence[NamedMethod]) -> str:
+        """Return the name of the layer that class activation maps of some methods read; "" where none does."""
+        from heatproof.attribution._batches import accompany
+        from heatproof.attribution._layers import find_layout
+
+        if self.layer or not any(one.entry and "cam_layer" in one.entry.needs for one in asked):
+            return self.layer or ""
+        few = accompany(self.explained(self.first, len(self.first)))
+        layout = find_layout(self.network.network, few.images)
+        return "" if layout is None else layout.name
 
     def explained(self, rows: Sequence[int], batch_size: int, figures: Any = None) -> Explained:
         """Return the input of an explainer for some of the images."""
@@ -333,7 +459,7 @@ class Explaining:
             network=network.network,
             output=network.network,
             facts=InputFacts(cam_layer=self.layer),
-            images=network.taken(self.images[rows]),
+            images=network.taken(self.source.read(rows)),
             targets=self.labels[rows].to(network.device),
             image_ids=tuple(self.ids[row] for row in rows),
             seed=self.seed,
@@ -342,39 +468,90 @@ class Explaining:
             figures=figures,
         )
 
-    def maps_of(self, one: NamedMethod) -> tuple[np.ndarray | None, str, float, int]:
-        """Return maps (N, maps, H, W) or the reason why there are none, seconds an image, and passes for one map."""
+    @cached_property
+    def method_keys(self) -> MethodKeys:
+        """What tells methods from each other."""
+        from heatproof.api.cache import MethodKeys
+
+        return MethodKeys(self.network.network)
+
+    def key_of(self, one: NamedMethod) -> str:
+        """Return a digest of what decides the maps of a method, but for the images; its name where nothing is kept."""
+        if self.cache.folder is None:
+            return one.name
+        module = one.entry.function.__module__ if one.entry else "heatproof.attribution.foreign"
+        code = code_digest([module, "heatproof.attribution.explaining"])
+        # Foreign code may look at the images beside one.
+        size = None if one.entry else self.at_once
+        method = [one.entry.name, one.options] if one.entry else one.foreign
+        return self.method_keys.of(one.name, method, code, self.seed, self.layer, self.background, size)
+
+    def maps_of(self, one: NamedMethod, key: str) -> tuple[Kept | None, str]:
+        """Make the maps of a method that are not kept yet.
+
+        Returns
+        -------
+        kept
+            What keeps them, as ``maps`` (M, H, W) of each image; None where the method does not apply.
+        reason
+            Why it does not; else empty.
+        """
         from heatproof.attribution.explaining import Failed, check_applies, explain_batch
         from heatproof.models.adapter import CountPasses
-        from heatproof.models.memory import WithinMemory, batch_size_of
+        from heatproof.models.memory import WithinMemory
+        from heatproof.models.state import same_random_states
 
-        device, count = self.network.device, len(self.ids)
+        kept = self.cache.kept("maps", key, self.keys, {"maps": ("float32", [len(one.maps), *self.size])})
+        verdicts = self.cache.verdicts(key)
+        first_keys = [self.keys[row] for row in self.first]
+        known = verdicts.of(self.keys, first_keys)
+        reason, failed = known or ("", False)
+        missing = set() if reason else set(kept.missing(self.keys))
+        within = WithinMemory(one.name, device=self.network.device)
         counter = CountPasses(self.network.network)
-        within = WithinMemory(one.name, device=device)
-        wanted = batch_size_of(self.batch_size, device)
-        began = time.perf_counter()
-        made: np.ndarray | None = None
-        # The images that tell whether it applies come first, so that none is explained twice.
-        order = [*self.first, *(row for row in range(count) if row not in set(self.first))]
         try:
-            low = 0
-            while low < count:
-                is_first = low == 0
-                size = min(wanted, within.batch_size or wanted)
-                rows = order[low : low + (len(self.first) if is_first else size)]
-                part = self.explained(rows, size)
-                maps = (check_applies if is_first and one.entry else explain_batch)(one.maker, part, within)
-                made = np.empty((count, *maps.shape[1:]), np.float32) if made is None else made
-                made[rows] = maps
-                low += len(rows)
-        except NotApplicable as reason:
-            if isinstance(reason, Failed):
-                warnings.warn(f"The method {one.name!r} is left out: {reason}.", stacklevel=4)
-            return None, str(reason), float("nan"), 0
+            for rows in () if reason else self._batches(missing, bool(one.entry) and known is None):
+                began, before = time.perf_counter(), counter.images
+                is_first = rows == self.first
+                new = [place for place, row in enumerate(rows) if row in missing]
+                size = min(self.at_once, within.batch_size or self.at_once)
+                # Foreign code draws from the global random states: the same in a call that goes on with this batch.
+                seed = int(digest([self.seed, *(self.keys[row] for row in rows)])[:8], 16)
+                with same_random_states(seed):
+                    make = check_applies if is_first and one.entry else explain_batch
+                    maps = make(one.maker, self.explained(rows, size), within)
+                share = len(new) / len(rows)
+                passes, seconds = round((counter.images - before) * share), (time.perf_counter() - began) * share
+                # What is known already is explained to check the method.
+                self.network.check_passes += counter.images - before - passes
+                if new:
+                    kept.add([self.keys[rows[place]] for place in new], {"maps": maps[new]}, seconds, passes)
+                if is_first and known is None:
+                    verdicts.add(first_keys, first=True)
+        except NotApplicable as error:
+            reason, failed = str(error), isinstance(error, Failed)
+            verdicts.add([self.keys[row] for row in rows], rows == self.first, error, failed)
         finally:
             counter.close()
-        seconds = (time.perf_counter() - began) / count
-        return made, "", seconds, round(counter.images / count)
+        if failed:
+            warnings.warn(f"The method {one.name!r} is left out: {reason}.", stacklevel=4)
+        return (None if reason else kept), reason
+
+    def _batches(self, missing: set[int], checks: bool) -> Iterator[list[int]]:
+        """Yield the rows of one batch after another: of the images that are missing, after those that are checked."""
+        # The images that tell whether a method applies come first, so that none is explained twice.
+        few = self.first if checks else [row for row in self.first if row in missing]
+        if few:
+            yield few
+        rest = [row for row in sorted(missing) if row not in set(self.first)]
+        for low in range(0, len(rest), self.at_once):
+            yield rest[low : low + self.at_once]
+
+
+def _in_memory() -> Cache:
+    from heatproof.api.cache import Cache
+
+    return Cache()
 
 
 def _first(background: torch.Tensor, count: int) -> torch.Tensor:

@@ -40,10 +40,10 @@ def finetune(
     model
         A classifier: images (B, C, H, W) to logits (B, K). It is left as it is.
     images
-        (N, C, H, W), normalised as the model expects; other images than those that are explained.
+        As in `heatproof.explain`; other images than those that are explained.
     targets
-        (N,) integers, the labels. None for none: the copy learns to answer as the network answered to the intact
-        image, which moves it less.
+        (N,) integers, the labels; None for those that come with the images. Without any, the copy learns to answer as
+        the network answered to the intact image, which moves it less.
     grid, baseline
         Patches along one side, and what a deleted one is filled with. `heatproof.evaluate` and `heatproof.choose` take
         both from the copy.
@@ -71,8 +71,9 @@ def finetune(
     check_arguments(finetune, locals())
     import torch
 
-    from heatproof.evaluation import check_batch, check_images, warn_of_range
-    from heatproof.finetuned import HELD, image_digests, weight_digests
+    from heatproof.finetuned import HELD, weight_digests
+    from heatproof.inputs.arrays import warn_of_range
+    from heatproof.inputs.read import read_inputs
     from heatproof.models.adapter import adapted, attach, check_network, warn_of_probabilities
     from heatproof.models.registry import UNSCALED
     from heatproof.models.state import gradients_allowed, same_random_states
@@ -88,11 +89,10 @@ def finetune(
         raise HeatproofError(
             f"The model is {type(model).__name__}: give a torch.nn.Module, whose weights can be trained."
         )
-    images = check_images(images)
-    images, labels, ids = check_batch(
-        images, torch.zeros(len(images), dtype=torch.int64) if targets is None else targets
-    )
-    warn_of_range(images)
+    source = read_inputs(model, images, targets)
+    images, ids = source.images, source.ids
+    labels = torch.zeros(len(images), dtype=torch.int64) if source.targets is None else source.targets
+    warn_of_range(images, model)
     look_up(BASELINES, baseline, "baseline")
     mine = copy.deepcopy(model).requires_grad_()
     with adapted(copy.deepcopy(model).eval(), images, seed) as network:
@@ -109,7 +109,7 @@ def finetune(
         grid=grid,
         share=share,
         baseline=baseline,
-        labels="own" if targets is None else "given",
+        labels="own" if source.targets is None else "given",
         epochs=epochs,
         batch_size=min(int(batch_size), len(images) - few),
         optimizer=optimizer,
@@ -141,6 +141,6 @@ def finetune(
             f"The finetuning moved no weight in {epochs} epochs: raise lr, now {lr:g}, or give more images."
         )
     record = {**vars(settings), "baseline_options": options, "colour": colour, "history": trained.history}
-    record |= {"weights": weight_digests(mine), "images": image_digests(images)}
+    record |= {"weights": weight_digests(mine), "images": source.digests}
     setattr(mine, HELD, record)
     return mine.eval()

@@ -164,7 +164,8 @@ class Results:
             (digests of the config and of the code behind it), ``versions`` and ``files`` with their digests, and what
             its stage adds, such as ``input_sha256`` or ``read`` (what was read), ``options`` and ``costs``. Of a store
             its ``attributes`` (with the config slice, ``made_by``), ids, labels and arrays, and ``manifests``: those of
-            its shards, each with its images, ``seconds``, ``network_passes`` and ``device``.
+            its shards, each with its images, ``seconds``, ``network_passes``, ``check_passes``
+            and ``device``.
 
         Raises
         ------

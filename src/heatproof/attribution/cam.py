@@ -328,7 +328,7 @@ def _extract(
             self.weights = super()._get_weights(*arguments, **options)
             return self.weights
 
-    maps = []
+    maps, are_negative = [], []
     with grid_layer(explained) as (explained_output, layer, name):
         # Score-CAM runs the network itself, and its last pass can be one image.
         output = never_alone(explained_output)
@@ -342,9 +342,15 @@ def _extract(
                 (cam,) = extractor(part.targets.tolist(), scores, normalized=False)
                 activations, weights = extractor.hook_a[0], extractor.weights[0]
                 # torchcam sums with nansum: an undefined channel would pass for an irrelevant one.
-                undefined = (weights.reshape(*weights.shape, *[1] * (4 - weights.ndim)) * activations).isnan().any(1)
-                cam = cam.masked_fill(undefined, torch.nan)
+                weighted = weights.reshape(*weights.shape, *[1] * (4 - weights.ndim)) * activations
+                cam = cam.masked_fill(weighted.isnan().any(1), torch.nan)
+                before_relu = weighted.sum(1)[:count].flatten(1)
+                are_negative.append((before_relu <= 0).all(1) & (before_relu < 0).any(1))
             maps.append(_enlarged(cam[:count, None], part.images, grid, name))
+    if explained.figures is not None and bool(torch.cat(are_negative).all()):
+        raise NotApplicable(
+            "each of its maps is negative everywhere, so zero after its ReLU: try hires_cam or another layer"
+        )
     return torch.cat(maps).detach()
 
 

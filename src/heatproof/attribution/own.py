@@ -10,6 +10,7 @@ import numpy as np
 
 from heatproof.attribution.registry import Explained, ExplainFunction
 from heatproof.errors import HeatproofError
+from heatproof.named_axes import IMAGES, MAPS, in_order
 
 if TYPE_CHECKING:
     import torch
@@ -50,7 +51,7 @@ def as_explainer(function: Callable[..., Any], name: str) -> ExplainFunction:
 
 
 def summed_over_channels(maps: Any, name: str) -> torch.Tensor:
-    """Return maps (N, H, W) of a tensor or array (N, H, W) or (N, C, H, W).
+    """Return maps (N, H, W) of a tensor or array (N, H, W) or (N, C, H, W), or one with named dimensions in any order.
 
     Raises
     ------
@@ -59,6 +60,8 @@ def summed_over_channels(maps: Any, name: str) -> torch.Tensor:
     """
     import torch
 
+    with_channels = getattr(maps, "ndim", 3) == 4
+    maps = in_order(maps, IMAGES if with_channels else MAPS, f"maps of the method {name!r}")
     if not isinstance(maps, torch.Tensor) and np.asarray(maps).dtype.kind not in "fiub":
         raise HeatproofError(
             f"The method {name!r} returned {type(maps).__name__}: return a tensor (images, height, width)."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -100,20 +101,46 @@ class Metric(Described):
         return self.reads.from_options(self.asks, options, sizes)
 
     def score(self, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> Result:
-        """Call the function with its inputs and its own options.
+        """Call the function with copies of its inputs and of its own options, because it may write to them.
+
+        Parameters
+        ----------
+        inputs
+            By argument of the function, and ``image_ids``, N strings.
+        options
+            All options.
+
+        Returns
+        -------
+        score : numpy.ndarray
+            (N,) float64, NaN where undefined: where the function says so, and where its score is not finite.
+        valid : numpy.ndarray
+            (N,) bool.
+        curves : dict
+            By name, (N, S) each or (S,).
 
         Raises
         ------
         HeatproofError
             If it returns anything but scores, their validity and, if it has any, curves.
         """
-        result = self.function(*(inputs[name] for name in self.inputs), **own_options(self.function, options))
+        own = own_options(self.function, options)
+        result = self.function(*(deepcopy(inputs[name]) for name in self.inputs), **deepcopy(own))
         if not (isinstance(result, tuple) and len(result) in (2, 3)):
             raise HeatproofError(
                 f"The metric {self.name!r} returned a {type(result).__name__}: return the scores (N,), whether each is "
                 "defined (N,) and, if it has any, a dict of curves."
             )
-        return result if len(result) == 3 else (*result, {})
+        score, defined = np.asarray(result[0], dtype=np.float64), np.asarray(result[1], dtype=bool)
+        count = len(inputs["image_ids"])
+        if not score.shape == defined.shape == (count,):
+            raise HeatproofError(
+                f"The metric {self.name!r} returned scores of shape {score.shape} and their validity of shape "
+                f"{defined.shape} for {count} images: return one of each for every image."
+            )
+        valid = defined & np.isfinite(score)
+        curves = {name: np.asarray(values) for name, values in (result[2] if len(result) == 3 else {}).items()}
+        return np.where(valid, score, np.nan), valid, curves
 
 
 METRICS: Registry[Metric] = Registry("heatproof.metrics", "metric")

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from heatproof.methods import Method
 from heatproof.metrics.registry import METRICS
+from heatproof.metrics.scoring import Explanations, score_batch
 from heatproof.provenance import digest
 from heatproof.responses.base import Reading, ScoredImages, response_of
 from heatproof.storage.files import write_table
@@ -161,9 +163,14 @@ def _shards(told: Score, base: str, keys: dict[str, str]) -> list[dict[str, Any]
 
 
 def _cost(pieces: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return how many images the shards of a store hold, and what network passes and seconds they took."""
+    """Return how many images the shards of a store hold, and what network passes and seconds they took.
+
+    Passes of checks are those of one job, whatever the number of shards.
+    """
     summed = {key: sum(piece.get(key, 0) for piece in pieces) for key in ("network_passes", "seconds")}
-    return {"images": sum(piece["images"][1] - piece["images"][0] for piece in pieces), **summed}
+    checks = max(piece.get("check_passes", 0) + piece.get("gate", {}).get("network_passes", 0) for piece in pieces)
+    images = sum(piece["images"][1] - piece["images"][0] for piece in pieces)
+    return {"images": images, "check_passes": checks, **summed}
 
 
 def _score(
@@ -184,28 +191,23 @@ def _score(
     # In chunks, so that memory does not grow with the number of images, unless a score is of all of them.
     sizes = [one.response.at_once(told.shard_size) for one in reads]
     step = min(told.images if size is None else size for size in sizes)
-    along = [one for one in reads if one.response.along_maps]
     for start in range(0, told.images, step):
         stop = min(start + step, told.images)
         rows = np.flatnonzero(scored[start:stop]).tolist()
         if not len(rows):
             continue
-        ids = [every[start + row] for row in rows]
-        images = ScoredImages(ids, targets[start:stop][rows], size, told.seed)
-        given: dict[str, Any] = {"image_ids": ids}
-        for one in reads:
-            if not one.response.along_maps:
-                given |= one.inputs(one.read("", start, stop, every, rows), images)
-        for explainer, methods in explainers.items():
-            maps = stored_maps(methods[0].maps + ".zarr", start, stop, every) if takes_maps else None
-            stored = {one.argument: one.read(explainer, start, stop, every, rows) for one in along}
-            for entry in methods:
-                inputs = dict(given)
-                if maps is not None:
-                    inputs["maps"] = maps.of(entry.index, entry.transform)[rows]
-                for one in along:
-                    inputs |= one.inputs(stored[one.argument], images, entry.place)
-                score, valid, _ = metric.score(inputs, told.options)
-                # NaN wherever the metric calls it undefined.
-                parts.setdefault(entry.method, []).append(np.where(valid & np.isfinite(score), score, np.nan))
+        where = start, stop, every
+        images = ScoredImages([every[start + row] for row in rows], targets[start:stop][rows], size, told.seed)
+        of_network = {one.argument: one.read("", *where, rows) for one in reads if not one.response.along_maps}
+        # Read one after another.
+        explained = (
+            Explanations(
+                [Method(one.method, one.index, one.transform) for one in methods],
+                stored_maps(methods[0].maps + ".zarr", *where).taken(rows) if takes_maps else None,
+                {one.argument: one.read(name, *where, rows) for one in reads if one.response.along_maps},
+            )
+            for name, methods in explainers.items()
+        )
+        for scored_one in score_batch(metric, told.options, images, reads, of_network, explained):
+            parts.setdefault(scored_one.method, []).append(scored_one.score)
     return {method: np.concatenate(values) for method, values in parts.items()}

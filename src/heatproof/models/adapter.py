@@ -162,16 +162,28 @@ class Adapted:
                 compared = together[[-1, 0]]
             else:
                 compared = together[-1:]
-            spread = float(together.max() - together.min()) or float(together.abs().max())
-            least = TOLERANCE[precision or self.weights or self.dtype]
-            if torch.backends.cuda.matmul.allow_tf32 and self.device.type == "cuda":
-                least = max(least, TF32)
+            rounding = self.rounding(together, precision)
             difference = float((alone - compared).abs().max())
-            if not difference <= least * spread and bool(torch.isfinite(together).all()):
+            if not difference <= rounding and bool(torch.isfinite(together).all()):
                 again = float((self._pass(few[-1:]) - alone[-1:]).abs().max())
-                raise HeatproofError(_dependence(difference, again > least * spread))
+                raise HeatproofError(_dependence(difference, again > rounding))
         self.classes, self.logits = together.shape[1], together.flip(0) if len(few) > 1 else together[-1:]
         return self.logits
+
+    def rounding(self, logits: torch.Tensor, precision: torch.dtype | None = None) -> float:
+        """Return by how much an image's logits, of (B, K), may differ between two passes."""
+        least = TOLERANCE[precision or self.weights or self.dtype]
+        if torch.backends.cuda.matmul.allow_tf32 and self.device.type == "cuda":
+            least = max(least, TF32)
+        return least * (float(logits.max() - logits.min()) or float(logits.abs().max()))
+
+    def agrees(self, now: torch.Tensor, then: torch.Tensor) -> bool:
+        """Tell whether two tensors of logits (B, K) differ by rounding at most."""
+        now, then = now.detach().cpu().double(), then.detach().cpu().double()
+        if now.shape != then.shape or not torch.equal(now.isfinite(), then.isfinite()):
+            return False
+        now, then = now[now.isfinite()], then[then.isfinite()]
+        return not len(then) or float((now - then).abs().max()) <= self.rounding(then)
 
     def _pass(self, images: torch.Tensor) -> torch.Tensor:
         self.check_passes += len(images)
@@ -240,7 +252,16 @@ def check_loaded(network: nn.Module, images: torch.Tensor, precision: str = "flo
 
 
 def predicted(network: Adapted, images: torch.Tensor, batch_size: int = 64) -> torch.Tensor:
-    """Return the class (N,) int64 that a network predicts for each image, on the CPU; no passes of results."""
+    """Return the class (N,) int64 that a network predicts for each image, on the CPU; no passes of results.
+
+    Raises
+    ------
+    HeatproofError
+        As `check_network`, of a network that is not checked yet.
+    """
+    if network.classes is None:
+        network.check_precision(images)
+        check_network(network, images)
     with as_check(), torch.no_grad():
         network.check_passes += len(images)
         parts = [network.network(network.taken(part)).argmax(1).cpu() for part in images.split(batch_size)]

@@ -22,6 +22,7 @@ import torch
 import yaml
 
 from heatproof.data.prepare import open_dataset
+from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError, fault_of
 from heatproof.models.expected_accuracy import Accuracy, require_accuracy
 from heatproof.models.from_transformers import read_weights
@@ -129,7 +130,8 @@ def _bring(job: Checkpoint, aside: Path, measure: bool = True) -> tuple[str, Acc
         # Before the fit, which tries again without the head and would blame that.
         own = network.state_dict()
         require_finite({name: value for name, value in state.items() if name in own}, own, job.checkpoint)
-        _check_fit(job, job.dataset.name, network, classes, aside, advise)
+        outputs = {len(state[name]) for name in find_head(job.model) if name in state and state[name].ndim}
+        _check_fit(job, network, classes, aside, outputs, advise)
     else:
         load_weights(network, aside, find_head(job.model), job.checkpoint, advise)
     expected = job.expected_accuracy
@@ -169,8 +171,10 @@ def _advice(model: ModelSpec, state: Mapping[str, torch.Tensor], classes: int) -
 
 
 def _check_fit(
-    job: Checkpoint, dataset: str, network: torch.nn.Module, classes: int, weights: Path, advise: Callable[[], str]
+    job: Checkpoint, network: torch.nn.Module, classes: int, weights: Path, outputs: set[int], advise: Callable[[], str]
 ) -> None:
+    """Check that weights fit a network; `outputs` are the sizes of their own head."""
+    assert job.dataset is not None
     try:
         load_weights(network, weights, called=job.checkpoint, advise=advise)
     except HeatproofError as error:
@@ -178,9 +182,16 @@ def _check_fit(
             load_weights(network, weights, but=find_head(job.model), called=job.checkpoint)
         except HeatproofError:
             raise error from None
+        keep, entry = "", DATASETS.get(job.dataset.kind)
+        if entry is not None and "outputs" in entry.options and len(outputs) == 1 and max(outputs) > classes:
+            number = max(outputs)
+            keep = (
+                f"where these classes are among the {number} that the weights know, name their outputs in the "
+                f"dataset's settings, as outputs: {{class: number}} with num_outputs: {number}; else "
+            )
         raise HeatproofError(
             f"The weights {_told(job.checkpoint)} fit the network except for its head, which has the {classes} "
-            f"classes of {dataset!r}: set transfer: true in the model's settings to train a new head."
+            f"classes of {job.dataset.name!r}: {keep}set transfer: true in the model's settings to train a new head."
         ) from None
 
 

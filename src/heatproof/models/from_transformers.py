@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +18,23 @@ MOST_BYTES = 2**26
 LARGEST_SIDE, MOST_CHANNELS = 2**16, 2**10
 
 
-def transformers_facts(*, name: str) -> InputFacts:
+def transformers_facts(*, name: str, stated: Collection[str] = ()) -> InputFacts:
     """Return what a network expects of its input, as the folder's image processor says.
+
+    Parameters
+    ----------
+    name
+        Path of the folder.
+    stated
+        Facts that the config names; with mean and std among them the folder needs no image processor.
 
     Raises
     ------
     HeatproofError
         If the folder has no config, or no image processor that says how images are normalised.
     """
-    config, processor = (read_file(name, file) for file in (CONFIG, PROCESSOR))
-    if "image_mean" not in processor or "image_std" not in processor:
-        raise HeatproofError(
-            f"The {PROCESSOR} in {name} says no image_mean and image_std: save the model's image processor there."
-        )
-    mean, std = (_numbers(name, processor, key) for key in ("image_mean", "image_std"))
-    if len(mean) != len(std) or min(std) <= 0:
-        raise _unusable(name, PROCESSOR, "image_mean and image_std")
+    config, known = read_file(name, CONFIG), InputFacts()
+    mean, std = (known.mean, known.std) if {"mean", "std"} <= set(stated) else _normalisation(name)
     sides = config.get("image_size")
     if not sides:
         return InputFacts(mean, std, None)
@@ -40,6 +42,30 @@ def transformers_facts(*, name: str) -> InputFacts:
     if len(size) != 2 or not all(map(is_side, size)):
         raise _unusable(name, CONFIG, "image_size")
     return InputFacts(mean, std, (size[0], size[1]))
+
+
+def _normalisation(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return mean and standard deviation of the folder's image processor."""
+    if not is_there(name, PROCESSOR):
+        raise HeatproofError(
+            f"The model transformers:{name} has no {PROCESSOR}: save the model's image processor in the folder, or "
+            "give mean and std in the model's settings."
+        )
+    processor = read_file(name, PROCESSOR)
+    if "image_mean" not in processor or "image_std" not in processor:
+        raise HeatproofError(
+            f"The {PROCESSOR} in {name} says no image_mean and image_std: save the model's image processor there, or "
+            "give mean and std in the model's settings."
+        )
+    mean, std = (_numbers(name, processor, key) for key in ("image_mean", "image_std"))
+    if len(mean) != len(std) or min(std) <= 0:
+        raise _unusable(name, PROCESSOR, "image_mean and image_std")
+    return mean, std
+
+
+def is_there(name: str, file: str) -> bool:
+    """Tell whether the folder of a model has a file of a name."""
+    return os.path.lexists(Path(name).expanduser() / file)
 
 
 def is_side(value: Any) -> bool:

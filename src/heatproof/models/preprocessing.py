@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from heatproof.models.from_transformers import PROCESSOR, is_side, read_file
+from heatproof.models.from_transformers import PROCESSOR, is_side, is_there, read_file
 
 # What `PIL.Image.Resampling` calls the interpolations that pictures can be resized with.
 RESAMPLING = {2: "bilinear", 3: "bicubic"}
@@ -67,7 +67,8 @@ def _torchvision(name: str) -> dict[str, Any]:
 
 
 def _transformers(name: str) -> dict[str, Any]:
-    told = read_file(name, PROCESSOR)
+    # Where the config states mean and std, there may be none.
+    told = read_file(name, PROCESSOR) if is_there(name, PROCESSOR) else {}
     edge = _side(told.get("size"))
     cut = _side(told.get("crop_size")) if told.get("do_center_crop") else None
     size = cut or edge

@@ -6,7 +6,7 @@ Importable without torch, as the workflow reads the table while it builds its pl
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -152,15 +152,25 @@ class Architecture(Described):
 
     code: ClassVar[str] = "build"
 
-    def facts_for(self, options: Mapping[str, Any]) -> InputFacts:
+    def facts_for(self, options: Mapping[str, Any], stated: Collection[str] = ()) -> InputFacts:
         """Return the input facts of a network built with these options; all required options must be given.
+
+        Parameters
+        ----------
+        options
+            Of the network.
+        stated
+            Facts that the config names itself; nothing is read for these.
 
         Raises
         ------
         HeatproofError
             If the options name a network that is not there.
         """
-        return self.facts if self.facts_of is None else self.facts_of(**options)
+        if self.facts_of is None:
+            return self.facts
+        also = {"stated": stated} if "stated" in inspect.signature(self.facts_of).parameters else {}
+        return self.facts_of(**options, **also)
 
     def design_for(self, options: Mapping[str, Any]) -> Design:
         """Return the design of a network built with these options; without one, the network is its own family."""

@@ -11,13 +11,13 @@ from heatproof.attribution.registry import EXPLAINERS, SAME, Explainer
 from heatproof.config_files import Config
 from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
+from heatproof.methods import Method, methods_of
 from heatproof.models.packaged import is_packaged, look_up_packaged
 from heatproof.models.published import look_up_architecture
 from heatproof.models.registry import ARCHITECTURES, Design, InputFacts
 from heatproof.options import check_defaults, check_options, module_of
 from heatproof.perturbation.baselines import BASELINES
 from heatproof.registry import import_callable, is_reference, look_up
-from heatproof.responses.base import Method
 from heatproof.storage.publishing import without_secrets
 
 SCHEMES = ("https://", "http://", "file://")
@@ -53,11 +53,7 @@ class ExplainerChoice:
     @property
     def rows(self) -> list[Method]:
         """Every map raw, and a signed one absolute as well: method, place of its map in the store, and transform."""
-        return [
-            Method(name if transform == "raw" else f"{name}_abs", index, transform)
-            for index, (name, signed) in enumerate(self.maps.items())
-            for transform in (("raw", "abs") if signed else ("raw",))
-        ]
+        return methods_of(self.maps)
 
 
 # Whose networks `LIBRARY:NAME` names, in short for the architecture `LIBRARY_model` and its option `name`.
@@ -144,9 +140,9 @@ def read_model(name: str, given: Mapping[str, Any], config: Config) -> ModelChoi
     entry = None if is_reference(architecture) else _find(ARCHITECTURES, architecture, "architecture", name, given)
     build = entry.build if entry else import_callable(architecture, "architecture")
     check_options(build, options, f"model {name!r}", positional=("num_classes",))
-    facts = entry.facts_for(options) if entry else InputFacts()
-    design = entry.design_for(options) if entry else Design(architecture)
     named = {key: given[key] for key in ("mean", "std", "cam_layer") if key in given}
+    facts = entry.facts_for(options, named) if entry else InputFacts()
+    design = entry.design_for(options) if entry else Design(architecture)
     overrides = {key: tuple(value) if isinstance(value, list) else value for key, value in named.items()}
     datasets = tuple(given.get("datasets", config["datasets"]))
     for dataset in datasets:

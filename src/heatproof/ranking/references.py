@@ -39,7 +39,7 @@ class Above:
     methods: list[str]
     best: str
     reference: str
-    needed: float
+    needed: float = math.nan
 
 
 def above_references(scores: pd.DataFrame, references: Collection[str], level: float, *, seed: int = 0) -> Above:

@@ -89,7 +89,7 @@ class Verdict:
     sentence: str
     best: list[str]
     measures: Mapping[str, Found]
-    agreement: float
+    agreement: float = math.nan
 
 
 def judge(

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from heatproof.methods import ABS
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.bootstrap import bootstrap_means, interval, summarise
 from heatproof.ranking.per_image import read_parquet
@@ -94,7 +95,7 @@ class Domains:
         """Yield each conclusion with a number (B, 1 + R) that is positive where it is right."""
         rows = self.methods.reset_index(drop=True)
         place = {method: index for index, method in enumerate(rows["method"])}
-        pairs = [(place[name], place[f"{name}_abs"]) for name in place if f"{name}_abs" in place]
+        pairs = [(place[name], place[name + ABS]) for name in place if name + ABS in place]
         if pairs:
             raw, absolute = (list(indices) for indices in zip(*pairs, strict=True))
             yield RAW_ABOVE_ABSOLUTE, np.nanmean(self.means[:, raw] - self.means[:, absolute], axis=1)

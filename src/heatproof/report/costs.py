@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from heatproof.stages.costs import Costs
     from heatproof.stages.methods import ClaimedMethod
 
-COLUMNS = [*CASE, "method", "series", "score", "ci_low", "ci_high", "rank", "passes", "seconds", "cost", "on_front"]
+COLUMNS = [*CASE, "method", "series", "score", "ci_low", "ci_high", "rank", "passes", "check_passes", "seconds", "cost"]
+COLUMNS += ["on_front"]
 PANELS_IN_A_ROW = 2
 
 
@@ -47,10 +48,11 @@ def cost_table(
     -------
     pandas.DataFrame
         `COLUMNS`, one row a method that has a score and uses the network. ``passes`` are images that go forward
-        through the network for one map, ``seconds`` what the maps of its explainer take an image (all maps of an
-        explainer are made together), and ``cost`` those seconds over the seconds of one forward pass in the patch drops
-        of the same network: comparable between machines, lower is better. Methods of one ``series`` differ in the
-        options of their explainer alone. ``on_front`` is true where no cheaper method of the test case scores higher.
+        through the network for one map, ``check_passes`` those that went through it before all of its maps, to check
+        it and the explainer. ``seconds`` are what the maps of its explainer take an image (all maps of an explainer
+        are made together), and ``cost`` those seconds over the seconds of one forward pass in the patch drops of the
+        same network: comparable between machines, lower is better. Methods of one ``series`` differ in the options of
+        their explainer alone. ``on_front`` is true where no cheaper method of the test case scores higher.
     """
     known = {one.name: one for one in methods}
     rows = []

@@ -19,6 +19,7 @@ from heatproof.data.prepare import open_dataset
 from heatproof.errors import HeatproofError
 from heatproof.folder import NO_MODEL
 from heatproof.grids import patch_sums
+from heatproof.methods import ABS, Method
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.registry import nearest
 from heatproof.report.drawing import broken, draw_colour_bar, draw_map, lay_out, look, new_figure, plain
@@ -142,17 +143,16 @@ def _image_id(stored: Stored, image: str) -> str:
 
 
 def _panel(stores: dict[str, Stored], method: str, image_id: str) -> Panel:
-    transform = "abs" if method not in stores and method.endswith("_abs") else "raw"
-    name = method if transform == "raw" else method.removesuffix("_abs")
-    if name not in stores:
-        raise HeatproofError(
-            f"There is no method named {method!r} here: {nearest(method, [*stores, *(f'{n}_abs' for n in stores)])}"
-        )
+    # A map can be called like the absolute values of another one.
+    known = {f"{name}{ABS}": (name, "abs") for name in stores} | {name: (name, "raw") for name in stores}
+    if method not in known:
+        raise HeatproofError(f"There is no method named {method!r} here: {nearest(method, known)}")
+    name, transform = known[method]
     stored = stores[name]
     if stored.gap:
         return Panel(method, None, stored.gap)
-    maps = stored_maps(stored.path, *_place(stored, image_id))
-    return Panel(method, maps.of(stored.maps.index(name), transform)[0])
+    shown = Method(method, stored.maps.index(name), transform)
+    return Panel(method, shown.of(stored_maps(stored.path, *_place(stored, image_id)))[0])
 
 
 def _place(stored: Stored, image_id: str) -> tuple[int, int]:

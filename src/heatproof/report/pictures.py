@@ -17,6 +17,7 @@ import pandas as pd
 from PIL import Image
 
 from heatproof.data.registry import Dataset
+from heatproof.methods import Method
 from heatproof.ranking.per_image import read_parquet
 from heatproof.storage.manifest import read_shard
 from heatproof.storage.stored_maps import stored_maps
@@ -145,7 +146,7 @@ def read_maps(results: Folder, where: Mapping[str, str], method: ShownMethod, id
     base = maps_base(results, where, method)
     if gap := read_shard(base, 0)["gap"]:
         return str(gap)
-    return stored_maps(base + ".zarr", 0, len(ids), ids).of(method.index, method.transform)
+    return Method(method.method, method.index, method.transform).of(stored_maps(base + ".zarr", 0, len(ids), ids))
 
 
 def label_of(dataset: Dataset, number: int) -> str:

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from heatproof.attribution.registry import EXPLAINERS
 from heatproof.errors import HeatproofError
+from heatproof.methods import ABS
 from heatproof.ranking.consistency import MINIMUM, Agreement, agreement, group_means, split_order
 from heatproof.ranking.stability import family_leaderboards, stability
 from heatproof.ranking.table import counted, design, meta_rank_table, over_images, properties_table
@@ -183,7 +184,7 @@ def families_of(scores: pd.DataFrame) -> dict[str, str]:
     if "family" in scores:
         return {name: family for name, family in scores[["method", "family"]].to_numpy() if family}
     families = {name: entry.family for entry in EXPLAINERS.values() if entry.family for name in entry.maps}
-    bases = {method: method.removesuffix("_abs") for method in scores["method"].unique()}
+    bases = {method: method.removesuffix(ABS) for method in scores["method"].unique()}
     return {method: families[base] for method, base in bases.items() if base in families}
 
 

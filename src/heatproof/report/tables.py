@@ -39,7 +39,7 @@ def tables(told: Tables) -> None:
     _insert(table, "in_best_set", {"counted_as": [others.get(name, "") for name in table["metric"]]})
     ranked = counted(table.assign(higher_is_better=table["metric"].map(directions)))
     accuracy = accuracy_table(told.drops, told.images, told.target)
-    _insert(table, "n_images", {"passes": passes(table, told.scores, told.explainer_of)})
+    _insert(table, "n_images", passes(table, told.scores, told.explainer_of))
     made = {
         "verdict": verdicts(scores, table, accuracy, told.deletions, told.references, told.ablating, told.level),
         "idsds_table": table,
@@ -92,12 +92,21 @@ def _insert(table: pd.DataFrame, behind: str, columns: Mapping[str, Any]) -> Non
         table.insert(place, name, values)
 
 
-def passes(table: pd.DataFrame, scores: Sequence[str], explainers: Mapping[str, str]) -> list[float]:
-    """Return how many images go through the network for one map of each row's method; 0 for maps that know no model."""
+def passes(table: pd.DataFrame, scores: Sequence[str], explainers: Mapping[str, str]) -> dict[str, list[float]]:
+    """Return how many images go through the network for each row's method; 0 for maps that know no model.
+
+    Returns
+    -------
+    dict
+        ``passes``, for one map; ``check_passes``, before all of its explainer's maps, to check network and explainer.
+    """
     costs = {case: manifest["costs"]["explainers"] for case, manifest in read_manifests(scores).items()}
     rows = table[[*CASE, "method"]].itertuples(index=False, name=None)
     spent = [costs[tuple(case)].get(explainers[method]) for *case, method in rows]
-    return [one["network_passes"] / one["images"] if one else np.nan for one in spent]
+    return {
+        "passes": [one["network_passes"] / one["images"] if one else np.nan for one in spent],
+        "check_passes": [one["check_passes"] if one else np.nan for one in spent],
+    }
 
 
 def mean_scores(scores: pd.DataFrame, directions: Mapping[str, bool], least_coverage: float) -> pd.DataFrame:

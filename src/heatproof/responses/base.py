@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from heatproof.errors import HeatproofError
+from heatproof.methods import Method
 from heatproof.provenance import digest
 from heatproof.registry import own_options
 from heatproof.specs import ResponseSpec
@@ -52,20 +53,6 @@ class Contents:
     sizes: Mapping[str, int]
     coordinates: Mapping[str, Sequence[str]] = field(default_factory=dict)
     gap: str | None = None
-
-
-@dataclass(frozen=True)
-class Method:
-    """A method: one of its explainer's maps, ``raw`` or with absolute values (``abs``)."""
-
-    name: str
-    index: int = 0
-    transform: str = "raw"
-
-    def of(self, maps: np.ndarray) -> np.ndarray:
-        """Return the method's maps (N, H, W) from those of its explainer (N, maps, H, W)."""
-        own = maps[:, self.index]
-        return np.abs(own) if self.transform == "abs" else own
 
 
 @dataclass(frozen=True)

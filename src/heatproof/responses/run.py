@@ -20,12 +20,13 @@ from heatproof.batches import prefetch, track
 from heatproof.data.few import few_of_split, read_rows
 from heatproof.data.prepare import check_target, open_dataset
 from heatproof.errors import NotApplicable
+from heatproof.methods import Method
 from heatproof.models.adapter import check_loaded
 from heatproof.models.memory import batch_size_of
 from heatproof.models.network import use_machine
 from heatproof.perturbation.batching import intact_responses, open_network
 from heatproof.perturbation.dataset_mean import dataset_options, needs_dataset
-from heatproof.responses.base import Along, Batch, Explain, Method, Response, Session, response_of
+from heatproof.responses.base import Along, Batch, Explain, Response, Session, response_of
 from heatproof.shards import EVALUATION, WRITING, Origin, Range, Shard, open_shard
 from heatproof.specs import Runtime
 from heatproof.storage.manifest import read_shard

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
+from heatproof.methods import ABS
 from heatproof.plan.comparisons import Compared, all_comparisons, compared_cases, factors
 from heatproof.stage import Output, Planned, read_as, shown, stage, unshown
 from heatproof.stages.methods import Scored, all_metrics, scored, templates
@@ -84,7 +85,7 @@ class Checks(Scored):
             least_coverage=plan.config["scores"]["least_coverage"],
             # Raw to absolute: the same name for a map without a sign.
             transforms={
-                method: f"{method}_abs" if f"{method}_abs" in plan.methods else method
+                method: f"{method}{ABS}" if f"{method}{ABS}" in plan.methods else method
                 for method, entry in plan.methods.items()
                 if entry.methods[method][1] == "raw"
             },

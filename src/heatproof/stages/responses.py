@@ -8,11 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from heatproof.attribution.registry import ExplainerSpec
+from heatproof.methods import Method
 from heatproof.models.registry import InputFacts, NetworkSpec
 from heatproof.perturbation.baselines import baseline_modules
 from heatproof.plan.paths import Network, map_file, response_files
 from heatproof.provenance import Key, key_of
-from heatproof.responses.base import MapResponse, Method, NetworkResponse, Response, response_of
+from heatproof.responses.base import MapResponse, NetworkResponse, Response, response_of
 from heatproof.responses.features import Features as FeaturesResponse
 from heatproof.responses.network import Channels as ChannelsResponse
 from heatproof.responses.parts import Parts as PartsResponse

@@ -50,10 +50,10 @@ class ScoredMethod:
     ----------
     method, transform
         Its name, and what is done to its map: ``raw`` or ``abs``.
-    index, place
-        The place of its map in the explainer's store, and its own among the explainer's methods.
+    index
+        The place of its map in the explainer's store.
     explainer, maps
-        Its explainer, and the store of the explainer's maps.
+        Its explainer, whose methods stand in the order of the explainer's stores, and the store of the maps.
     """
 
     method: str
@@ -61,7 +61,6 @@ class ScoredMethod:
     transform: str
     maps: str
     explainer: str
-    place: int
 
 
 @stage("score")
@@ -135,9 +134,9 @@ class Score(Stage):
             for argument, (response, points) in plan.served(entry).items()
         }
         methods = [
-            ScoredMethod(one.name, one.index, one.transform, plan.maps_of(*network, name), name, place)
+            ScoredMethod(one.name, one.index, one.transform, plan.maps_of(*network, name), name)
             for name, explainer in plan.explainers.items()
-            for place, one in enumerate(explainer.rows)
+            for one in explainer.rows
         ]
         told = cls(
             case=case,

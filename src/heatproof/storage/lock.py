@@ -23,7 +23,7 @@ LOCK = ".lock"
 BEAT = 15.0
 
 
-def hold_folder(folder: str) -> IO[str]:
+def hold_folder(folder: str, kind: str = "results folder") -> IO[str]:
     """Refuse to run beside another run on the same results, and hold them until `let_go`.
 
     The system lets go of the lock when the process ends, even by a kill. Where a file system has no locks between
@@ -32,7 +32,9 @@ def hold_folder(folder: str) -> IO[str]:
     Parameters
     ----------
     folder
-        The results folder.
+        The results folder, or another one that one process at a time may write to.
+    kind
+        What it is.
 
     Raises
     ------
@@ -52,8 +54,8 @@ def hold_folder(folder: str) -> IO[str]:
         process, host = holder.get("process", "unknown"), holder.get("host", "an unknown host")
         file.close()
         raise HeatproofError(
-            f"Another run works on {folder} (process {process} on {host}): wait for it, or give this one a results "
-            f"folder of its own. If that process is gone, remove {path} and run the same command again."
+            f"Another run works on {folder} (process {process} on {host}): wait for it, or give this one a {kind} "
+            f"of its own. If that process is gone, remove {path} and run the same command again."
         )
     file.truncate()
     json.dump(me, file)
@@ -63,9 +65,9 @@ def hold_folder(folder: str) -> IO[str]:
 
 
 @contextmanager
-def held_folder(folder: str) -> Iterator[None]:
-    """Hold a results folder within a context, as `hold_folder` does."""
-    held = hold_folder(folder)
+def held_folder(folder: str, kind: str = "results folder") -> Iterator[None]:
+    """Hold a folder within a context, as `hold_folder` does."""
+    held = hold_folder(folder, kind)
     try:
         yield
     finally:

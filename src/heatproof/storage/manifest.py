@@ -99,6 +99,7 @@ class Manifest:
     device: str = ""
     seconds: float = 0.0
     network_passes: int = 0
+    check_passes: int = 0
 
 
 @dataclass(frozen=True)

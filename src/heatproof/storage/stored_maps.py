@@ -8,36 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from heatproof.grids import patch_sums
+from heatproof.methods import Maps
 from heatproof.storage.store import ArraySpec, describe, read
 
 WHOLE = "float32"
 SUMS = "patch_sums"
-
-
-class Maps(NamedTuple):
-    """Maps of some images.
-
-    Attributes
-    ----------
-    values
-        (N, M, H, W): float32, or float64 where H and W are those of a grid of patches, whose sums they are.
-    absolute
-        Of such a store: sums of absolute values, (N, M, H, W).
-    """
-
-    values: np.ndarray
-    absolute: np.ndarray | None = None
-
-    def of(self, index: int, transform: str) -> np.ndarray:
-        """Return the maps (N, H, W) of one index, ``raw`` or with absolute values (``abs``)."""
-        if transform != "abs":
-            return self.values[:, index]
-        return np.abs(self.values[:, index]) if self.absolute is None else self.absolute[:, index]
 
 
 def map_arrays(maps: int, size: Sequence[int], dtype: str = WHOLE, grid: int = 0) -> dict[str, ArraySpec]:

@@ -1,0 +1,193 @@
+"""Scores of the maps of many images: what metrics read is made batch by batch, and kept by the cache.
+
+Neither images nor maps of all images lie in memory at once, unless a metric's score of an image depends on the others.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from heatproof.errors import HeatproofError
+from heatproof.evaluation import SelectedMetric, exact_arrays, why_undefined
+from heatproof.identity import identity_of
+from heatproof.methods import Method
+from heatproof.metrics.scoring import Explanations, score_batch
+from heatproof.models.adapter import CountPasses
+from heatproof.models.memory import WithinMemory
+from heatproof.perturbation.batching import intact_responses
+from heatproof.provenance import code_digest
+from heatproof.responses.base import Along, Arrays, Batch, Reading, Response, ScoredImages, Session, serving
+
+if TYPE_CHECKING:
+    import xarray
+
+    from heatproof.api.cache import Kept
+    from heatproof.api.explain import Explaining
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Scores of one method by one metric.
+
+    Attributes
+    ----------
+    score
+        (N,) float64, NaN where undefined.
+    valid
+        (N,) bool, whether the score is defined.
+    reason
+        Why the first image without a score has none; else empty.
+    """
+
+    score: np.ndarray
+    valid: np.ndarray
+    reason: str
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """Maps of some images on a checked network, and the metrics that score them.
+
+    Attributes
+    ----------
+    run
+        The images, the network, and what keeps responses.
+    maps
+        ``attribution`` (method, image, y, x), possibly read when it is asked for.
+    methods
+        M methods: which of the maps each is, with signs or without.
+    keys
+        Of each map, a digest of what decides it but for the images.
+    metrics
+        As `heatproof.evaluation.selected_metrics` returns them.
+    """
+
+    run: Explaining
+    maps: xarray.DataArray
+    methods: Sequence[Method]
+    keys: Sequence[str]
+    metrics: Mapping[str, SelectedMetric]
+    known: dict[str, Kept] = field(default_factory=dict, repr=False)
+    within: WithinMemory = field(default_factory=lambda: WithinMemory("scores"), repr=False)
+
+    def scores(self) -> dict[str, dict[str, Scores]]:
+        """Return metric to method to scores."""
+        from heatproof.batches import track
+
+        return {name: self._of(one) for name, one in track(self.metrics.items(), "scores", unit="metric")}
+
+    def _of(self, one: SelectedMetric) -> dict[str, Scores]:
+        given = {key: one.options[key] for key in one.entry.reads.in_memory}
+        session = replace(self._session, given=given)
+        served = serving(response for other in self.metrics.values() for response in other.responses.values())
+        readings = []
+        for argument, needed in one.responses.items():
+            response, points = served[needed]
+            if lacking := response.lacks(session):
+                raise HeatproofError(f"The metric {one.entry.name!r} needs {lacking}.")
+            readings.append(Reading(argument, response, points, one.options.get("output", "logit")))
+        kept = {
+            (reading.argument, method): self._filled(reading.response, session, method)
+            for reading in readings
+            for method in (self.methods if reading.response.along_maps else [None])
+        }
+        sizes = [reading.response.at_once(self.run.at_once) for reading in readings]
+        count = len(self.run.keys)
+        step = count if None in sizes else min([self.run.at_once, *(size for size in sizes if size is not None)])
+        parts: dict[str, list[Scores]] = {method.name: [] for method in self.methods}
+        for low in range(0, count, step):
+            rows = range(low, min(low + step, count))
+            for name, part in self._of_rows(one, readings, kept, rows):
+                parts[name].append(part)
+        return {
+            name: Scores(
+                np.concatenate([part.score for part in found]),
+                np.concatenate([part.valid for part in found]),
+                next((part.reason for part in found if part.reason), ""),
+            )
+            for name, found in parts.items()
+        }
+
+    def _of_rows(
+        self, one: SelectedMetric, readings: Sequence[Reading], kept: Mapping[Any, Kept], rows: range
+    ) -> Iterator[tuple[str, Scores]]:
+        run, keys = self.run, self.run.keys[rows.start : rows.stop]
+        labels = run.labels[rows.start : rows.stop].cpu().numpy()
+        images = ScoredImages(run.ids[rows.start : rows.stop], labels, run.size, run.seed)
+        shared = {name: found.read(keys) for (name, method), found in kept.items() if method is None}
+        # One method after another, so that the maps of one lie in memory.
+        for method in self.methods:
+            of_method = {name: found.read(keys) for (name, of), found in kept.items() if of == method}
+            explained = Explanations([replace(method, index=0)], self._maps(method, rows), of_method)
+            for scored in score_batch(one.entry, one.options, images, readings, shared, [explained]):
+                undefined = np.flatnonzero(~scored.valid)
+                why = why_undefined(scored.inputs["maps"][undefined[0]], one.entry) if len(undefined) else ""
+                yield method.name, Scores(scored.score, scored.valid, why)
+
+    def _maps(self, method: Method, rows: Sequence[int]) -> np.ndarray:
+        """Return the maps (B, 1, H, W) that a method is made of, with their signs."""
+        return self.maps.isel(method=method.index, image=list(rows)).values[:, None]
+
+    @cached_property
+    def _session(self) -> Session:
+        network = self.run.network
+        return Session(
+            open_network=lambda: network.network,
+            device=network.device,
+            batch_size=self.run.at_once,
+            seed=self.run.seed,
+        )
+
+    def _filled(self, response: Response, session: Session, method: Method | None) -> Kept:
+        """Return a response to all images, along the maps of a method where it needs some."""
+        code = code_digest([type(response).__module__, __name__])
+        what = [response.kind, code, response.settings, response.environment(), session.given, self.run.seed]
+        if method is not None:
+            what += [self.keys[method.index], method.index, method.transform]
+
+        def make(session: Session, batch: Batch, rows: Sequence[int]) -> Arrays:
+            if response.needs_intact:
+                intact = self._intact(session).read([self.run.keys[row] for row in rows])
+                batch = replace(batch, intact=intact)
+            along = None
+            if method is not None:
+                along = Along(self._maps(method, rows), [replace(method, index=0)])
+            return exact_arrays(response, response.run(session, batch, along))
+
+        return self._made(identity_of(what)[:32], session, make)
+
+    def _intact(self, session: Session) -> Kept:
+        def make(session: Session, batch: Batch, rows: Sequence[int]) -> Arrays:
+            return intact_responses(session.query(batch))
+
+        return self._made("intact-" + code_digest([intact_responses.__module__]), session, make)
+
+    def _made(self, key: str, session: Session, make: Any) -> Kept:
+        """Return the arrays of all images, of which those that are not kept yet are made."""
+        if key in self.known:
+            return self.known[key]
+        run = self.run
+        kept = self.known[key] = run.cache.kept("responses", key, run.keys)
+        missing = kept.missing(run.keys)
+        counter = CountPasses(run.network.network)
+        try:
+            for low in range(0, len(missing), run.at_once):
+                rows = missing[low : low + run.at_once]
+                began, before = time.perf_counter(), counter.images
+                images = run.network.taken(run.source.read(rows))
+                batch = Batch(images, run.labels[rows], [run.ids[row] for row in rows])
+                made: Arrays = {}
+                for attempt in self.within.attempts(session.batch_size):
+                    with attempt as size:
+                        made = make(replace(session, batch_size=size), batch, rows)
+                seconds = time.perf_counter() - began
+                kept.add([run.keys[row] for row in rows], made, seconds, counter.images - before)
+        finally:
+            counter.close()
+        return kept

@@ -1,0 +1,1 @@
+"""What callers give: images, targets, ids and maps, from memory, a loader or a folder."""

@@ -1,0 +1,262 @@
+"""Arrays that callers give as images, targets and ids, checked, and what to write in place of others."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from heatproof.errors import HeatproofError
+from heatproof.named_axes import IMAGES, in_order
+from heatproof.options import short
+
+if TYPE_CHECKING:
+    import torch
+
+# Names of images in what loaders and libraries give.
+IMAGE_KEYS = ("image", "images", "pixel_values", "img", "imgs", "x", "input", "inputs")
+# Normalised images reach 3 or so, and those of 8 bits 255.
+FAR = 50
+# Pixels of photographs that nobody normalised are between 0 and 1, and some image has dark and bright ones.
+SPREAD = 0.5
+
+
+def check_images(images: Any) -> torch.Tensor:
+    """Return images (N, C, H, W) as a tensor.
+
+    Raises
+    ------
+    HeatproofError
+        One sentence for the first thing that is wrong, with what to write in its place.
+    """
+    import torch
+
+    images = in_order(images, IMAGES, "images")
+    is_array = isinstance(images, np.ndarray)
+    if is_array:
+        try:
+            images = torch.from_numpy(np.ascontiguousarray(images))
+        except TypeError:
+            raise HeatproofError(
+                f"The images are an array of {images.dtype}: give a float tensor (images, channels, height, width)."
+            ) from None
+    if not isinstance(images, torch.Tensor):
+        raise HeatproofError(f"The images are {_kind(images)}: {_remedy(images)}.")
+    what = f"{images.dtype} {tuple(images.shape)}"
+    given = "torch.from_numpy(images)" if is_array else "images"
+    last = images.ndim == 4 and _has_channels_last(images)
+    ordered = f"{given}.permute(0, 3, 1, 2)" if last else given
+    if images.ndim == 4 and images.dtype in (torch.uint8, torch.int16, torch.int32, torch.int64):
+        raise HeatproofError(
+            f"The images are {what}, whole numbers{' with their channels last' if last else ''}: give "
+            f"({ordered}.float().div(255) - mean) / std, normalised as the model expects."
+        )
+    if images.ndim == 3 and images.is_floating_point() and images.numel():
+        one = f"{given}.permute(2, 0, 1)[None]" if _is_picture(images) else f"{given}[None]"
+        raise HeatproofError(
+            f"The images are {what}, without a dimension of images: give {one} for one image (channels, height, "
+            f"width), or {given}[:, None] for images of one channel."
+        )
+    if images.ndim != 4 or not images.is_floating_point():
+        raise HeatproofError(f"The images are {what}: give a float tensor (images, channels, height, width).")
+    if last:
+        written = "images.transpose(0, 3, 1, 2)" if is_array else "images.permute(0, 3, 1, 2)"
+        raise HeatproofError(f"The images are {tuple(images.shape)}, with their channels last: give {written}.")
+    if images.layout != torch.strided:
+        raise HeatproofError("The images are a sparse tensor: give images.to_dense().")
+    if not len(images):
+        raise HeatproofError("The batch of images is empty: give at least one image.")
+    if not images.numel():
+        raise HeatproofError(f"The images are {tuple(images.shape)}, without pixels: give larger ones.")
+    return images.detach()
+
+
+def _has_channels_last(images: torch.Tensor) -> bool:
+    _, first, second, last = images.shape
+    # Signals of one channel can be one pixel wide, so that one or four are channels of square images alone.
+    return last < min(first, second) and (last == 3 or (last in (1, 4) and first == second))
+
+
+def _is_picture(image: torch.Tensor) -> bool:
+    return image.shape[2] in (1, 3, 4) and image.shape[2] < min(image.shape[:2])
+
+
+def _kind(images: Any) -> str:
+    if _is_pil(images):
+        return "a PIL picture"
+    if isinstance(images, list | tuple) and images:
+        inside = "PIL pictures" if _is_pil(images[0]) else type(images[0]).__name__
+        return f"a {type(images).__name__} of {inside}"
+    return type(images).__name__
+
+
+def _remedy(images: Any) -> str:
+    """Return a line to copy for images that are no tensor."""
+    read = "torchvision.transforms.functional.to_tensor"
+    if _is_pil(images):
+        return f"give {read}(images)[None], normalised as the model expects"
+    if isinstance(images, list | tuple) and images:
+        if _is_pil(images[0]):
+            return f"give torch.stack([{read}(one) for one in images]), of one size and normalised as the model expects"
+        if isinstance(images[0], str | Path):
+            return (
+                "give the folder of these pictures, or torch.stack([transform(PIL.Image.open(one).convert('RGB')) for "
+                "one in images])"
+            )
+        shapes = list(dict.fromkeys(tuple(getattr(one, "shape", ())) for one in images))
+        if len(shapes) > 1 and all(len(one) in (2, 3, 4) for one in shapes):
+            return f"their shapes differ, as {shapes[0]} and {shapes[1]}; resize them to one, and give one tensor"
+        if shapes != [()]:
+            joined = "torch.cat" if len(shapes[0]) == 4 else "torch.stack"
+            if isinstance(images[0], np.ndarray):
+                joined = "torch.from_numpy(np.concatenate" if len(shapes[0]) == 4 else "torch.from_numpy(np.stack"
+            return f"give {joined}(images){')' if joined.count('(') else ''}"
+    if isinstance(images, Mapping) and (key := next((key for key in IMAGE_KEYS if key in images), None)):
+        return f"give images[{key!r}]"
+    if hasattr(images, "data_vars"):
+        return f"give one of its arrays ({', '.join(map(str, images)) or 'it has none'})"
+    if hasattr(images, "dataset") and hasattr(images, "collate_fn"):
+        return "give torch.cat([batch[0] for batch in images])"
+    return "give a float tensor (images, channels, height, width)"
+
+
+def _is_pil(value: Any) -> bool:
+    return any(kind.__module__.startswith("PIL.") for kind in type(value).__mro__)
+
+
+def check_targets(targets: Any, count: int) -> torch.Tensor:
+    """Return the class of each image, (N,) int64.
+
+    Raises
+    ------
+    HeatproofError
+        One sentence for the first thing that is wrong, with what to write in its place.
+    """
+    import torch
+
+    wanted = f"give one class number for each of the {count} images"
+    if targets is None:
+        raise HeatproofError(
+            f"The targets are None: {wanted}; model(images).argmax(1) are the classes that it predicts."
+        )
+    values = in_order(targets, ("image",), "targets")
+    if isinstance(values, list | tuple) and any(isinstance(one, str) for one in values[:1]):
+        values = np.array(values, dtype=str)
+    if hasattr(values, "iloc") and getattr(values, "ndim", 1) == 2 and values.shape[1] == 1:
+        values = values.iloc[:, 0]
+    if not isinstance(values, torch.Tensor):
+        array = np.asarray(values) if hasattr(values, "dtype") or hasattr(values, "iloc") else values
+        kind = getattr(getattr(array, "dtype", None), "kind", "")
+        if kind in "OUST" and kind and _has_names(array):
+            raise HeatproofError(
+                f"The targets are class names, as {short(str(array.ravel()[0]))}: give their numbers, as "
+                "[names.index(one) for one in targets], with `names` in the order of the model's outputs."
+            )
+        try:
+            # Nullable whole numbers of pandas come as objects.
+            values = array.tolist() if kind == "O" else array
+            values = torch.as_tensor(values)
+        except (TypeError, ValueError, RuntimeError, OverflowError):
+            raise HeatproofError(f"The targets are {type(targets).__name__}: {wanted}.") from None
+    labels = values if values.layout == torch.strided else values.to_dense()
+    what = f"{labels.dtype} {tuple(labels.shape)}"
+    if labels.ndim == 0 and count != 1:
+        raise HeatproofError(f"The targets are one number: {wanted}, as torch.full(({count},), {labels.item()}).")
+    if labels.ndim == 2 and len(labels) == count and labels.shape[1] == 1:
+        raise HeatproofError(f"The targets are {what}: {wanted}, as targets[:, 0].")
+    if labels.ndim == 2 and len(labels) == count:
+        of_one = bool(((labels == 0) | (labels == 1)).all() and (labels.sum(1) == 1).all())
+        if of_one:
+            raise HeatproofError(f"The targets are {what}, one column a class: give targets.argmax(1).")
+        raise HeatproofError(f"The targets are {what}, and several classes of an image are not explained: {wanted}.")
+    if labels.shape == (count,) and labels.is_floating_point():
+        if bool(torch.isfinite(labels).all() and (labels == labels.round()).all()):
+            raise HeatproofError(f"The targets are {what}: {wanted} as whole numbers, here targets.long().")
+        raise HeatproofError(f"The targets are {what}, and a class is a whole number: {wanted}.")
+    if labels.shape == (count,) and labels.dtype == torch.bool:
+        raise HeatproofError(f"The targets are {what}: {wanted}, where true is class 1 targets.long().")
+    if labels.shape != (count,) or labels.is_complex():
+        raise HeatproofError(f"The targets are {what}: {wanted}.")
+    return labels.detach().long()
+
+
+def _has_names(array: np.ndarray) -> bool:
+    return array.size > 0 and isinstance(array.ravel()[0], str | bytes)
+
+
+def check_ids(image_ids: Any, count: int) -> list[str]:
+    """Return the names that a caller gave to images.
+
+    Raises
+    ------
+    HeatproofError
+        If they are no names in an order, or not one for each image.
+    """
+    unordered = isinstance(image_ids, str | bytes | Mapping | set | frozenset)
+    if unordered or not isinstance(image_ids, Iterable) or getattr(image_ids, "ndim", 1) != 1:
+        raise HeatproofError(f"image_ids is {type(image_ids).__name__}: give a list with an id for each image.")
+    listed = np.asarray(image_ids).tolist() if hasattr(image_ids, "dtype") else list(image_ids)
+    ids = [str(name) for name in listed]
+    if len(ids) != count or len(set(ids)) != len(ids):
+        raise HeatproofError(f"image_ids must have a unique id for each of the {count} images.")
+    return ids
+
+
+def check_finite(images: torch.Tensor, ids: Sequence[Any]) -> None:
+    """Refuse images with a value that is no number.
+
+    Raises
+    ------
+    HeatproofError
+        With the name of the first such image.
+    """
+    import torch
+
+    bad = (~torch.isfinite(images.flatten(1))).any(1).nonzero().flatten().tolist()
+    if bad:
+        raise HeatproofError(f"Image {ids[bad[0]]!r} has a value that is not finite: leave the image out.")
+
+
+def warn_of_range(images: torch.Tensor, model: Any = None) -> None:
+    """Warn the caller of the function that calls this one of images that nobody normalised.
+
+    Images in [0, 1] are warned of only where the model says that it takes others, as those of timm do: a network may
+    normalise them itself.
+    """
+    low, high = float(images.min()), float(images.max())
+    largest = max(-low, high)
+    if largest > FAR:
+        warnings.warn(
+            f"The images reach {largest:g}: normalise them as the model was trained (mean and std), unless it takes "
+            "them so.",
+            stacklevel=3,
+        )
+    trained = normalisation_of(model)
+    if trained is not None and 0 <= low <= high <= 1 and high - low > SPREAD:
+        mean, std = trained
+        warnings.warn(
+            f"The images are between 0 and 1, and the model was trained on images with the mean {mean} and the "
+            f"standard deviation {std} taken out: normalise them so.",
+            stacklevel=3,
+        )
+
+
+def normalisation_of(model: Any) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    """Return mean and standard deviation that a model of timm takes out of its images; None where it takes out none."""
+    told = configuration_of(model)
+    if told is None or "mean" not in told or "std" not in told:
+        return None
+    mean, std = tuple(map(float, told["mean"])), tuple(map(float, told["std"]))
+    return (mean, std) if any(mean) or any(one != 1 for one in std) else None
+
+
+def configuration_of(model: Any) -> Mapping[str, Any] | None:
+    """Return what a model of timm says of its images; None for any other."""
+    for name in ("pretrained_cfg", "default_cfg"):
+        told = getattr(model, name, None)
+        if isinstance(told, Mapping):
+            return told
+    return None

@@ -1,0 +1,133 @@
+"""Images of a folder of pictures: one folder a class, or pictures alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from heatproof.data.pictures import list_classes, looked_for, open_picture, pictures_below, subfolders
+from heatproof.errors import HeatproofError, first_line, runs_out
+from heatproof.inputs.arrays import configuration_of
+from heatproof.inputs.loaders import PROBED, refuse_random
+from heatproof.inputs.source import ImageSource
+
+if TYPE_CHECKING:
+    import torch
+
+HELD_OUT = ("test", "val", "valid", "validation")
+
+
+def read_folder(folder: str | Path, model: Any, transform: Callable[[Any], Any] | None) -> ImageSource:
+    """Return the pictures of a folder, whose names are their paths in it.
+
+    Parameters
+    ----------
+    folder
+        Has one folder a class, whose numbers are in alphabetical order, or pictures without classes.
+    model
+        One of timm says how it reads pictures.
+    transform
+        A function from a PIL picture with three channels to a tensor (C, H, W); None for that of the model.
+
+    Raises
+    ------
+    HeatproofError
+        If the folder is not there or has no pictures, nothing says how these are read, or one cannot be read.
+    """
+    import torch
+
+    top = Path(folder).expanduser()
+    if not top.is_dir():
+        if top.exists():
+            raise HeatproofError(f"{folder} is a file: name the folder that it is in.")
+        raise HeatproofError(
+            f"There is no folder {folder}{looked_for(str(folder))}: name a folder of pictures, or give the images as a "
+            "tensor."
+        )
+    names, ids, numbers = _listed(top)
+    transform = _transform_of(model) if transform is None else transform
+    if transform is None:
+        raise HeatproofError(
+            f"Nothing says how the model reads the pictures of {folder}: give `transform`, a function from a PIL "
+            "picture to a normalised tensor (channels, height, width), or in the place of the folder "
+            "DataLoader(ImageFolder(folder, transform), 64) of torch and torchvision."
+        )
+    if not callable(transform):
+        raise HeatproofError(
+            f"`transform` is {type(transform).__name__}: give a function from a PIL picture to a tensor (channels, "
+            "height, width)."
+        )
+    shapes: dict[tuple[int, ...], str] = {}
+
+    def read(rows: Sequence[int]) -> torch.Tensor:
+        images = [_picture(top / ids[row], ids[row], transform) for row in rows]
+        for row, one in zip(rows, images, strict=True):
+            shapes.setdefault(tuple(one.shape), ids[row])
+        if len(shapes) > 1:
+            (first, name), (second, other) = list(shapes.items())[:2]
+            raise HeatproofError(
+                f"The pictures {name!r} and {other!r} have the shapes {first} and {second} after `transform`: let it "
+                "resize and crop all to one."
+            )
+        return torch.stack(images)
+
+    probed = sorted({round(place * (len(ids) - 1) / (PROBED - 1)) for place in range(PROBED)})
+    refuse_random(read, probed, ids, "The `transform`")
+    targets = None if numbers is None else torch.tensor(numbers, dtype=torch.int64)
+    return ImageSource(ids, read, targets, is_named=True, is_labelled=targets is not None, class_names=tuple(names))
+
+
+def _listed(top: Path) -> tuple[list[str], list[str], list[int] | None]:
+    """Return names of classes, paths of pictures, and the class of each; None where there are no class folders."""
+    names = subfolders(top)
+    held_out = [name for name in HELD_OUT if name in names and subfolders(top / name)]
+    if "train" in names and held_out:
+        raise HeatproofError(
+            f"The folder {top} has train and {' and '.join(held_out)}: name one of them, as {top / held_out[0]}."
+        )
+    pictures = [picture.path for picture in pictures_below(top)]
+    if not pictures:
+        raise HeatproofError(f"The folder {top} has no pictures: name one that has some.")
+    loose = [path for path in pictures if "/" not in path]
+    if len(loose) == len(pictures):
+        return [], pictures, None
+    if loose:
+        raise HeatproofError(
+            f"The folder {top} has the picture {loose[0]!r} beside class folders: move it into one of these."
+        )
+    listed = list_classes(top, ".", {name: number for number, name in enumerate(names)})
+    return names, list(listed.ids), listed.labels.tolist()
+
+
+def _picture(path: Path, name: str, transform: Callable[[Any], Any]) -> torch.Tensor:
+    import torch
+
+    picture = open_picture(path, 1)
+    try:
+        made = transform(picture)
+    except Exception as error:
+        if isinstance(error, HeatproofError) or runs_out(error):
+            raise
+        raise HeatproofError(
+            f"The `transform` fails on the picture {name!r} ({type(error).__name__}: {first_line(error)[:200]}): give "
+            "a function from a PIL picture to a tensor (channels, height, width)."
+        ) from error
+    if not isinstance(made, torch.Tensor) or made.ndim != 3 or not made.is_floating_point():
+        what = f"{made.dtype} {tuple(made.shape)}" if isinstance(made, torch.Tensor) else type(made).__name__
+        raise HeatproofError(
+            f"The `transform` returns {what}: let it return a float tensor (channels, height, width), as "
+            "torchvision.transforms.ToTensor() at its end does."
+        )
+    return made
+
+
+def _transform_of(model: Any) -> Callable[[Any], Any] | None:
+    """Return how a model of timm reads pictures; None of any other."""
+    if configuration_of(model) is None:
+        return None
+    try:
+        from timm.data import create_transform, resolve_data_config
+    except ImportError:
+        return None
+    return create_transform(**resolve_data_config({}, model=model), is_training=False)

@@ -1,0 +1,272 @@
+"""Labels of what callers give beside images: which row of maps, targets or a ranking belongs to which image.
+
+Rows are joined by the content of the images where the labelled array says it (the coordinate ``image_digest`` of what
+`heatproof.explain` returns), else by names that the caller gave. Numbers from 0 name nothing: someone who puts images
+and maps into another order together has the same numbers as someone who does so with the maps alone.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from heatproof.errors import HeatproofError
+from heatproof.named_axes import is_labelled_array
+from heatproof.options import short
+
+if TYPE_CHECKING:
+    from heatproof.inputs.source import ImageSource
+
+DIGEST = "image_digest"
+# Names of dimensions of what metrics are given beside maps, in our order.
+AXES = {
+    "ranking": ("image", "pixel"),
+    "masks": ("image", "part", "y", "x"),
+    "removed": ("image", "part", "channel", "y", "x"),
+    "drops": ("image", "part"),
+    "random_mask": ("y", "x"),
+}
+
+
+class Labels(NamedTuple):
+    """What the rows of an array are labelled with.
+
+    Attributes
+    ----------
+    ids
+        Names of images.
+    digests
+        Of their content; None where it is not said.
+    targets
+        Classes; None where they are not said.
+    is_default
+        Whether the names are the numbers that pandas gives to every table.
+    """
+
+    ids: list[str] | None
+    digests: list[str] | None
+    targets: np.ndarray | None
+    is_default: bool = False
+
+
+def labels_of(values: Any) -> Labels | None:
+    """Return the labels of an xarray.DataArray with a dimension image, or of a pandas table; None where it has none."""
+    if hasattr(values, "iloc") and hasattr(values, "index"):
+        ids = [str(name) for name in values.index.tolist()]
+        # An index of whole numbers that counts the rows is what every new table has.
+        return Labels(ids, None, None, type(values.index).__name__ == "RangeIndex" and ids == _numbers(len(ids)))
+    if not is_labelled_array(values) or "image" not in values.dims:
+        return None
+
+    def along(name: str) -> np.ndarray | None:
+        if name not in values.coords:
+            return None
+        found = values.coords[name]
+        if name != "image" and found.ndim == 0:
+            return np.full(values.sizes["image"], found.values)
+        return found.values if found.dims == ("image",) else None
+
+    names, digests = along("image"), along(DIGEST)
+    if names is None and digests is None:
+        return None
+    return Labels(
+        None if names is None else [str(name) for name in names.tolist()],
+        None if digests is None else [str(one) for one in digests.tolist()],
+        along("target"),
+    )
+
+
+def rows_of(
+    values: Any, images: ImageSource, what: str, targets: Sequence[int] | np.ndarray | None = None
+) -> np.ndarray | None:
+    """Return the row of labelled values that belongs to each image; None where rows are in the order of the images.
+
+    Parameters
+    ----------
+    values
+        What a caller gave; rows of what has no labels are in the order of the images.
+    images
+        The images, and their names.
+    what
+        The name of the argument.
+    targets
+        (N,) the class of each image, by which maps of equal images are told apart.
+
+    Raises
+    ------
+    HeatproofError
+        If the labels are those of other images, or leave it open which image a row is of.
+    """
+    labels = labels_of(values)
+    if labels is None:
+        return None
+    if labels.digests is not None:
+        return _by_content(labels, images, what, targets)
+    ids = labels.ids or []
+    if ids == images.ids:
+        return None
+    if not images.is_named:
+        if labels.is_default:
+            return None
+        plain = f"{what}.to_numpy()" if hasattr(values, "iloc") else f"image_ids={what}['image'].values"
+        raise HeatproofError(
+            f"The {what} are labelled {_some(ids)} and the images have no names: give {plain} if both have one order, "
+            "or name the images by image_ids."
+        )
+    places = {name: row for row, name in enumerate(ids)}
+    missing = next((name for name in images.ids if name not in places), None)
+    if labels.is_default:
+        if missing is not None:
+            return None
+        raise HeatproofError(
+            f"The index of the {what} counts from 0, and the images have these numbers as names in another order: give "
+            f"{what}.to_numpy() if both have one order, or an index with the names of the images."
+        )
+    if len(places) < len(ids):
+        twice = next(name for name in ids if ids.count(name) > 1)
+        raise HeatproofError(f"The {what} have the image {short(twice)} twice: give each image once.")
+    if missing is not None:
+        raise HeatproofError(
+            f"The {what} are labelled {_some(ids)} and have no image {short(missing)}: give those of these images, or "
+            "an array without labels in their order."
+        )
+    return np.array([places[name] for name in images.ids])
+
+
+def _by_content(
+    labels: Labels, images: ImageSource, what: str, targets: Sequence[int] | np.ndarray | None
+) -> np.ndarray:
+    """Join by content; of equal images by class and name, then in order."""
+    theirs: list[tuple[Any, ...]] = list(zip(labels.digests or (), strict=True))
+    ours: list[tuple[Any, ...]] = list(zip(images.digests, strict=True))
+    count, others = len(ours), len(theirs)
+    classes = [None] * others if labels.targets is None or targets is None else labels.targets.tolist()
+    wanted = [None] * count if labels.targets is None or targets is None else [int(one) for one in targets]
+    names = [None] * others if labels.ids is None else labels.ids
+    own = [None] * count if labels.ids is None else images.ids
+    free, rows = set(range(others)), [-1] * count
+    for with_class, with_name in ((True, True), (True, False), (False, True), (False, False)):
+        rest = defaultdict(list)
+        for row in sorted(free, reverse=True):
+            key = theirs[row], with_class and classes[row], with_name and names[row]
+            rest[key].append(row)
+        for image in range(count):
+            found = rest.get((ours[image], with_class and wanted[image], with_name and own[image]))
+            if rows[image] < 0 and found:
+                rows[image] = found.pop()
+                free.discard(rows[image])
+    if -1 in rows:
+        name = images.ids[rows.index(-1)]
+        raise HeatproofError(
+            f"The {what} are of other images than {short(name)}, by their coordinate {DIGEST}: give the images that "
+            f"they were made of, or {what}.drop_vars({DIGEST!r}) if they are of these in another form."
+        )
+    return np.array(rows)
+
+
+def by_image(name: str, values: Any, images: ImageSource) -> Any:
+    """Return what a metric is given beside maps, such as ``masks``, in the order of the images and of our axes.
+
+    Raises
+    ------
+    HeatproofError
+        As `rows_of` does, or if the dimensions have other names.
+    """
+    rows = rows_of(values, images, name)
+    if is_labelled_array(values):
+        axes, given = AXES[name], tuple(map(str, values.dims))
+        if sorted(given) != sorted(axes):
+            # A ranking of two dimensions has pixels along the other one, whatever it is called.
+            if not (len(given) == len(axes) == 2 and "image" in given):
+                raise HeatproofError(
+                    f"The {name} have the dimensions {', '.join(given)}: name them {', '.join(axes)}, or give the "
+                    "array without names in this order."
+                )
+            axes = ("image", next(one for one in given if one != "image"))
+        values = values.transpose(*axes).values
+    elif hasattr(values, "iloc"):
+        values = values.to_numpy()
+    return values if rows is None else values[rows]
+
+
+def joined_options(options: dict[str, Any], images: ImageSource, known: dict[int, Any]) -> dict[str, Any]:
+    """Return options of a metric in which all that is of images has their order, and parts have one order.
+
+    Parameters
+    ----------
+    options
+        Of one metric.
+    images
+        The images that are scored.
+    known
+        What was put in order, by the identity of what was given: metrics that were given the same array share passes.
+    """
+    given = {name: value for name, value in options.items() if name in AXES and value is not None}
+    parts = _parts_of(given.get("masks"))
+    found = dict(options)
+    for name, value in given.items():
+        own = _parts_of(value)
+        if parts is not None and own is not None and own != parts:
+            if sorted(own) != sorted(parts) or len(set(own)) < len(own):
+                raise HeatproofError(f"The {name} are of the parts {_some(own)} and the masks of {_some(parts)}.")
+            value = value.isel(part=[own.index(one) for one in parts])
+            found[name] = by_image(name, value, images)
+            continue
+        if id(value) not in known:
+            known[id(value)] = by_image(name, value, images)
+        found[name] = known[id(value)]
+    return found
+
+
+def _parts_of(values: Any) -> list[str] | None:
+    if is_labelled_array(values) and "part" in values.dims and "part" in values.coords:
+        return [str(one) for one in values.coords["part"].values.tolist()]
+    return None
+
+
+class Scored(NamedTuple):
+    """Classes that are scored.
+
+    Attributes
+    ----------
+    classes
+        (N,) one for each image.
+    words, remedy
+        What they are, and what to give where maps explain others, as parts of a sentence.
+    """
+
+    classes: np.ndarray
+    words: str = "its target is"
+    remedy: str = "give targets=maps['target'], or maps that explain these targets"
+
+
+def check_explained(explained: np.ndarray, scored: Scored, ids: Sequence[str]) -> None:
+    """Refuse maps that say that they explain another class (N,) than the one that is scored.
+
+    Raises
+    ------
+    HeatproofError
+        With the image and both classes.
+    """
+    if len(explained) != len(ids):
+        # The maps are of another number than the images, which is said where their shape is checked.
+        return
+    differs = np.flatnonzero(explained != scored.classes)
+    if len(differs):
+        first = int(differs[0])
+        raise HeatproofError(
+            f"The map of image {ids[first]!r} explains class {explained[first]} and {scored.words} "
+            f"{int(scored.classes[first])}: {scored.remedy}."
+        )
+
+
+def _numbers(count: int) -> list[str]:
+    return [str(number) for number in range(count)]
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(repr(name) for name in names[:3])
+    return f"{shown}, …" if len(names) > 3 else shown

@@ -1,0 +1,320 @@
+"""Images of torch loaders and data sets, and of any other iterable of batches."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from heatproof.errors import HeatproofError, first_line, runs_out
+from heatproof.inputs.arrays import IMAGE_KEYS, check_images, check_targets
+from heatproof.inputs.source import AT_ONCE, ImageSource, in_memory
+from heatproof.named_axes import is_labelled_array
+
+if TYPE_CHECKING:
+    import torch
+
+LABEL_KEYS = ("label", "labels", "target", "targets", "y", "class", "classes", "class_id")
+# Images that are read again and again to see whether they stay the same: most random changes are seen with one of ten
+# thousand missed.
+PROBED, TIMES = 4, 4
+
+
+@dataclass(frozen=True, eq=False)
+class Loaded:
+    """A data set that is read by number, or batches that were read.
+
+    Attributes
+    ----------
+    labels
+        Function to the class of each image, (N,) int64; None where nothing says it.
+    is_shuffled
+        Whether whoever goes through the loader sees another order than that of its data set.
+    """
+
+    labels: Any
+    is_shuffled: bool = False
+
+
+def is_loader(images: Any) -> bool:
+    """Tell whether images are to be taken from something: a loader, a data set, a generator or a list of batches."""
+    import torch
+    from torch.utils.data import DataLoader, Dataset
+
+    if isinstance(images, DataLoader | Dataset):
+        return True
+    if isinstance(images, list | tuple):
+        first = images[0] if images else None
+        if isinstance(first, list | tuple) and first and isinstance(first[0], torch.Tensor):
+            return first[0].ndim in (3, 4)
+        # Images of a list are stacked by the caller; batches in it are put together.
+        return isinstance(first, Mapping) or (isinstance(first, torch.Tensor) and first.ndim == 4)
+    plain = isinstance(images, str | bytes | Mapping | set | frozenset | np.ndarray | torch.Tensor)
+    if plain or is_labelled_array(images) or hasattr(images, "data_vars") or hasattr(images, "iloc"):
+        return False
+    return isinstance(images, Iterable) and not any(kind.__module__.startswith("PIL.") for kind in type(images).__mro__)
+
+
+def read_loader(images: Any) -> tuple[ImageSource, Loaded]:
+    """Return the images of a loader, and what else it says.
+
+    Raises
+    ------
+    HeatproofError
+        If it gives no images, images of different shapes, or another image each time.
+    """
+    from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+    if isinstance(images, list | tuple) and _holds_samples(images):
+        images = DataLoader(images, batch_size=AT_ONCE)  # type: ignore[arg-type]
+    if isinstance(images, Dataset) and not isinstance(images, IterableDataset):
+        images = DataLoader(images, batch_size=AT_ONCE)
+    has_numbers = isinstance(images, DataLoader) and not isinstance(images.dataset, IterableDataset)
+    return _by_number(images) if has_numbers and images.batch_sampler is not None else _read_once(images)
+
+
+def _holds_samples(images: Sequence[Any]) -> bool:
+    first = parts_of(images[0])[0]
+    return getattr(first, "ndim", 0) == 3
+
+
+def _by_number(loader: Any) -> tuple[ImageSource, Loaded]:
+    dataset = loader.dataset
+    with random_states(loader), sentences("where its sampler is asked"):
+        places, is_shuffled = _places(loader)
+    if not places:
+        raise HeatproofError("The loader has no images: give one with at least one image.")
+    if len(set(places)) < len(places):
+        raise HeatproofError(
+            "The loader's sampler takes an image twice, as one with replacement does: give a loader without `sampler`."
+        )
+    names = _file_names(dataset)
+    ids = [str(row) for row in range(len(places))] if names is None else [names[place] for place in places]
+
+    def batch(rows: Sequence[int]) -> tuple[torch.Tensor, Any]:
+        wanted = [places[row] for row in rows]
+        with sentences(f"on image {ids[rows[0]]!r}" if len(rows) == 1 else f"on images from {ids[rows[0]]!r}"):
+            together = getattr(dataset, "__getitems__", None)
+            samples = together(wanted) if together is not None else [dataset[place] for place in wanted]
+            _check_alike(samples, [ids[row] for row in rows])
+            images, labels = parts_of(loader.collate_fn(samples))
+        images = check_images(images)
+        if len(images) != len(rows):
+            raise HeatproofError(
+                f"The loader makes {len(images)} images of {len(rows)}: leave it to the data set to give one image "
+                "for each number."
+            )
+        return images, labels
+
+    shapes: list[tuple[int, ...]] = []
+
+    def read(rows: Sequence[int]) -> torch.Tensor:
+        images = batch(rows)[0]
+        shapes[1:] = [tuple(images.shape[1:])]
+        if shapes[0] != shapes[-1]:
+            raise HeatproofError(
+                f"The image {ids[rows[0]]!r} has the shape {shapes[-1]}, and others {shapes[0]}: resize all to one."
+            )
+        return images
+
+    probed = sorted({round(place * (len(ids) - 1) / (PROBED - 1)) for place in range(PROBED)})
+    refuse_random(read, probed, ids, "The loader")
+
+    def labels() -> torch.Tensor | None:
+        with random_states():
+            own = batch(probed)[1]
+            if own is None:
+                return None
+            first = check_targets(own, len(probed))
+            listed = _listed_targets(dataset)
+            if listed is not None:
+                found = check_targets([listed[place] for place in places], len(places))
+                if bool((found[probed] == first).all()):
+                    return found
+            parts = [batch(range(low, min(low + AT_ONCE, len(ids))))[1] for low in range(0, len(ids), AT_ONCE)]
+        return check_targets(_joined(parts), len(ids))
+
+    return ImageSource(ids, read, is_named=names is not None), Loaded(labels, is_shuffled)
+
+
+def _places(loader: Any) -> tuple[list[int], bool]:
+    """Return the numbers of the images that a loader takes, and whether in another order each time."""
+    from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, SubsetRandomSampler
+
+    sampler, count = loader.sampler, len(loader.dataset)
+    plain = type(loader.batch_sampler) is BatchSampler
+    if plain and isinstance(sampler, SequentialSampler):
+        return list(range(count)), False
+    if plain and isinstance(sampler, RandomSampler) and sampler.num_samples == count and not sampler.replacement:
+        return list(range(count)), True
+    if plain and isinstance(sampler, SubsetRandomSampler):
+        return sorted(map(int, sampler.indices)), True
+    first, again = (
+        [int(place) for place in (sampler if plain else (one for batch in loader.batch_sampler for one in batch))]
+        for _ in range(2)
+    )
+    # In the order of the data set, which is always the same.
+    return (first, False) if first == again else (sorted(first), True)
+
+
+def refuse_random(read: Any, rows: Sequence[int], ids: Sequence[str], what: str) -> None:
+    """Refuse what gives another image each time that it is read.
+
+    Raises
+    ------
+    HeatproofError
+        With the name of such an image.
+    """
+    import torch
+
+    with random_states():
+        first = read(rows)
+        for _ in range(max(TIMES, 16 // len(rows)) - 1):
+            again = read(rows)
+            for row, one, other in zip(rows, first, again, strict=True):
+                if not torch.equal(one.nan_to_num(), other.nan_to_num()):
+                    raise HeatproofError(
+                        f"{what} gives another image {ids[row]!r} each time that it is read: take random augmentation "
+                        "out of its transform."
+                    )
+
+
+def _read_once(batches: Iterable[Any]) -> tuple[ImageSource, Loaded]:
+    """Read all batches into memory."""
+    import torch
+
+    images: list[torch.Tensor] = []
+    labels: list[Any] = []
+    with random_states(batches), sentences("while it is gone through"):
+        for batch in batches:
+            own, said = parts_of(batch)
+            own = check_images(own)
+            if images and own.shape[1:] != images[0].shape[1:]:
+                shapes = f"{tuple(images[0].shape[1:])} and {tuple(own.shape[1:])}"
+                raise HeatproofError(f"The images of the loader have the shapes {shapes}: resize all to one.")
+            images.append(own)
+            labels.append(said)
+    if not images:
+        raise HeatproofError(
+            "The loader has no images: give one with at least one; a generator can be gone through only once."
+        )
+    whole = torch.cat(images)
+
+    def classes() -> torch.Tensor | None:
+        if any(one is None for one in labels):
+            return None
+        return check_targets(_joined(labels), len(whole))
+
+    return in_memory(whole), Loaded(classes)
+
+
+def parts_of(batch: Any) -> tuple[Any, Any]:
+    """Return images and labels of what a loader gives; the labels are None where it has none."""
+    if isinstance(batch, Mapping) or (hasattr(batch, "keys") and hasattr(batch, "__getitem__")):
+        keys = list(batch.keys())
+        image = next((key for key in IMAGE_KEYS if key in keys), None)
+        label = next((key for key in LABEL_KEYS if key in keys), None)
+        if image is None:
+            raise HeatproofError(
+                f"The loader gives {', '.join(map(str, keys)) or 'nothing'}: name its images {IMAGE_KEYS[0]!r} or "
+                f"{IMAGE_KEYS[2]!r}, and their labels {LABEL_KEYS[0]!r}."
+            )
+        return batch[image], None if label is None else batch[label]
+    if isinstance(batch, list | tuple) and batch:
+        return batch[0], batch[1] if len(batch) > 1 else None
+    return batch, None
+
+
+@contextmanager
+def sentences(where: str) -> Iterator[None]:
+    """Say in a sentence what fails in a loader, which is foreign code."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, HeatproofError) or runs_out(error):
+            raise
+        told = first_line(error)
+        if "PIL" in told:
+            raise HeatproofError(
+                "The loader's data set gives PIL pictures: give it transform=torchvision.transforms.ToTensor(), and "
+                "normalise as the model expects."
+            ) from error
+        raise HeatproofError(
+            f"The loader fails {where} ({type(error).__name__}: {told[:200]}): try next(iter(loader)), and repair it."
+        ) from error
+
+
+@contextmanager
+def random_states(loader: Any = None) -> Iterator[None]:
+    """Leave random states as they were: those of torch, NumPy and Python, and the generators of a loader.
+
+    A loader that is gone through draws a seed.
+    """
+    import torch
+
+    plain, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    holders = (loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None))
+    own = {id(one): one for holder in holders if isinstance(one := getattr(holder, "generator", None), torch.Generator)}
+    states = [(one, one.get_state()) for one in own.values()]
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        random.setstate(plain)
+        np.random.set_state(of_numpy)  # noqa: NPY002
+        for one, state in states:
+            one.set_state(state)
+
+
+def _check_alike(samples: Sequence[Any], ids: Sequence[str]) -> None:
+    shapes: dict[tuple[int, ...], str] = {}
+    for name, sample in zip(ids, samples, strict=True):
+        shape = getattr(parts_of(sample)[0], "shape", None)
+        if shape is not None:
+            shapes.setdefault(tuple(shape), name)
+    if len(shapes) > 1:
+        (one, first), (other, second) = list(shapes.items())[:2]
+        raise HeatproofError(
+            f"The images {first!r} and {second!r} of the loader have the shapes {one} and {other}: resize all to one."
+        )
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    import torch
+
+    if all(isinstance(part, torch.Tensor) for part in parts):
+        return torch.cat([part.reshape(-1) if part.ndim == 0 else part for part in parts])
+    return [one for part in parts for one in (part.tolist() if hasattr(part, "tolist") else part)]
+
+
+def _listed_targets(dataset: Any) -> Sequence[Any] | None:
+    """Return the labels that a data set of torchvision lists, so that no picture is opened for its label."""
+    inner = getattr(dataset, "dataset", None)
+    if inner is not None and hasattr(dataset, "indices"):
+        listed = _listed_targets(inner)
+        return None if listed is None else [listed[place] for place in dataset.indices]
+    listed = getattr(dataset, "targets", None)
+    if listed is None or getattr(dataset, "target_transform", None) is not None or len(listed) != len(dataset):
+        return None
+    return listed.tolist() if hasattr(listed, "tolist") else listed
+
+
+def _file_names(dataset: Any) -> list[str] | None:
+    """Return the paths of a data set of pictures from its root, as those of torchvision's ImageFolder."""
+    inner = getattr(dataset, "dataset", None)
+    if inner is not None and hasattr(dataset, "indices"):
+        names = _file_names(inner)
+        return None if names is None else [names[place] for place in dataset.indices]
+    samples, root = getattr(dataset, "samples", None), getattr(dataset, "root", None)
+    if not (isinstance(samples, list) and isinstance(root, str | Path) and len(samples) == len(dataset)):
+        return None
+    try:
+        names = [Path(sample[0]).relative_to(root).as_posix() for sample in samples]
+    except (TypeError, ValueError, IndexError, KeyError):
+        return None
+    return names if len(set(names)) == len(names) else None

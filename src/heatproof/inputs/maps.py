@@ -1,0 +1,148 @@
+"""Maps that callers give: of one method or several, labelled or not, in the order of the images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from heatproof.errors import HeatproofError
+from heatproof.inputs.labels import Scored, check_explained, labels_of, rows_of
+from heatproof.named_axes import MAPS, in_order, is_labelled_array
+
+if TYPE_CHECKING:
+    from heatproof.inputs.source import ImageSource
+
+
+class Maps(NamedTuple):
+    """Maps of some images.
+
+    Attributes
+    ----------
+    values
+        (N, M, H, W), higher is more relevant.
+    names
+        M methods; None where maps of one method without a name were given.
+    gaps
+        Methods without maps, and the reason.
+    """
+
+    values: np.ndarray
+    names: list[str] | None
+    gaps: dict[str, str]
+
+
+def read_maps(maps: Any, images: ImageSource, scored: Sequence[Scored] | None = None) -> Maps:
+    """Return maps in the order of the images.
+
+    Parameters
+    ----------
+    maps
+        (N, H, W) of one method, a mapping from methods to such, an xarray.DataArray, or what `heatproof.explain`
+        returns.
+    images
+        With the class of each.
+    scored
+        The classes that are scored, which maps have to explain; by default the targets of the images.
+
+    Raises
+    ------
+    HeatproofError
+        If maps are not those of the images and targets, or are no numbers of their size.
+    """
+    if scored is None:
+        scored = [] if images.targets is None else [Scored(images.targets.cpu().numpy())]
+    methods, gaps = _methods(maps)
+    if isinstance(methods, dict):
+        if not methods:
+            why = next((f"no method applies, {name} because {reason}." for name, reason in gaps.items()), "give some.")
+            raise HeatproofError(f"There are no maps: {why}")
+        made = []
+        for name, values in methods.items():
+            try:
+                made.append(_values(values, images, scored))
+            except HeatproofError as error:
+                raise HeatproofError(str(error).replace("The maps ", f"The maps of {name!r} ", 1)) from None
+        return Maps(np.stack(made, axis=1), list(methods), gaps)
+    return Maps(_values(methods, images, scored)[:, None], None, gaps)
+
+
+def explained_classes(maps: Any, images: ImageSource) -> np.ndarray | None:
+    """Return the class (N,) that labelled maps say they explain for each image; None where they do not say it."""
+    methods, _ = _methods(maps)
+    for values in methods.values() if isinstance(methods, dict) else [methods]:
+        labels = labels_of(values)
+        if labels is not None and labels.targets is not None:
+            rows = rows_of(values, images, "maps")
+            return labels.targets if rows is None else labels.targets[rows]
+    return None
+
+
+def _methods(maps: Any) -> tuple[Any, dict[str, str]]:
+    """Return maps of one method without a name, or a dict of those of several, and the methods that have none."""
+    gaps: dict[str, str] = {}
+    if hasattr(maps, "data_vars"):
+        if "attribution" not in maps:
+            raise HeatproofError(
+                f"The maps are an xarray.Dataset with {', '.join(map(str, maps)) or 'nothing'}: give what "
+                "heatproof.explain returns, or one of its arrays."
+            )
+        reasons = maps.get("reason")
+        maps = maps["attribution"]
+        if reasons is not None and "method" in reasons.coords and reasons.dims in ((), ("method",)):
+            told = zip(np.atleast_1d(reasons["method"].values), np.atleast_1d(reasons.values), strict=True)
+            gaps = {str(name): str(reason) for name, reason in told if reason}
+            if gaps and "method" not in maps.dims:
+                return {}, gaps
+    if is_labelled_array(maps) and "method" in maps.dims and "method" not in maps.coords:
+        raise HeatproofError(
+            "The maps have a dimension method without names: give maps.assign_coords(method=[…]) with one name for "
+            f"each of the {maps.sizes['method']} methods."
+        )
+    if is_labelled_array(maps) and "map" in maps.dims and "method" not in maps.dims:
+        # Of a run: one explainer makes one map or several.
+        maps = maps.squeeze("map", drop=True) if maps.sizes["map"] == 1 else maps.rename({"map": "method"})
+    if is_labelled_array(maps) and "method" in maps.dims:
+        names = maps["method"].values.tolist()
+        return _named([(name, maps.isel(method=row, drop=True)) for row, name in enumerate(names)], gaps), gaps
+    if isinstance(maps, Mapping):
+        inside = {name: one["attribution"] if hasattr(one, "data_vars") and "attribution" in one else one
+                  for name, one in maps.items()}  # fmt: skip
+        return _named(inside.items(), gaps), gaps
+    return maps, gaps
+
+
+def _named(pairs: Any, gaps: Mapping[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, values in pairs:
+        if name is None or name == "" or name != name:
+            raise HeatproofError(f"The maps have a method without a name ({name!r}): give each method a name.")
+        if str(name) in found:
+            raise HeatproofError(f"The maps have the method {str(name)!r} twice: give each method a name of its own.")
+        found[str(name)] = values
+    return {name: values for name, values in found.items() if name not in gaps}
+
+
+def _values(maps: Any, images: ImageSource, scored: Sequence[Scored]) -> np.ndarray:
+    from heatproof.perturbation.curves import check_maps
+
+    labels, rows = labels_of(maps), rows_of(maps, images, "maps", scored[0].classes if scored else None)
+    if labels is not None and labels.targets is not None:
+        for one in scored:
+            check_explained(labels.targets if rows is None else labels.targets[rows], one, images.ids)
+    maps = in_order(maps, MAPS, "maps")
+    if hasattr(maps, "detach"):
+        maps = maps.detach().to_dense().cpu() if maps.is_sparse else maps.detach().cpu()
+        # NumPy has no bfloat16.
+        maps = (maps.float() if maps.is_floating_point() and maps.itemsize < 4 else maps).numpy()
+    try:
+        values = np.asarray(maps)
+    except (TypeError, ValueError):
+        raise HeatproofError(
+            f"The maps are {type(maps).__name__} that makes no array: give numbers (images, height, width)."
+        ) from None
+    values = values if rows is None else values[rows]
+    check_maps(values, images.images, images.ids)
+    # Whole numbers have no thirds, and unsigned ones no negatives.
+    return values if np.issubdtype(values.dtype, np.floating) else values.astype(np.float64)

@@ -1,0 +1,167 @@
+"""What a caller gives as images, targets and ids, in any form, as one `ImageSource`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from heatproof.errors import HeatproofError
+from heatproof.inputs.arrays import check_finite, check_ids, check_images, check_targets
+from heatproof.inputs.folders import read_folder
+from heatproof.inputs.labels import labels_of, rows_of
+from heatproof.inputs.loaders import Loaded, is_loader, read_loader
+from heatproof.inputs.maps import explained_classes
+from heatproof.inputs.source import ImageSource, in_memory
+from heatproof.named_axes import is_labelled_array
+from heatproof.options import short
+from heatproof.registry import nearest
+
+if TYPE_CHECKING:
+    import torch
+
+Transform = Callable[[Any], Any]
+
+
+def read_inputs(
+    model: Any,
+    images: Any,
+    targets: Any = None,
+    image_ids: Any = None,
+    *,
+    classes: Any = None,
+    transform: Transform | None = None,
+    maps: Any = None,
+    predict: Callable[[torch.Tensor], torch.Tensor] | None = None,
+) -> ImageSource:
+    """Return the images of a caller with their names and classes.
+
+    Parameters
+    ----------
+    model
+        One of timm says how pictures of a folder are read.
+    images
+        A float tensor or array (N, C, H, W), an xarray.DataArray, a torch DataLoader or data set, any other iterable of
+        batches, which is read once into memory, or a folder of pictures.
+    targets
+        (N,) whole numbers; None for the classes that `maps` say they explain, else for the labels that come with the
+        images, else for the classes that `predict` returns.
+    image_ids
+        N names; None for those that come with the images, else "0", "1", ….
+    classes
+        Numbers of classes, or names of class folders: only images whose target is one of these are kept.
+    transform
+        Of a folder: a function from a PIL picture to a tensor (C, H, W).
+    maps
+        That are scored on the images.
+    predict
+        A function from images (B, C, H, W) to their classes (B,); None to leave targets that nothing says open.
+
+    Returns
+    -------
+    ImageSource
+        Of images in memory all values are checked; others are checked when they are read.
+
+    Raises
+    ------
+    HeatproofError
+        One sentence for the first thing that is wrong, with what to write in its place.
+    """
+    source, loaded = _source(model, images, transform)
+    if loaded is not None and loaded.is_shuffled and not (targets is None and image_ids is None):
+        which = "image_ids" if targets is None else "targets"
+        raise HeatproofError(
+            f"The loader shuffles its images, so that the order of the {which} is open: give one with shuffle=False."
+        )
+    if image_ids is not None:
+        ids = check_ids(image_ids, len(source))
+        if is_labelled_array(images) and source.is_named and ids != source.ids:
+            raise HeatproofError(
+                "The names in image_ids are others than the coordinate image of the images: leave image_ids out, or "
+                "give images.drop_vars('image')."
+            )
+        source = replace(source, ids=ids, is_named=True)
+    if source.is_checked:
+        check_finite(source.images, source.ids)
+    if targets is None and maps is not None:
+        targets = explained_classes(maps, source)
+    source = _with_targets(source, model, targets, loaded)
+    if source.targets is None and predict is not None:
+        source = replace(source, targets=_predicted(source, predict))
+    return source if classes is None else _of_classes(source, classes)
+
+
+def _source(model: Any, images: Any, transform: Transform | None) -> tuple[ImageSource, Loaded | None]:
+    if isinstance(images, str | Path):
+        return read_folder(images, model, transform), None
+    if transform is not None:
+        raise HeatproofError(
+            f"`transform` reads the pictures of a folder, and the images are {type(images).__name__}: leave it out."
+        )
+    if is_loader(images):
+        return read_loader(images)
+    known = labels_of(images)
+    checked = check_images(images)
+    names = None if known is None or known.ids is None else check_ids(known.ids, len(checked))
+    return in_memory(checked, names), None
+
+
+def _with_targets(source: ImageSource, model: Any, targets: Any, loaded: Loaded | None) -> ImageSource:
+    if targets is None:
+        if loaded is not None:
+            own = loaded.labels()
+            return source if own is None else replace(source, targets=own, is_labelled=True)
+        outputs = getattr(model, "num_classes", None)
+        if source.class_names and isinstance(outputs, int) and outputs != len(source.class_names):
+            raise HeatproofError(
+                f"The folder has {len(source.class_names)} class folders and the model {outputs} outputs, so that the "
+                "numbers of the folders are no classes of the model: give `targets`, one class number for each picture "
+                "in the order of their paths."
+            )
+        return source
+    rows = rows_of(targets, source, "targets")
+    if rows is not None:
+        targets = targets.isel(image=rows) if is_labelled_array(targets) else targets.iloc[rows]
+    return replace(source, targets=check_targets(targets, len(source)), is_labelled=True)
+
+
+def _predicted(source: ImageSource, predict: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    import torch
+
+    return torch.cat([predict(part).detach().cpu() for _, part in source.batches()]).long()
+
+
+def _of_classes(source: ImageSource, classes: Any) -> ImageSource:
+    """Return the images whose target is one of some classes."""
+    listed = classes.tolist() if hasattr(classes, "tolist") else classes
+    if isinstance(listed, str | bytes | Mapping) or not isinstance(listed, Iterable):
+        raise HeatproofError(
+            f"classes is {short(classes)}: give a list of class numbers, as classes=[{short(listed)}]."
+        )
+    wanted = {}
+    for one in listed:
+        number = one
+        if isinstance(one, str):
+            if not source.class_names:
+                raise HeatproofError(
+                    f"classes has the name {one!r}, and only a folder of class folders has names of classes: give "
+                    "numbers."
+                )
+            if one not in source.class_names:
+                raise HeatproofError(f"There is no class folder {one!r}: {nearest(one, source.class_names)}")
+            number = source.class_names.index(one)
+        elif isinstance(one, bool | np.bool_) or not isinstance(one, int | np.integer):
+            raise HeatproofError(f"classes has {short(one)}: give class numbers, as classes=[0, 3].")
+        wanted[int(number)] = one
+    if not wanted:
+        raise HeatproofError("classes is empty: name at least one class, or leave it out for all images.")
+    if source.targets is None:
+        raise HeatproofError("The images have no targets to take classes from: give `targets`.")
+    numbers = source.targets.tolist()
+    missing = next((name for number, name in wanted.items() if number not in set(numbers)), None)
+    if missing is not None:
+        raise HeatproofError(f"No image has the class {missing!r}, which `classes` names: leave it out.")
+    return source.take([row for row, number in enumerate(numbers) if number in wanted])

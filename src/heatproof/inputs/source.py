@@ -1,0 +1,104 @@
+"""Images by number, wherever they come from, with the name and the class of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from heatproof.inputs.arrays import check_finite
+
+if TYPE_CHECKING:
+    import torch
+
+# Images that are read at once where all are gone through.
+AT_ONCE = 64
+
+
+@dataclass(frozen=True, eq=False)
+class ImageSource:
+    """Images of a caller.
+
+    Attributes
+    ----------
+    ids
+        N names.
+    rows
+        Function from row numbers to these images, (B, C, H, W); callers read by `read`.
+    targets
+        (N,) int64, the class of each; None where nothing says it.
+    is_named
+        Whether the names are the caller's own or those of files, and no numbers of ours.
+    is_labelled
+        Whether targets were given or come with the images; otherwise they are what the network predicts.
+    is_checked
+        Whether all values are known to be finite; otherwise this is seen when they are read.
+    class_names
+        Of a folder of class folders, in the order of their numbers; else empty.
+    """
+
+    ids: list[str]
+    rows: Callable[[Sequence[int]], torch.Tensor]
+    targets: torch.Tensor | None = None
+    is_named: bool = False
+    is_labelled: bool = False
+    is_checked: bool = False
+    class_names: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def read(self, rows: Sequence[int]) -> torch.Tensor:
+        """Return some of the images, (B, C, H, W); those of a tensor share its memory.
+
+        Raises
+        ------
+        HeatproofError
+            If they cannot be read, or a value is not finite.
+        """
+        images = self.rows(rows)
+        if not self.is_checked:
+            check_finite(images, [self.ids[row] for row in rows])
+        return images
+
+    @cached_property
+    def images(self) -> torch.Tensor:
+        """All images at once, (N, C, H, W)."""
+        return self.read(range(len(self)))
+
+    @cached_property
+    def digests(self) -> list[str]:
+        """A digest of the content of each image; see `heatproof.finetuned.image_digests`."""
+        from heatproof.finetuned import image_digests
+
+        return [digest for _, part in self.batches() for digest in image_digests(part)]
+
+    def batches(self, size: int = AT_ONCE) -> Iterator[tuple[range, torch.Tensor]]:
+        """Yield row numbers and images of one batch after another."""
+        for low in range(0, len(self), size):
+            rows = range(low, min(low + size, len(self)))
+            yield rows, self.read(rows)
+
+    def take(self, rows: Sequence[int]) -> ImageSource:
+        """Return a part of the images, with the names that they had."""
+        chosen = list(rows)
+
+        def read(inner: Sequence[int]) -> torch.Tensor:
+            return self.rows([chosen[row] for row in inner])
+
+        targets = None if self.targets is None else self.targets[chosen]
+        return replace(self, ids=[self.ids[row] for row in chosen], rows=read, targets=targets)
+
+
+def in_memory(images: torch.Tensor, names: list[str] | None = None) -> ImageSource:
+    """Return a source of images that are in memory and whose values are finite."""
+
+    def rows(wanted: Sequence[int]) -> torch.Tensor:
+        # A slice keeps the memory format, and copies nothing.
+        if isinstance(wanted, range) and wanted.step == 1:
+            return images[wanted.start : wanted.stop]
+        return images[list(wanted)]
+
+    ids = [str(number) for number in range(len(images))] if names is None else names
+    return ImageSource(ids, rows, is_named=names is not None, is_checked=True)

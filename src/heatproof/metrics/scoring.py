@@ -1,0 +1,102 @@
+"""Score the maps of a batch of images: the one loop over methods, for stored responses and for those in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from heatproof.methods import Maps, Method
+from heatproof.metrics.registry import Metric
+from heatproof.responses.base import Arrays, Reading, ScoredImages
+
+
+class Explanations(NamedTuple):
+    """What is known of an explainer's maps of N images.
+
+    Attributes
+    ----------
+    methods
+        The methods to score, in the order that responses along maps have.
+    maps
+        (N, maps, H, W) of the explainer; None where the metric takes none.
+    arrays
+        Argument of the metric's function to the arrays of a response along these maps.
+    """
+
+    methods: Sequence[Method]
+    maps: Maps | np.ndarray | None
+    arrays: Mapping[str, Arrays]
+
+
+class Scored(NamedTuple):
+    """Scores of a method, and what they are of.
+
+    Attributes
+    ----------
+    method
+        Its name.
+    score
+        (N,) float64, NaN where undefined.
+    valid
+        (N,) bool, whether the score is defined.
+    curves
+        Of the metric, (N, S) or (S,) by name.
+    inputs
+        Of the metric's function, by argument.
+    """
+
+    method: str
+    score: np.ndarray
+    valid: np.ndarray
+    curves: Mapping[str, np.ndarray]
+    inputs: Mapping[str, Any]
+
+
+def score_batch(
+    metric: Metric,
+    options: Mapping[str, Any],
+    images: ScoredImages,
+    readings: Sequence[Reading],
+    arrays: Mapping[str, Arrays],
+    explained: Iterable[Explanations],
+) -> Iterator[Scored]:
+    """Score every method by one metric.
+
+    Parameters
+    ----------
+    metric, options
+        The metric and all of its options.
+    images
+        The N images that are scored.
+    readings
+        What the metric reads.
+    arrays
+        Argument of the metric's function to the arrays of a response that needs no maps.
+    explained
+        The maps of each explainer, read when its turn comes.
+
+    Yields
+    ------
+    Scored
+        Of each method, in the order of `explained`.
+
+    Raises
+    ------
+    HeatproofError
+        As `Metric.score` does.
+    """
+    shared: dict[str, Any] = {"image_ids": images.ids}
+    for one in readings:
+        if not one.response.along_maps:
+            shared |= one.inputs(arrays[one.argument], images)
+    along = [one for one in readings if one.response.along_maps]
+    for explainer in explained:
+        for place, method in enumerate(explainer.methods):
+            inputs = dict(shared)
+            if explainer.maps is not None:
+                inputs["maps"] = method.of(explainer.maps)
+            for one in along:
+                inputs |= one.inputs(explainer.arrays[one.argument], images, place)
+            yield Scored(method.name, *metric.score(inputs, options), inputs)

@@ -1,0 +1,33 @@
+"""Arrays whose dimensions have names (xarray.DataArray), put into our order; without an import of xarray."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from heatproof.errors import HeatproofError
+
+IMAGES = ("image", "channel", "y", "x")
+MAPS = ("image", "y", "x")
+
+
+def is_labelled_array(values: Any) -> bool:
+    """Tell whether something is an xarray.DataArray."""
+    return hasattr(values, "dims") and hasattr(values, "transpose") and not hasattr(values, "data_vars")
+
+
+def in_order(values: Any, names: tuple[str, ...], what: str) -> Any:
+    """Return the array of an xarray.DataArray with its dimensions in our order; anything else as it is.
+
+    Raises
+    ------
+    HeatproofError
+        If it has dimensions of other names.
+    """
+    if not is_labelled_array(values):
+        return values
+    if sorted(map(str, values.dims)) != sorted(names):
+        raise HeatproofError(
+            f"The {what} have the dimensions {', '.join(map(str, values.dims))}: name them {', '.join(names)}, or give "
+            "the array without names in this order."
+        )
+    return values.transpose(*names).values

@@ -1,0 +1,698 @@
+"""The cache of `heatproof.explain` and `heatproof.choose`: what it keeps, when it makes anew, and what it refuses."""
+
+import copy
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import heatproof
+from heatproof.errors import HeatproofError
+from heatproof.storage.batches import BatchFolder
+from heatproof.storage.lock import held_folder
+from heatproof.storage.manifest import write_sealed
+
+METHODS = ["saliency", {"integrated_gradients": {"steps": 4}}, "random", "attention_rollout"]
+# Seconds are those of the first call.
+TIMES = "seconds"
+
+
+class Counted(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner, self.images = inner, 0
+        self.eval()
+
+    def forward(self, batch):
+        self.images += len(batch)
+        return self.inner(batch)
+
+
+@pytest.fixture
+def counted(network):
+    return Counted(copy.deepcopy(network))
+
+
+@pytest.fixture
+def explain(counted, images, targets, tmp_path):
+    """Explain with a cache in small batches; counts the images that pass for maps."""
+
+    def call(methods=METHODS, model=None, images=images, targets=targets, **options):
+        call.model = model or counted
+        before = call.model.images
+        made = heatproof.explain(
+            call.model, images, targets, methods, **{"batch_size": 5, "cache": tmp_path / "cache", **options}
+        )
+        call.passes = call.model.images - before - made.attrs["check_passes"]
+        return made
+
+    return call
+
+
+def files(folder, ending="*.batch"):
+    return {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob(ending))}
+
+
+def mine(model, images, targets):
+    """Draw from the global random states, as foreign code does."""
+    return images.sum(1) + torch.rand(images.shape[0], *images.shape[2:])
+
+
+# ---- the same answer -------------------------------------------------------------------------------------------------
+
+
+def test_maps_are_those_without_a_cache_and_no_pass_is_made_twice(explain, tmp_path):
+    plain = explain([*METHODS, mine], cache=None)
+    cold = explain([*METHODS, mine])
+    assert explain.passes > 12 * 5
+    before = files(tmp_path)
+    warm = explain([*METHODS, mine])
+    assert explain.passes == 0
+    assert plain.drop_vars(TIMES).identical(cold.drop_vars(TIMES).load())
+    assert warm.identical(cold)
+    assert files(tmp_path) == before
+    assert plain["passes"].values.tolist()[::2] == [1, 0, 0]
+
+
+def test_maps_are_read_when_they_are_asked_for(explain, tmp_path, network, images, targets):
+    made, whole = explain(), explain(cache=None)["attribution"].values
+    lazy = made["attribution"]
+    assert not isinstance(lazy.variable._data, np.ndarray)
+    for key in [(0, 3), (slice(None), [7, 2, 7]), (slice(1, 3), slice(8, 2, -3), slice(4), 5), (-1, -1), ([2, 0], [])]:
+        np.testing.assert_array_equal(lazy[key].values, whole[np.ix_(*ranges(whole.shape, key))].squeeze(scalars(key)))
+    np.testing.assert_array_equal(lazy.isel(image=made["image"] == "4").values[:, 0], whole[:, 4])
+    scored = heatproof.evaluate("idsds", network, images, targets, made)
+    plain = heatproof.evaluate("idsds", network, images, targets, explain(cache=None))
+    assert scored.identical(plain)
+    for path in tmp_path.rglob("maps/*/*.batch"):
+        path.unlink()
+    with pytest.raises(HeatproofError, match=r"gone .* repeat the call"):
+        lazy.load()
+
+
+def ranges(shape, key):
+    full = (*key, *(slice(None),) * (len(shape) - len(key)))
+    return [np.atleast_1d(np.arange(count)[one]).astype(int) for count, one in zip(shape, full, strict=True)]
+
+
+def scalars(key):
+    return tuple(axis for axis, one in enumerate(key) if isinstance(one, int))
+
+
+def test_methods_share_a_folder_and_each_is_made_once(explain):
+    explain(["saliency"])
+    both = explain(["input_x_gradient", "saliency"])
+    assert explain.passes == 12
+    # A name of one's own is no other method.
+    renamed = explain({"short": "saliency", "long": {"explainer": "integrated_gradients", "steps": 3}})
+    assert 3 * 12 <= explain.passes < 4 * 12
+    np.testing.assert_array_equal(renamed["attribution"][0], both["attribution"][1])
+    assert explain(["saliency"])["method"].values.tolist() == ["saliency"]
+    assert explain.passes == 0
+
+
+def test_more_images_are_made_alone_and_fewer_are_read(explain, images, targets):
+    explain(["saliency"], images=images[:8], targets=targets[:8])
+    assert explain.passes == 8
+    made = explain(["saliency"])
+    assert explain.passes == 4
+    part = explain(["saliency"], classes=[int(targets[0])])
+    assert explain.passes == 0
+    rows = (targets == targets[0]).nonzero().flatten().tolist()
+    np.testing.assert_array_equal(part["attribution"], made["attribution"][:, rows])
+    np.testing.assert_allclose(made["attribution"], explain(["saliency"], cache=None)["attribution"], rtol=1e-5)
+
+
+# ---- what makes anew -------------------------------------------------------------------------------------------------
+
+
+def test_a_replaced_image_is_made_again_and_no_other(explain, images):
+    before = explain(["saliency"])["attribution"].values
+    changed = images.clone()
+    changed[7] += 0.1
+    after = explain(["saliency"], images=changed)
+    # One image is passed with a copy of itself.
+    assert explain.passes == 2
+    same = [row for row in range(12) if row != 7]
+    np.testing.assert_array_equal(after["attribution"][0, same], before[0, same])
+    assert not np.array_equal(after["attribution"][0, 7], before[0, 7])
+
+
+def test_a_replaced_picture_of_a_folder_is_seen_whatever_its_time_and_size(explain, tmp_path):
+    from PIL import Image
+    from torchvision.transforms.functional import to_tensor
+
+    folder = tmp_path / "photographs"
+    folder.mkdir()
+    noise = np.random.default_rng(0).integers(0, 255, (8, 16, 16, 3), dtype=np.uint8)
+    for number, one in enumerate(noise):
+        Image.fromarray(one).save(folder / f"{number}.bmp")
+    explain(["saliency"], images=folder, targets=None, transform=to_tensor)
+    assert explain.passes == 8
+    old = (folder / "3.bmp").stat()
+    Image.fromarray(255 - noise[3]).save(folder / "3.bmp")
+    os.utime(folder / "3.bmp", ns=(old.st_atime_ns, old.st_mtime_ns))
+    explain(["saliency"], images=folder, targets=[0] * 8, transform=to_tensor)
+    made = explain(["saliency"], images=folder, targets=None, transform=to_tensor)
+    plain = explain(["saliency"], images=folder, targets=None, transform=to_tensor, cache=None)
+    np.testing.assert_allclose(made["attribution"], plain["attribution"], rtol=1e-5)
+
+
+def test_float64_images_are_told_apart_beyond_float32(explain, counted, images, targets):
+    counted.double()
+    explain(["saliency"], images=images.double())
+    changed = images.double()
+    changed[2, 0, 0, 0] += 1e-12
+    explain(["saliency"], images=changed)
+    assert explain.passes == 2
+
+
+def test_edited_weights_are_another_network(explain, counted):
+    before = explain(["saliency"])["attribution"].values
+    with torch.no_grad():
+        counted.inner[0].weight[0, 0, 0, 0] += 1e-6
+    explain(["saliency"])
+    assert explain.passes == 12
+    with torch.no_grad():
+        counted.inner[0].weight[0, 0, 0, 0] -= 1e-6
+    explain(["saliency"])
+    assert np.array_equal(explain(["saliency"])["attribution"].values, before)
+
+
+class Scaled(nn.Module):
+    """What its forward does depends on what no weight says."""
+
+    def __init__(self, inner, scale):
+        super().__init__()
+        self.inner, self.scale, self.images = inner, [scale], 0
+        self.eval()
+
+    def forward(self, batch):
+        self.images += len(batch)
+        return self.inner(batch * self.scale[0])
+
+
+@pytest.mark.parametrize("others", [False, True], ids=["same images", "other images"])
+def test_a_forward_that_answers_otherwise_has_maps_of_its_own(others, explain, network, images, tmp_path):
+    first = explain(["saliency"], model=Scaled(network, 1.0))["attribution"].values
+    # The images that are compared are those of now, or those that the cache keeps.
+    shown = torch.randn(12, 3, 16, 16) if others else images
+    explain(["saliency"], model=Scaled(network, 1.5), images=shown)
+    assert explain.passes >= 12
+    np.testing.assert_array_equal(explain(["saliency"], model=Scaled(network, 1.0))["attribution"], first)
+    assert explain.passes == 0
+    edited = [explain(["saliency"], model=Scaled(network, 1.5), cache=cache) for cache in (tmp_path / "cache", None)]
+    np.testing.assert_allclose(*(one["attribution"] for one in edited), rtol=1e-5)
+
+
+def test_other_images_of_the_same_network_join_it(explain, network, tmp_path):
+    explain(["saliency"], model=Scaled(network, 1.0))
+    explain(["saliency"], model=Scaled(network, 1.0), images=torch.randn(12, 3, 16, 16))
+    assert [path.parent.name for path in tmp_path.rglob("check")] == ["0"]
+
+
+class Detached(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner, self.images = inner, 0
+        self.eval()
+
+    def forward(self, batch):
+        self.images += len(batch)
+        return self.inner(batch) + batch.sum((1, 2, 3))[:, None] * 1e-3
+
+
+def test_an_edited_forward_with_the_same_answers_is_noticed_by_its_code(explain, network, monkeypatch):
+    explain(["saliency"], model=Detached(network))
+
+    def forward(self, batch):
+        self.images += len(batch)
+        return self.inner(batch) + batch.detach().sum((1, 2, 3))[:, None] * 1e-3
+
+    monkeypatch.setattr(Detached, "forward", forward)
+    explain(["saliency"], model=Detached(network))
+    assert explain.passes == 12
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": 1},
+        {"layer": "0"},
+        {"targets": [0] * 12},
+        {"image_ids": list("abcdefghijkl")},
+        {"background": torch.zeros(2, 3, 16, 16)},
+        {"methods": [{"integrated_gradients": {"steps": 5}}]},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_each_of_these_makes_anew(change, explain):
+    methods = [{"integrated_gradients": {"steps": 4}}]
+    explain(methods)
+    made = explain(**{"methods": methods, **change})
+    steps = 5 if "methods" in change else 4
+    assert explain.passes >= steps * 11
+    plain = explain(**{"methods": methods, **change, "cache": None})
+    np.testing.assert_array_equal(made["attribution"], plain["attribution"])
+
+
+# ---- methods of one's own --------------------------------------------------------------------------------------------
+
+SCALE = 2.0
+
+
+def scaled(model, images, targets):
+    return helper(images.sum(1)) * SCALE
+
+
+def helper(maps):
+    return maps
+
+
+class Own:
+    def __init__(self, power):
+        self.power = power
+
+    def __call__(self, model, images, targets):
+        return images.sum(1) ** self.power
+
+
+def files_of_maps(folder):
+    return {path.parent.name for path in folder.rglob("maps/*/*.batch")}
+
+
+def test_a_function_is_told_by_its_code_and_what_it_sees(explain, tmp_path, monkeypatch):
+    module = sys.modules[__name__]
+    seen = []
+    changes = [
+        lambda: None,
+        lambda: monkeypatch.setattr(module, "SCALE", 3.0),
+        lambda: monkeypatch.setattr(module, "helper", lambda maps: -maps),
+    ]
+    for change in changes:
+        change()
+        made = explain([scaled])["attribution"].values
+        assert np.array_equal(made, explain([scaled], cache=None)["attribution"].values)
+        seen.append(len(files_of_maps(tmp_path)))
+    assert seen == [1, 2, 3]
+    for one, count in ((Own(1), 4), (Own(1), 4), (Own(2), 5)):
+        explain({"own": one})
+        assert len(files_of_maps(tmp_path)) == count
+
+
+def test_objects_of_libraries_are_told_by_their_settings(explain, counted, tmp_path):
+    from captum.attr import IntegratedGradients, LayerGradCam, NoiseTunnel, Saliency
+
+    made = [
+        Saliency(counted),
+        LayerGradCam(counted, counted.inner[0]),
+        LayerGradCam(counted, counted.inner[2]),
+        IntegratedGradients(counted),
+        IntegratedGradients(counted, multiply_by_inputs=False),
+        NoiseTunnel(Saliency(counted)),
+    ]
+    for count, one in enumerate(made, 1):
+        for _ in range(2):
+            explain({"own": one})
+            assert len(files_of_maps(tmp_path)) == count
+        assert explain.passes == 0
+
+
+def held(thing):
+    def method(model, images, targets):
+        return images.sum(1) * (thing is not None)
+
+    return method
+
+
+@pytest.mark.parametrize(
+    "thing",
+    [torch.Generator(), np.random.default_rng(), threading.Lock(), io.BytesIO()],
+    ids=lambda one: type(one).__name__,
+)
+def test_a_method_that_holds_what_nothing_tells_is_refused_before_work(thing, explain, counted):
+    before = counted.images
+    with pytest.raises(HeatproofError, match=rf"'method' cannot be kept .* its 'thing' is a {type(thing).__name__}"):
+        explain(["saliency", held(thing)])
+    explain([held(thing)], cache=None)
+    assert counted.images - before < 40
+
+
+# ---- gaps ------------------------------------------------------------------------------------------------------------
+
+
+class Failing:
+    def __init__(self, error):
+        self.error = error
+
+    def __call__(self, model, images, targets):
+        calls.append(len(images))
+        if (images == 7).any():
+            raise self.error("no such thing")
+        return images.sum(1)
+
+
+calls = []
+
+
+@pytest.mark.parametrize(("error", "again"), [(ValueError, False), (ImportError, True), (ConnectionError, True)])
+def test_a_gap_is_kept_where_it_is_no_fault_of_the_machine(error, again, explain, images):
+    images = images.clone()
+    images[5] = 7
+    calls.clear()
+    own = Failing(error)
+    for _ in range(2):
+        with pytest.warns(UserWarning, match="'own' is left out: .*no such thing"):
+            made = explain({"own": own, "saliency": "saliency"}, images=images)
+        assert made["reason"].values.tolist()[1] == ""
+        assert np.isnan(made["attribution"][0]).all()
+        first, *_ = made["reason"].values.tolist()
+    assert "no such thing" in first
+    once = len(calls)
+    with pytest.warns(UserWarning, match="left out"):
+        explain({"own": own}, images=images)
+    assert (len(calls) > once) == again
+    # Without the image that it fails on there is no gap.
+    rest = [row for row in range(12) if row != 5]
+    made = explain({"own": own}, images=images[rest], targets=[0] * 11)
+    assert made["reason"].values.tolist() == [""]
+
+
+# ---- the end of a call -----------------------------------------------------------------------------------------------
+
+
+class Stops:
+    """A method that is interrupted at its n-th batch, and tells nothing of that."""
+
+    left = 0
+
+    def __call__(self, model, images, targets):
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+        return images.sum(1) * torch.rand(())
+
+
+def test_an_interrupt_keeps_batches_and_the_same_call_goes_on(explain, tmp_path):
+    stops = Stops()
+    whole = explain(["saliency", stops], cache=None)
+    stops.left = 3
+    before = len(files(tmp_path))
+    with pytest.warns(UserWarning, match="Interrupted in Stops: .*; the same call goes on"):
+        made = explain(["saliency", stops, "random"])
+    assert made["reason"].values.tolist() == ["", "interrupted", "interrupted"]
+    assert len(files(tmp_path)) - before == 3 + 2 + 1
+    again = explain(["saliency", stops])
+    # The last batch alone.
+    assert stops.left == -1
+    np.testing.assert_array_equal(again["attribution"], whole["attribution"])
+
+
+KILLED = """
+import sys, time, hashlib, warnings
+import numpy as np, torch
+from torch import nn
+import heatproof
+warnings.simplefilter("ignore")
+torch.set_num_threads(1)
+torch.manual_seed(0)
+parts = nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(512, 4)
+network = nn.Sequential(*parts).eval()
+images = torch.randn(48, 3, 16, 16)
+def slow(model, images, targets):
+    time.sleep(0.2)
+    return images.sum(1) + torch.rand(images.shape[0], 16, 16)
+methods = ["saliency", slow, {"integrated_gradients": {"steps": 4}}, "input_x_gradient"]
+cache = sys.argv[2] if len(sys.argv) > 2 else None
+print("begun", flush=True)
+if sys.argv[1] == "explain":
+    made = heatproof.explain(network, images, None, methods, batch_size=4, cache=cache)
+    told = made.drop_vars("seconds").load().to_dict()
+else:
+    measures = {"sds": {"metric": "idsds"}, "curve": {"metric": "rise_insertion", "steps": 4}}
+    made = heatproof.choose(network, images, None, methods, measures=measures, batch_size=4, cache=cache)
+    told = made.table.drop(columns="seconds").to_csv() + made.sentence
+print(hashlib.sha256(repr(told).encode()).hexdigest())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("function", ["explain", "choose"])
+def test_three_kills_leave_the_same_answer_and_lose_a_batch_each(function, tmp_path):
+    script, cache = tmp_path / "killed.py", tmp_path / "cache"
+    script.write_text(KILLED)
+
+    def run(*arguments):
+        command = [sys.executable, str(script), function, *map(str, arguments)]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    def ended(*arguments):
+        process = run(*arguments)
+        told, _ = process.communicate(timeout=300)
+        assert process.returncode == 0
+        return told
+
+    plain = ended()
+    times = np.random.default_rng(function == "choose").uniform(0.5, 3, 3)
+    seen = set()
+    for wait in times:
+        process = run(cache)
+        assert process.stdout.readline() == "begun\n"
+        time.sleep(wait)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+        now = files(cache)
+        assert seen <= set(now)
+        seen = set(now)
+    assert seen
+    assert plain == ended(cache) == ended(cache)
+
+
+# ---- what lies in the folder -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", ["*.batch", "*.json"])
+def test_a_damaged_byte_anywhere_is_noticed_and_made_again(ending, explain, tmp_path):
+    whole = explain([*METHODS, mine])
+    whole = whole.drop_vars(TIMES).load()
+    rng = np.random.default_rng(0)
+    for path in sorted((tmp_path / "cache").rglob(ending)):
+        content = bytearray(path.read_bytes())
+        for place in rng.integers(0, len(content), 3):
+            damaged = content.copy()
+            damaged[place] ^= 1 << int(rng.integers(8))
+            path.write_bytes(bytes(damaged))
+            again = explain([*METHODS, mine]).drop_vars(TIMES).load()
+            np.testing.assert_array_equal(again["attribution"], whole["attribution"])
+            assert again["passes"].values.tolist() == whole["passes"].values.tolist()
+
+
+def test_a_cut_file_is_made_again_alone(explain, tmp_path):
+    explain(["saliency"])
+    for cut in (0, 10, 100, -1):
+        path = sorted((tmp_path / "cache").rglob("maps/*/*.batch"))[1]
+        path.write_bytes(path.read_bytes()[:cut])
+        explain(["saliency"])
+        assert 0 < explain.passes <= 5
+
+
+def forge(path, **changes):
+    """Rewrite what a file says of itself, with a digest that fits."""
+    import hashlib
+
+    kind, _, line, data = path.read_bytes().split(b"\n", 3)
+    told = {**json.loads(line), **changes}
+    line = json.dumps(told).encode() + b"\n"
+    path.write_bytes(kind + b"\n" + hashlib.sha256(line).hexdigest().encode() + b"\n" + line + data)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"arrays": {"maps": ["object", [1, 16, 16]]}},
+        {"arrays": {"maps": ["float32", [1, 2**30, 2**30]]}},
+        {"arrays": {"maps": ["float32", [1, -16, -16]]}},
+        {"arrays": {"maps": ["float32", [1, 256]]}},
+        {"arrays": {}},
+        {"names": 5},
+        {"names": []},
+        {"seconds": -1.0},
+        {"passes": "many"},
+        {"more": 1},
+    ],
+    ids=str,
+)
+def test_a_crafted_file_counts_as_damaged(changes, explain, tmp_path):
+    whole = explain(["saliency"])["attribution"].values
+    forge(next((tmp_path / "cache").rglob("maps/*/*.batch")), **changes)
+    np.testing.assert_array_equal(explain(["saliency"])["attribution"], whole)
+    assert explain.passes > 0
+
+
+def test_two_exchanged_files_are_those_of_their_images_still(explain, tmp_path):
+    whole = explain(["saliency"])["attribution"].values
+    one, other, *_ = sorted((tmp_path / "cache").rglob("maps/*/*.batch"))
+    first, second = one.read_bytes(), other.read_bytes()
+    one.write_bytes(second)
+    other.write_bytes(first)
+    np.testing.assert_array_equal(explain(["saliency"])["attribution"], whole)
+
+
+def test_a_folder_of_other_files_a_file_and_another_version_are_refused(explain, tmp_path, counted):
+    folder = tmp_path / "photographs"
+    folder.mkdir()
+    (folder / "cat.jpg").write_bytes(b"")
+    with pytest.raises(HeatproofError, match=r"photographs is no cache of heatproof, as it has 'cat\.jpg'"):
+        explain(cache=folder)
+    assert os.listdir(folder) == ["cat.jpg"]
+    with pytest.raises(HeatproofError, match="is a file: name a folder"):
+        explain(cache=folder / "cat.jpg")
+    with pytest.raises(HeatproofError, match="The cache is int: give the path"):
+        explain(cache=3)
+    explain(["random"])
+    write_sealed(tmp_path / "cache" / "heatproof-cache.json", {"kind": "cache of heatproof", "version": 99})
+    with pytest.raises(HeatproofError, match="made by another version"):
+        explain(["random"])
+    assert counted.images <= 6
+
+
+@pytest.mark.parametrize("what", ["link", "pipe"])
+def test_links_and_pipes_are_refused(what, explain, tmp_path):
+    explain(["random"])
+    path = next((tmp_path / "cache").rglob("maps/*/*.batch"))
+    if what == "link":
+        path.rename(tmp_path / "elsewhere")
+        path.symlink_to(tmp_path / "elsewhere")
+    else:
+        path.unlink()
+        os.mkfifo(path)
+    with pytest.raises(HeatproofError, match="symbolic link" if what == "link" else "named pipe"):
+        explain(["random"])
+
+
+def test_one_call_at_a_time_uses_a_folder(explain, tmp_path):
+    explain(["random"])
+    with (
+        held_folder(str(tmp_path / "cache")),
+        pytest.raises(HeatproofError, match=r"Another run works on .* a cache of"),
+    ):
+        explain(["random"])
+    explain(["random"])
+
+
+def test_two_threads_at_once_wait_or_are_refused(network, images, targets, tmp_path):
+    found = []
+
+    def call():
+        own = Counted(copy.deepcopy(network))
+        try:
+            made = heatproof.explain(own, images, targets, [slow], batch_size=4, cache=tmp_path / "cache")
+            found.append(made["attribution"].values)
+        except HeatproofError as error:
+            found.append(str(error))
+
+    def slow(model, images, targets):
+        time.sleep(0.05)
+        return images.sum(1)
+
+    threads = [threading.Thread(target=call) for _ in range(3)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    made = [one for one in found if isinstance(one, np.ndarray)]
+    assert made
+    assert all(np.array_equal(one, made[0]) for one in made)
+    assert all("Another run works on" in one for one in found if isinstance(one, str))
+
+
+# ---- choose ----------------------------------------------------------------------------------------------------------
+
+CHOSEN = ["saliency", "input_x_gradient", {"integrated_gradients": {"steps": 4}}, "attention_rollout"]
+MEASURES = {
+    "drops": {"metric": "idsds"},
+    "curve": {"metric": "rise_insertion", "steps": 4},
+    "subsets": {"metric": "sensitivity_n"},
+}
+
+
+@pytest.fixture(scope="module")
+def many():
+    return torch.randn(36, 3, 16, 16, generator=torch.Generator().manual_seed(8))
+
+
+def test_choose_says_the_same_with_a_cache_and_passes_nothing_twice(counted, many, tmp_path):
+    def choose(methods=CHOSEN, **options):
+        before = counted.images
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            made = heatproof.choose(counted, many, methods=methods, measures=MEASURES, batch_size=7, **options)
+        choose.passes = counted.images - before
+        return made
+
+    plain, cold = choose(), choose(cache=tmp_path / "cache")
+    made = choose.passes
+    warm = choose(cache=tmp_path / "cache")
+    # What the check and the predicted classes take.
+    assert choose.passes < 2 * 36 + 30 < made / 10
+    tables = [one.table.drop(columns=TIMES) for one in (plain, cold, warm)]
+    assert tables[0].equals(tables[1])
+    assert tables[0].equals(tables[2])
+    assert plain.sentence == cold.sentence == warm.sentence
+    # A method that is added is the only one that is made and scored.
+    before = choose.passes
+    choose([*CHOSEN, "grad_cam"], cache=tmp_path / "cache")
+    assert before < choose.passes < made / 2
+
+
+def test_scores_in_batches_are_those_of_all_images_at_once(network, many):
+    from heatproof.api.choose import _Judge
+    from heatproof.api.explain import Explaining, selected
+    from heatproof.evaluation import selected_metrics
+    from heatproof.finetuned import domain_of
+    from heatproof.inputs.read import read_inputs
+    from heatproof.models.adapter import adapted, check_network
+
+    measures = {**MEASURES, "curve": {"metric": "mas_insertion", "steps": 4}, "road": {"metric": "road_morf"}}
+    targets = torch.arange(36) % 4
+    with adapted(network, many, 0) as one:
+        source = read_inputs(network, many, targets)
+        run = Explaining(one, source, source.digests, 0, 5, None, None)
+        check_network(one, many[:4])
+        asked = {name: selected(name)[0] for name in ("saliency", "input_x_gradient")}
+        judging = _Judge(run, asked, selected_metrics(measures, {}, domain_of(network)), 0.95)
+        found = judging.scored(torch.arange(36), asked)
+    maps = heatproof.explain(network, many, targets, list(asked), batch_size=5)
+    whole = heatproof.evaluate(measures, network, many, targets, maps, batch_size=5)
+    for name, scores in found.scores.items():
+        for row, method in enumerate(found.rows):
+            if not method.endswith("_abs"):
+                known = whole[name]["score"].sel({"method": method})
+                np.testing.assert_allclose(scores[row], known, rtol=1e-6, atol=1e-7, err_msg=f"{name} of {method}")
+
+
+# ---- files of batches ------------------------------------------------------------------------------------------------
+
+
+def test_values_come_back_bit_for_bit(tmp_path):
+    rng = np.random.default_rng(0)
+    arrays = {"b": rng.normal(size=(3, 4)), "a": rng.integers(0, 9, (3,)), "c": rng.random((3, 2, 2)) < 0.5}
+    BatchFolder(tmp_path / "kept").add(["x", "y", "z"], arrays, 1.5, 6)
+    kept = BatchFolder(tmp_path / "kept")
+    assert kept.missing(["z", "w", "x"]) == [1]
+    found = kept.read(["z", "x"])
+    for name, values in arrays.items():
+        assert found[name].dtype == values.dtype
+        np.testing.assert_array_equal(found[name], values[[2, 0]])
+    assert kept.cost(["x"]) == (0.5, 2.0)

@@ -1,0 +1,260 @@
+"""The answer of `choose` as a file, and methods that are odd: what is said of them, and how often they are ranked."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+import heatproof
+from heatproof.errors import HeatproofError
+from heatproof.methods import ABS
+
+
+@pytest.fixture(scope="module")
+def many():
+    return torch.randn(40, 3, 16, 16, generator=torch.Generator().manual_seed(5))
+
+
+@pytest.fixture(scope="module")
+def choice(network, many):
+    methods = ["input_x_gradient", "saliency", "occlusion", "attention_rollout", "grad_cam"]
+    return heatproof.choose(network, many, methods=methods)
+
+
+def constant(model, images, targets):
+    return -torch.ones_like(images[:, 0])
+
+
+def unsigned(model, images, targets):
+    return images.abs().sum(1)
+
+
+def signed(model, images, targets):
+    return images.sum(1)
+
+
+def test_a_saved_choice_is_read_again_and_equal(choice, tmp_path):
+    path = choice.save(tmp_path / "choice.json")
+    again = heatproof.Choice.load(path)
+    assert again == choice
+    pd.testing.assert_frame_equal(again.table, choice.table)
+    for name in ("sentence", "verdict", "methods", "best", "sets", "advice", "how", "left_out", "in_domain", "images"):
+        assert getattr(again, name) == getattr(choice, name), name
+    assert str(again) == str(choice)
+    assert again.save(tmp_path / "again.json").read_bytes() == path.read_bytes()
+    assert again.save(tmp_path / "a.html").read_bytes() == choice.save(tmp_path / "b.html").read_bytes()
+    json.loads(path.read_text(encoding="utf-8"), parse_constant=pytest.fail)
+
+
+def test_choices_that_differ_are_not_equal(choice, network, many):
+    assert choice != heatproof.choose(network, many, methods="saliency")
+    assert choice != 3
+
+
+def test_an_open_choice_with_undefined_scores_is_read_again(network, many, tmp_path):
+    choice = heatproof.choose(network, many[:16], methods={"constant": constant, "saliency": "saliency"})
+    assert choice.table["in_set"].isna().any()
+    assert heatproof.Choice.load(choice.save(tmp_path / "choice.json")) == choice
+
+
+def test_a_table_is_saved_as_csv(choice, tmp_path):
+    read = pd.read_csv(choice.save(tmp_path / "choice.CSV"))
+    assert list(read) == list(choice.table)
+    assert read["method"].tolist() == choice.table["method"].tolist()
+
+
+@pytest.mark.parametrize("name", ["choice", "choice.txt", "choice.html.gz", "choice.pkl"])
+def test_another_ending_is_one_sentence(choice, name, tmp_path):
+    with pytest.raises(HeatproofError, match=f"'{name}': end the name with .html for a page, .json .*, or .csv"):
+        choice.save(tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
+def changed(told, *places, to=None, drop=False):
+    inner = told
+    for place in places[:-1]:
+        inner = inner[place]
+    if drop:
+        del inner[places[-1]]
+    else:
+        inner[places[-1]] = to
+    return told
+
+
+DAMAGED = {
+    "no mapping": lambda told: [told],
+    "an unknown version": lambda told: changed(told, "schema_version", to=2),
+    "a field that lacks": lambda told: changed(told, "found", drop=True),
+    "a field more": lambda told: changed(told, "more", to=1),
+    "a sentence that is a number": lambda told: changed(told, "found", "sentence", to=3),
+    "a level that is text": lambda told: changed(told, "level", to="0.95"),
+    "a method that is a number": lambda told: changed(told, "rows", 0, "method", to=4),
+    "a row without a method": lambda told: changed(told, "rows", 0, "method", drop=True),
+    "a score that is text": lambda told: changed(told, "rows", 0, next(iter(told["measures"])), to="high"),
+    "passes that are a truth": lambda told: changed(told, "rows", 0, "passes", to=True),
+    "a column that lacks": lambda told: changed(told, "columns", to=told["columns"][1:]),
+    "a row with a column more": lambda told: changed(told, "rows", 0, "more", to=1),
+    "words of no measure": lambda told: changed(told, "words", to={"other": "words"}),
+    "a measure without words": lambda told: changed(told, "found", "measures", to={}),
+    "rows that are a text": lambda told: changed(told, "rows", to="many"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED.values(), ids=DAMAGED)
+def test_a_file_that_is_no_choice_is_one_sentence(damage, choice, tmp_path):
+    path = choice.save(tmp_path / "choice.json")
+    path.write_text(json.dumps(damage(json.loads(path.read_text(encoding="utf-8")))), encoding="utf-8")
+    with pytest.raises(HeatproofError, match=r"choice\.json cannot be read .* heatproof\.Choice\.save") as caught:
+        heatproof.Choice.load(path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[" * 10**6, b"<html>"], ids=repr)
+def test_what_is_no_json_is_one_sentence(content, tmp_path):
+    path = tmp_path / "choice.json"
+    with pytest.raises(HeatproofError, match="is missing: give a file"):
+        heatproof.Choice.load(path)
+    path.write_bytes(content)
+    with pytest.raises(HeatproofError, match="cannot be read"):
+        heatproof.Choice.load(path)
+
+
+def test_sets_and_methods_are_best_first(network, many):
+    choice = heatproof.choose(network, many, methods={"signed": signed, "unsigned": unsigned, "grad_cam": "grad_cam"})
+    scores = choice.table.set_index("method")
+    for measure, names in choice.sets.items():
+        assert len(names) > 1
+        assert scores.loc[names, measure].is_monotonic_decreasing
+    assert list(choice.sets) == list(choice.measures)
+
+
+def test_passes_of_checks_are_counted_apart(choice, network, many):
+    # Two images in company, each of two alone, and all for the classes that the network predicts.
+    assert choice.check_passes == len(many) + 6
+    assert f"{choice.check_passes} images went through the network to check it" in choice.how
+    passes = choice.table.set_index("method")["passes"]
+    assert passes["random"] == 0
+
+
+@pytest.mark.parametrize(("method", "rows"), [(unsigned, 1), (signed, 2)])
+def test_maps_that_are_never_negative_are_ranked_once(method, rows, network, many):
+    choice = heatproof.choose(network, many, methods={"own": method})
+    ranked = [name for name in [*choice.table["method"], *choice.left_out] if name.removesuffix(ABS) == "own"]
+    assert len(ranked) == rows
+    made = heatproof.explain(network, many[:4], None, {"own": method})
+    assert bool(made["signed"].values[0]) == (rows == 2)
+
+
+def test_a_method_that_is_picked_with_its_signs_off_is_reported_though_the_rest_has_none(network, many):
+    """Whether maps have signs is decided once, on the first half."""
+    seen = []
+
+    def sometimes(model, images, targets):
+        seen.append(len(images))
+        # Negative in the first half alone, where absolute values score higher than values.
+        truth = images.clone().requires_grad_()
+        worth = torch.autograd.grad(model(truth).gather(1, targets[:, None]).sum(), truth)[0]
+        maps = (worth * images).sum(1).relu()
+        return -maps if sum(seen) <= len(many) // 2 else maps
+
+    choice = heatproof.choose(network, many, methods={"own": sometimes})
+    assert f"own{ABS}" in choice.table["method"].tolist()
+
+
+@pytest.mark.parametrize("beside", [{}, {"saliency": "saliency"}], ids=["alone", "beside another"])
+def test_a_constant_method_is_a_gap_with_its_reason(beside, network, many):
+    choice = heatproof.choose(network, many, methods={"constant": constant, **beside})
+    row = choice.table.set_index("method").loc["constant"]
+    assert row["reason"] == "no score on any image: the map has one value everywhere"
+    assert row["in_set"] is np.False_ or not row["in_set"]
+    assert "constant: no score on any image" in str(choice)
+    assert not {"constant", f"constant{ABS}"} & set(choice.left_out)
+    assert f"constant{ABS}" not in choice.table["method"].tolist()
+
+
+def test_a_method_that_fails_on_the_second_half_is_a_gap(network, many):
+    calls = []
+
+    def fails(model, images, targets):
+        calls.append(len(images))
+        if sum(calls) > len(many) // 2:
+            raise RuntimeError("the second half")
+        return images.sum(1)
+
+    with pytest.warns(UserWarning, match="'own' is left out"):
+        choice = heatproof.choose(network, many, methods={"own": fails, "saliency": "saliency"})
+    assert "the second half" in choice.table.set_index("method").loc["own", "reason"]
+    assert "saliency" in choice.table["method"].str.removesuffix(ABS).tolist()
+
+
+@pytest.mark.parametrize(("distinct", "verb"), [(1, "is"), (15, "are")])
+def test_few_distinct_images_are_one_sentence(distinct, verb, network, many):
+    copies = many[:distinct].repeat(32 // distinct + 1, 1, 1, 1)[:32]
+    with pytest.raises(HeatproofError, match=f"{distinct} of the 32 images {verb} distinct.*at least 16 distinct"):
+        heatproof.choose(network, copies, methods="saliency")
+
+
+def test_copies_among_many_images_are_warned_of(network, many):
+    with pytest.warns(UserWarning, match="2 of the 22 images are copies of others") as told:
+        heatproof.choose(network, torch.cat([many[:20], many[:2]]), methods="saliency")
+    assert told[0].filename == __file__
+
+
+class Cells(nn.Module):
+    """A network whose head has weights of one sign."""
+
+    def __init__(self, sign):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1)
+        self.late = nn.ReLU()
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.head = nn.Linear(8, 3)
+        with torch.no_grad():
+            self.head.weight.copy_(sign * self.head.weight.abs())
+
+    def forward(self, images):
+        return self.head(self.pool(self.late(self.stem(images))).flatten(1))
+
+
+CAMS = ["grad_cam", "xgrad_cam"]
+
+
+def test_the_layer_of_cams_is_named():
+    torch.manual_seed(0)
+    model, images = Cells(1).eval(), torch.randn(4, 3, 16, 16)
+    explain = heatproof.explain
+    found = explain(model, images, None, CAMS)
+    assert found.attrs["layer"] == "late"
+    np.testing.assert_array_equal(found["attribution"], explain(model, images, None, CAMS, layer="late")["attribution"])
+    assert explain(model, images, None, CAMS, layer=model.stem).attrs["layer"] == "stem"
+    assert explain(model, images, None, "saliency").attrs["layer"] == ""
+    assert explain(nn.Sequential(nn.Flatten(), nn.Linear(768, 3)).eval(), images, None, CAMS).attrs["layer"] == ""
+    assert explain(torch.compile(model), images, None, CAMS).attrs["layer"] == "late"
+
+
+@pytest.mark.parametrize("name", [*CAMS, "score_cam"])
+def test_a_cam_that_is_negative_everywhere_says_so(name):
+    torch.manual_seed(0)
+    images = torch.randn(4, 3, 16, 16)
+    said = "each of its maps is negative everywhere, so zero after its ReLU: try hires_cam or another layer"
+    reasons = [heatproof.explain(Cells(sign).eval(), images, None, name)["reason"].item() for sign in (1, -1)]
+    # Weights of Score-CAM are a softmax, and never negative.
+    assert reasons == ["", "" if name == "score_cam" else said]
+    dead = Cells(-1).eval()
+    with torch.no_grad():
+        dead.stem.weight.zero_()
+        dead.stem.bias.fill_(-1)
+    assert heatproof.explain(dead, images, None, "grad_cam")["reason"].item() == (
+        "each of its maps has one value everywhere"
+    )
+
+
+def test_a_compiled_network_is_explained_and_chosen_for_as_it_is(network, many):
+    compiled = torch.compile(network)
+    methods = ["saliency", "grad_cam"]
+    plain, found = (heatproof.choose(one, many[:16], methods=methods) for one in (network, compiled))
+    pd.testing.assert_frame_equal(plain.table.drop(columns="seconds"), found.table.drop(columns="seconds"))
+    assert (found.table["reason"] == "").all()

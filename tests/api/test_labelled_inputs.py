@@ -1,0 +1,404 @@
+"""What is labelled is joined by its labels, whatever its order, or refused with a sentence that says what to write."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import xarray
+from matplotlib.figure import Figure
+
+import heatproof
+from heatproof.errors import HeatproofError
+
+METHODS = ["saliency", "input_x_gradient", "random"]
+NAMES = [f"photo {letter}" for letter in "abcdefghijkl"]
+ORDER = np.random.default_rng(0).permutation(12)
+AXES = ("image", "y", "x")
+
+
+@pytest.fixture(scope="module")
+def made(network, images, targets):
+    return heatproof.explain(network, images, targets, METHODS)
+
+
+@pytest.fixture(scope="module")
+def scored(network, images, targets, made):
+    return heatproof.evaluate("sds", network, images, targets, made)["score"].values
+
+
+def one_method(made):
+    return made["attribution"].sel({"method": "saliency"}, drop=True)
+
+
+def plain(made):
+    """Maps with the names of images alone."""
+    return one_method(made).reset_coords(["image_digest", "target"], drop=True)
+
+
+CHANGES = {
+    "images in another order": lambda made: made.isel(image=ORDER),
+    "an array of them": lambda made: made.isel(image=ORDER)["attribution"],
+    "other axes": lambda made: made["attribution"].isel(image=ORDER).transpose("x", "image", "method", "y"),
+    "methods apart": lambda made: {name: made["attribution"].sel({"method": name}) for name in METHODS},
+    "methods apart, one in another order": lambda made: {
+        name: made["attribution"].sel({"method": name}).isel(image=ORDER if name == "random" else slice(None))
+        for name in METHODS
+    },
+    "datasets of one method": lambda made: {name: made.sel({"method": name}).isel(image=ORDER) for name in METHODS},
+    "without names of images": lambda made: made.isel(image=ORDER).drop_vars("image"),
+    "with further images": lambda made: xarray.concat([made, made.isel(image=ORDER)], "image"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_maps_are_those_of_the_image_that_they_were_made_of(change, network, images, targets, made, scored):
+    found = heatproof.evaluate("sds", network, images, targets, CHANGES[change](made))
+    np.testing.assert_array_equal(found["score"].values, scored)
+    np.testing.assert_array_equal(found["image"].values, made["image"].values)
+
+
+def test_images_and_maps_that_are_put_in_another_order_together(network, images, targets, made, scored):
+    found = heatproof.evaluate("sds", network, images[ORDER], targets[ORDER], made.isel(image=ORDER))["score"]
+    np.testing.assert_array_equal(found, scored[:, ORDER])
+    # The maps stay as they were: numbers from 0 name nothing.
+    found = heatproof.evaluate("sds", network, images[ORDER], targets[ORDER], made)["score"]
+    np.testing.assert_array_equal(found, scored[:, ORDER])
+
+
+def test_a_part_of_the_images_has_its_own_maps(network, images, targets, made, scored):
+    found = heatproof.evaluate("sds", network, images[3:7], targets[3:7], made)["score"]
+    np.testing.assert_array_equal(found, scored[:, 3:7])
+
+
+def test_methods_are_found_by_name(network, images, targets, made, scored):
+    found = heatproof.evaluate("sds", network, images, targets, made.isel(method=[2, 0, 1]))["score"]
+    np.testing.assert_array_equal(found.sel({"method": METHODS}), scored)
+
+
+def test_equal_images_are_told_apart_by_class_then_name_then_order(network, images):
+    same = images[:1].repeat(4, 1, 1, 1)
+    classes = torch.tensor([0, 1, 2, 0])
+    made = heatproof.explain(network, same, classes, ["input_x_gradient"])
+    right = heatproof.evaluate("sds", network, same, classes, made)["score"].values
+    for order in ([3, 2, 1, 0], [1, 2, 3, 0]):
+        found = heatproof.evaluate("sds", network, same, classes, made.isel(image=order))["score"]
+        np.testing.assert_array_equal(found, right)
+        both = heatproof.evaluate("sds", network, same[order], classes[order], made.isel(image=order))["score"]
+        np.testing.assert_array_equal(both, right[:, order])
+
+
+def test_names_join_where_the_caller_gave_them(network, images, targets, made, scored):
+    named = plain(made).assign_coords(image=NAMES)
+    options = {"image_ids": NAMES}
+    right = heatproof.evaluate("sds", network, images, targets, named, **options)["score"]
+    np.testing.assert_array_equal(right, scored[0])
+    found = heatproof.evaluate("sds", network, images, targets, named.isel(image=ORDER), **options)["score"]
+    np.testing.assert_array_equal(found, scored[0])
+    pictures = xarray.DataArray(images.numpy(), {"image": NAMES}, ("image", "channel", "y", "x"))
+    found = heatproof.evaluate("sds", network, pictures.isel(image=ORDER), targets[ORDER], named)["score"]
+    np.testing.assert_array_equal(found, scored[0][ORDER])
+    # With what xarray and pandas give as names.
+    for ids in (named["image"], pd.Index(NAMES), np.array(NAMES)):
+        found = heatproof.evaluate("sds", network, images, targets, named.isel(image=ORDER), image_ids=ids)["score"]
+        np.testing.assert_array_equal(found, scored[0])
+
+
+TARGETS = {
+    "a series": lambda targets: pd.Series(targets.numpy(), NAMES).iloc[ORDER],
+    "a table of one column": lambda targets: pd.DataFrame({"class": targets.numpy()}, NAMES).iloc[ORDER],
+    "an array": lambda targets: xarray.DataArray(targets.numpy(), {"image": NAMES}, ("image",)).isel(image=ORDER),
+    "a series of more images": lambda targets: pd.Series([*targets.tolist(), 7], [*NAMES, "other"]).iloc[::-1],
+    "a nullable series": lambda targets: pd.Series(targets.numpy(), NAMES, dtype="Int64").iloc[ORDER],
+    "a new series": lambda targets: pd.Series(targets.numpy()),
+}
+
+
+@pytest.mark.parametrize("change", TARGETS)
+def test_targets_are_joined_too(change, network, images, targets, made):
+    labelled = TARGETS[change](targets)
+    found = heatproof.explain(network, images, labelled, ["saliency"], image_ids=NAMES)
+    np.testing.assert_array_equal(found["target"], targets)
+    np.testing.assert_array_equal(found["attribution"][0], one_method(made))
+    scores = heatproof.evaluate("sds", network, images, labelled, made, image_ids=NAMES)["score"]
+    np.testing.assert_array_equal(scores, heatproof.evaluate("sds", network, images, targets, made)["score"])
+
+
+def test_the_classes_of_maps_are_labelled_targets(network, images, targets, made, scored):
+    found = heatproof.evaluate("sds", network, images, made["target"].isel(image=ORDER), made)["score"]
+    np.testing.assert_array_equal(found, scored)
+
+
+def test_without_targets_maps_are_scored_by_the_class_that_they_explain(network, images, targets):
+    others = (targets + 1) % 4
+    made = heatproof.explain(network, images, others, METHODS)
+    right = heatproof.evaluate("sds", network, images, others, made)
+    xarray.testing.assert_identical(heatproof.evaluate("sds", network, images, None, made.isel(image=ORDER)), right)
+    # Maps that do not say it are scored by the predicted class.
+    cube = made["attribution"].values[0]
+    xarray.testing.assert_identical(
+        heatproof.evaluate("sds", network, images, None, cube),
+        heatproof.evaluate("sds", network, images, targets, cube),
+    )
+    xarray.testing.assert_identical(
+        heatproof.explain(network, images, None, ["saliency"]).drop_vars("seconds"),
+        heatproof.explain(network, images, targets, ["saliency"]).drop_vars("seconds"),
+    )
+
+
+def series(targets, **options):
+    return pd.Series(targets.numpy(), **options)
+
+
+REFUSED = {
+    "other images": (lambda m, x, y: (x + 1, y, m), "other images than '0'.*drop_vars"),
+    "one other image": (lambda m, x, y: (torch.cat([x[:5], x[5:6] * 2, x[6:]]), y, m), "other images than '5'"),
+    "fewer maps than images": (lambda m, x, y: (x, y, m.isel(image=slice(5))), "other images than '5'"),
+    "another class": (lambda m, x, y: (x, (y + (torch.arange(12) == 4)) % 4, m), r" '4' explains class \d and its"),
+    "another class of one method": (
+        lambda m, x, y: (x, y, {"a": one_method(m), "b": one_method(m).assign_coords(target=("image", y.numpy() + 1))}),
+        "image '0' explains class",
+    ),
+    "numbers in another order": (lambda m, x, y: (x, y, plain(m).isel(image=ORDER)), r"give image_ids=maps\['image'\]"),
+    "names of images without names": (lambda m, x, y: (x, y, plain(m).assign_coords(image=NAMES)), "image_ids"),
+    "a series in another order": (lambda m, x, y: (x, series(y).iloc[ORDER], m), r"give targets.to_numpy\(\)"),
+    "a series of names": (lambda m, x, y: (x, series(y, index=NAMES), m), r"give targets.to_numpy\(\)"),
+    "a series of a part": (lambda m, x, y: (x[:6], series(y).iloc[6:], m), r"give targets.to_numpy\(\)"),
+    "an array in another order": (
+        lambda m, x, y: (x, xarray.DataArray(y.numpy(), {"image": np.arange(12)}, ("image",)).isel(image=ORDER), m),
+        r"give image_ids=targets\['image'\].values",
+    ),
+    "a method twice": (lambda m, x, y: (x, y, m["attribution"].isel(method=[0, 1, 0])), "the method 'saliency' twice"),
+    "a method twice in a mapping": (lambda m, x, y: (x, y, {1: one_method(m), "1": one_method(m)}), "'1' twice"),
+    "methods without names": (lambda m, x, y: (x, y, m["attribution"].drop_vars("method")), "without names"),
+    "an empty name": (lambda m, x, y: (x, y, {"": m["attribution"][0]}), "without a name"),
+    "a name that is missing": (
+        lambda m, x, y: (x, y, m["attribution"].assign_coords(method=np.array(["a", None, "c"], dtype=object))),
+        "without a name",
+    ),
+    "no methods": (lambda m, x, y: (x, y, m["attribution"].isel(method=[])), "There are no maps"),
+    "methods and maps of a run": (
+        lambda m, x, y: (x, y, m["attribution"].expand_dims(map=["a", "b"])),
+        "name them image, y, x",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_joined_is_refused(case, network, images, targets, made):
+    change, sentence = REFUSED[case]
+    changed, classes, maps = change(made, images, targets)
+    with pytest.raises(HeatproofError, match=sentence) as raised:
+        heatproof.evaluate("sds", network, changed, classes, maps)
+    assert "\n" not in str(raised.value)
+
+
+NAMED = {
+    "a name that is missing": (lambda m: plain(m).assign_coords(image=[*NAMES[:-1], "other"]), "no image 'photo l'"),
+    "a name twice": (lambda m: plain(m).assign_coords(image=[*NAMES[1:], NAMES[1]]), "the image 'photo b' twice"),
+}
+
+
+@pytest.mark.parametrize("case", NAMED)
+def test_names_that_do_not_fit_are_refused(case, network, images, targets, made):
+    change, sentence = NAMED[case]
+    with pytest.raises(HeatproofError, match=sentence):
+        heatproof.evaluate("sds", network, images, targets, change(made), image_ids=NAMES)
+
+
+def test_an_index_that_may_be_names_or_none_is_refused(network, images, targets, made):
+    ids = [str(number) for number in ORDER]
+    with pytest.raises(HeatproofError, match="counts from 0, and the images have these numbers as names"):
+        heatproof.evaluate("sds", network, images, pd.Series(targets.numpy()), made, image_ids=ids)
+    pictures = xarray.DataArray(images.numpy(), {"image": NAMES}, ("image", "channel", "y", "x"))
+    with pytest.raises(HeatproofError, match="leave image_ids out"):
+        heatproof.evaluate("sds", network, pictures, targets, made, image_ids=NAMES[::-1])
+
+
+def test_a_metric_of_the_predicted_class_asks_for_no_target(network, images, targets, made):
+    """Labels may differ from the classes that its maps explain."""
+    pictures = images.sigmoid()
+    with torch.no_grad():
+        predicted = network(pictures).argmax(1)
+    maps = heatproof.explain(network, pictures, None, ["saliency"])
+    found = heatproof.evaluate("sic", network, pictures, (predicted + 1) % 4, maps, target="predicted")
+    right = heatproof.evaluate("sic", network, pictures, predicted, maps, target="predicted")
+    np.testing.assert_array_equal(found["score"], right["score"])
+    others = heatproof.explain(network, pictures, (predicted + 1) % 4, ["saliency"])
+    with pytest.raises(HeatproofError, match=r"image '0' explains class \d and the network predicts \d: give maps"):
+        heatproof.evaluate("sic", network, pictures, predicted, others, target="predicted")
+    both = {"sic": {"target": "predicted"}, "aic": {"target": "label"}}
+    assert heatproof.evaluate(both, network, pictures, predicted, maps)["aic"]["valid"].any()
+    with pytest.raises(HeatproofError, match="its target is"):
+        heatproof.evaluate(both, network, pictures, (predicted + 1) % 4, maps)
+
+
+def test_rankings_are_joined(network, images, targets, made):
+    maps = plain(made).assign_coords(image=NAMES)
+    ranking = np.argsort(-maps.values.reshape(12, -1), axis=1)
+    options = {"image_ids": NAMES, "steps": 8}
+    right = heatproof.evaluate("ids", network, images, targets, maps, ranking=ranking, **options)["score"]
+    labelled = xarray.DataArray(ranking, {"image": NAMES}, ("image", "pixel"))
+    table = pd.DataFrame(ranking, NAMES)
+    for one in (
+        labelled,
+        labelled.isel(image=ORDER),
+        labelled.T,
+        labelled.rename(pixel="place").T,
+        table,
+        table.iloc[ORDER],
+    ):
+        found = heatproof.evaluate("ids", network, images, targets, maps, ranking=one, **options)["score"]
+        np.testing.assert_array_equal(found, right)
+    with pytest.raises(HeatproofError, match="ranking"):
+        heatproof.evaluate("ids", network, images, targets, made, ranking=labelled.isel(image=ORDER), steps=8)
+
+
+def test_parts_and_their_drops_are_joined(network, images, targets, made):
+    maps, parts = plain(made).assign_coords(image=NAMES), ["head", "body", "tail"]
+    masks = np.zeros((12, 3, 16, 16), dtype=bool)
+    masks[:, 0, :4], masks[:, 1, 4:10], masks[:, 2, 10:] = True, True, True
+    removed = images.numpy()[:, None] * ~masks[:, :, None]
+    known = {"image": NAMES, "part": parts}
+    labelled = {
+        "masks": xarray.DataArray(masks, known, ("image", "part", "y", "x")),
+        "removed": xarray.DataArray(removed, known, ("image", "part", "channel", "y", "x")),
+        "drops": xarray.DataArray(np.random.default_rng(1).random((12, 3)), known, ("image", "part")),
+    }
+
+    def score(**given):
+        found = heatproof.evaluate("part_deletion", network, images, targets, maps, image_ids=NAMES, **given)
+        return found["score"].values
+
+    for other in ("removed", "drops"):
+        right = score(masks=masks, **{other: labelled[other].values})
+        changed = {"image": ORDER, "part": [2, 0, 1]}
+        for one in (
+            labelled[other],
+            labelled[other].isel(image=ORDER),
+            labelled[other].isel(changed),
+            labelled[other].isel(changed).transpose(),
+        ):
+            np.testing.assert_array_equal(score(masks=labelled["masks"], **{other: one}), right)
+        with pytest.raises(HeatproofError, match=f"The {other} are of the parts 'head', 'body', 'wing'"):
+            score(masks=labelled["masks"], **{other: labelled[other].assign_coords(part=["head", "body", "wing"])})
+        with pytest.raises(HeatproofError, match="dimensions image, piece"):
+            score(masks=labelled["masks"].rename(part="piece"), **{other: labelled[other]})
+
+
+def test_metrics_that_were_given_one_labelled_array_share_its_passes(network, images, targets, made):
+    masks = np.zeros((12, 2, 16, 16), dtype=bool)
+    masks[:, 0, :8], masks[:, 1, 8:] = True, True
+    removed = xarray.DataArray(
+        images.numpy()[:, None] * ~masks[:, :, None], dims=("image", "part", "channel", "y", "x")
+    )
+    seen = []
+    counting = network.register_forward_hook(lambda module, given, output: seen.append(len(output)))
+    try:
+        options = {"masks": masks, "removed": removed}
+        heatproof.evaluate("part_deletion", network, images, targets, made, **options)
+        alone = sum(seen)
+        both = {"one": {"metric": "part_deletion"}, "two": {"metric": "part_deletion", "widen": 1}}
+        heatproof.evaluate(both, network, images, targets, made, **options)
+    finally:
+        counting.remove()
+    assert sum(seen) == 2 * alone
+
+
+QUALITY = {
+    "image_scores": {},
+    "offset_sensitivity": {"offsets": [0.1]},
+    "noise_sensitivity": {"shares": [0.1]},
+    "baseline_invariance": {"baselines": ["zeros", "mean"]},
+}
+
+
+@pytest.mark.parametrize("function", QUALITY)
+def test_studies_of_metrics_join(function, network, images, targets, made):
+    study, options = getattr(heatproof.quality, function), QUALITY[function]
+    arrays = {name: made["attribution"].sel({"method": name}).values for name in METHODS}
+    right = study(network, images, targets, arrays, ["sds"], **options)
+    for maps in (
+        made.isel(image=ORDER),
+        {name: made["attribution"].sel({"method": name}).isel(image=ORDER).T for name in METHODS},
+    ):
+        pd.testing.assert_frame_equal(study(network, images, targets, maps, ["sds"], **options), right)
+    pictures = xarray.DataArray(images.numpy(), dims=("image", "channel", "y", "x")).transpose(
+        "y", "image", "x", "channel"
+    )
+    pd.testing.assert_frame_equal(study(network, pictures, targets, made, ["sds"], **options), right)
+    with pytest.raises(HeatproofError, match="other images"):
+        study(network, images + 1, targets, made, ["sds"], **options)
+
+
+def test_a_comparison_does_not_depend_on_the_order_of_its_results(network, images, targets, made):
+    scores = heatproof.evaluate(["sds", "rise_deletion"], network, images, targets, made, steps=8)
+    moved = {name: one.isel(image=ORDER, method=[2, 0, 1]) for name, one in scores.items()}
+    moved["sds"] = scores["sds"]
+    pd.testing.assert_frame_equal(
+        heatproof.compare(moved).table.sort_values("method", ignore_index=True),
+        heatproof.compare(scores).table.sort_values("method", ignore_index=True),
+    )
+
+
+def test_a_table_may_have_its_names_in_its_index(network, images, targets, made):
+    scores = heatproof.evaluate("sds", network, images, targets, made)
+    table = scores["score"].to_dataframe()[["score"]]
+    right = heatproof.compare(table.reset_index())
+    for one in (table, table.iloc[::-1], table.reset_index("method"), table.reset_index("image")):
+        pd.testing.assert_frame_equal(
+            heatproof.compare(one).table.sort_values("method", ignore_index=True),
+            right.table.sort_values("method", ignore_index=True),
+        )
+
+
+def drawn(made, **options):
+    axes = Figure().subplots(1, 5).ravel()
+    return [one.images[0].get_array() for one in heatproof.plot.maps(made, axes=axes, **options) if one.images]
+
+
+def test_pictures_of_maps_are_found_by_name(images, made):
+    right = drawn(made, image="3")
+    for one in (made.isel(image=ORDER), made.transpose("y", "x", "method", "image")):
+        for mine, theirs in zip(drawn(one, image="3"), right, strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+    pictures = xarray.DataArray(images.numpy(), {"image": made["image"].values}, ("image", "channel", "y", "x"))
+    first = drawn(made, image="3", picture=images[3])[0]
+    for picture in (pictures, pictures.sel(image="3"), pictures.sel(image="3").transpose("y", "x", "channel")):
+        np.testing.assert_array_equal(drawn(made, image="3", picture=picture)[0], first)
+    with pytest.raises(HeatproofError, match="picture is of image '4'"):
+        drawn(made, image="3", picture=pictures.sel(image="4"))
+
+
+@pytest.mark.parametrize("channels", [False, True])
+def test_maps_of_a_function_have_named_axes_in_any_order(channels, network, images, targets):
+    def plain(model, pictures, classes):
+        return pictures.abs() if channels else pictures.abs().sum(1)
+
+    def labelled(model, pictures, classes):
+        axes = ("image", "channel", "y", "x") if channels else AXES
+        return xarray.DataArray(plain(model, pictures, classes).numpy(), dims=axes).T
+
+    found = heatproof.explain(network, images, targets, {"plain": plain, "labelled": labelled})["attribution"]
+    np.testing.assert_array_equal(*found)
+
+
+def test_recomputed_maps_and_masks_have_named_axes_in_any_order(network, images, targets, made):
+    def labelled(pictures, classes):
+        return xarray.DataArray(pictures.abs().sum(1).numpy(), dims=AXES).T
+
+    given = {"update": True, "steps": 4}
+    plain = lambda pictures, classes: pictures.abs().sum(1)  # noqa: E731
+    found, right = (
+        heatproof.evaluate("deletion_morf", network, images, targets, made, explain=one, **given)["score"]
+        for one in (labelled, plain)
+    )
+    np.testing.assert_array_equal(found, right)
+    mask = np.zeros((16, 16), dtype=bool)
+    mask[0, :5] = True
+    pictures = images.sigmoid()
+    maps = heatproof.explain(network, pictures, targets, ["saliency"])
+    found, right = (
+        heatproof.evaluate("sic", network, pictures, targets, maps, random_mask=one)["score"]
+        for one in (xarray.DataArray(mask, dims=("y", "x")).T, mask)
+    )
+    np.testing.assert_array_equal(found, right)

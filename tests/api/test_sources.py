@@ -1,0 +1,488 @@
+"""Images of tensors, loaders and folders: same maps, names and classes; a subset of classes; and how far it is."""
+
+import io
+import random
+import re
+
+import numpy as np
+import pytest
+import torch
+import xarray
+from PIL import Image
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+)
+
+import heatproof
+from heatproof import batches
+from heatproof.errors import HeatproofError
+from heatproof.inputs.read import read_inputs
+
+
+class Samples(Dataset):
+    """Samples in the form that a function gives to image and label; counts what is read."""
+
+    def __init__(self, images, labels, form=lambda image, label: (image, label)):
+        self.images, self.labels, self.form, self.read = images, labels, form, 0
+
+    def __len__(self):
+        return len(self.images)
+
+    def __getitem__(self, number):
+        self.read += 1
+        return self.form(self.images[number], int(self.labels[number]))
+
+
+class Stream(IterableDataset):
+    def __init__(self, images, labels):
+        self.pairs = list(zip(images, labels.tolist(), strict=True))
+
+    def __iter__(self):
+        return iter(self.pairs)
+
+
+def pairs(images, labels, size=5):
+    return list(zip(images.split(size), labels.split(size), strict=True))
+
+
+LABELLED = {
+    "a loader": lambda x, y: DataLoader(TensorDataset(x, y), 5),
+    "a loader that shuffles": lambda x, y: DataLoader(TensorDataset(x, y), 5, shuffle=True),
+    "a loader that drops its last batch": lambda x, y: DataLoader(TensorDataset(x, y), 5, drop_last=True),
+    "a loader with batches of its own": lambda x, y: DataLoader(
+        TensorDataset(x, y), batch_sampler=BatchSampler(SequentialSampler(range(12)), 5, False)
+    ),
+    "a loader that collates itself": lambda x, y: DataLoader(
+        Samples(x, y),
+        5,
+        collate_fn=lambda batch: {"pixel_values": torch.stack([a for a, _ in batch]), "labels": [b for _, b in batch]},
+    ),
+    "a loader of dicts": lambda x, y: DataLoader(Samples(x, y, lambda a, b: {"image": a, "label": b}), 5),
+    "a loader of arrays": lambda x, y: DataLoader(Samples(x.numpy(), y), 5),
+    "a loader of three": lambda x, y: DataLoader(Samples(x, y, lambda a, b: (a, b, "path")), 5),
+    "a loader of a part": lambda x, y: DataLoader(
+        Subset(TensorDataset(torch.cat([x, x]), torch.cat([y + 9, y])), range(12, 24)), 5
+    ),
+    "a loader without batches": lambda x, y: DataLoader(pairs(x, y), batch_size=None),
+    "a loader of a stream": lambda x, y: DataLoader(Stream(x, y), 5),
+    "a data set": lambda x, y: TensorDataset(x, y),
+    "a list of samples": lambda x, y: list(zip(x, y, strict=True)),
+    "a list of batches": pairs,
+    "a list of dicts": lambda x, y: [{"images": a, "targets": b} for a, b in pairs(x, y)],
+    "a generator": lambda x, y: (pair for pair in pairs(x, y)),
+}
+
+
+@pytest.mark.parametrize("form", LABELLED)
+def test_a_loader_gives_images_and_their_labels(form, network, images, targets):
+    labels = (targets + 1) % 4
+    found = heatproof.explain(network, LABELLED[form](images, labels), None, ["saliency"])
+    right = heatproof.explain(network, images, labels, ["saliency"])
+    xarray.testing.assert_identical(found.drop_vars("seconds"), right.drop_vars("seconds"))
+
+
+UNLABELLED = {
+    "a loader": lambda x: DataLoader(list(x), 5),
+    "a list of batches": lambda x: list(x.split(5)),
+    "an array": lambda x: x.numpy(),
+    "a labelled array": lambda x: xarray.DataArray(x.numpy(), dims=("image", "channel", "y", "x")).T,
+    "a list of dicts": lambda x: [{"x": one} for one in x.split(5)],
+}
+
+
+@pytest.mark.parametrize("form", UNLABELLED)
+@pytest.mark.parametrize("given", [False, True])
+def test_images_without_labels_get_targets_or_the_predicted_class(form, given, network, images, targets):
+    labels = (targets + 1) % 4 if given else None
+    found = heatproof.explain(network, UNLABELLED[form](images), labels, ["saliency"])
+    right = heatproof.explain(network, images, labels if given else targets, ["saliency"])
+    xarray.testing.assert_identical(found.drop_vars("seconds"), right.drop_vars("seconds"))
+
+
+def test_targets_that_are_given_are_taken_before_labels(network, images, targets):
+    labels = (targets + 1) % 4
+    loader = DataLoader(TensorDataset(images, targets), 5)
+    found = heatproof.explain(network, loader, labels, ["saliency"], image_ids=list("abcdefghijkl"))
+    np.testing.assert_array_equal(found["target"], labels)
+    assert found["image"].values.tolist() == list("abcdefghijkl")
+
+
+def test_other_functions_take_loaders(network, images, targets):
+    labels = (targets + 1) % 4
+    loader = DataLoader(TensorDataset(images, labels), 5)
+    maps = heatproof.explain(network, loader, None, ["saliency"])
+    found = heatproof.evaluate("sds", network, loader, None, maps)
+    xarray.testing.assert_identical(found, heatproof.evaluate("sds", network, images, labels, maps))
+    both = [heatproof.finetune(network, one, classes, epochs=1) for one, classes in ((loader, None), (images, labels))]
+    for mine, theirs in zip(*(one.parameters() for one in both), strict=True):
+        assert torch.equal(mine, theirs)
+    assert both[0].heatproof["labels"] == "given"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_choose_takes_loaders_and_classes(network):
+    images = torch.randn(90, 3, 16, 16, generator=torch.Generator().manual_seed(8))
+    with torch.no_grad():
+        labels = network(images).argmax(1)
+    kept = [int(one) for one in labels.bincount().argsort()[-2:]]
+    loader = DataLoader(TensorDataset(images, labels), 16)
+    found = heatproof.choose(network, loader, None, ["saliency", "input_x_gradient"], classes=kept)
+    rows = sum(labels == one for one in kept).bool()
+    right = heatproof.choose(network, images[rows], labels[rows], ["saliency", "input_x_gradient"])
+    assert found.sentence == right.sentence
+    assert sum(found.images) == int(rows.sum())
+    columns = [name for name in right.table if name != "seconds"]
+    assert found.table[columns].equals(right.table[columns])
+
+
+def test_images_are_read_when_they_are_asked_for(images, targets):
+    dataset = Samples(images.repeat(50, 1, 1, 1), targets.repeat(50))
+    source = read_inputs(None, DataLoader(dataset, 64), torch.zeros(600, dtype=torch.int64))
+    assert dataset.read <= 16
+    before = dataset.read
+    assert torch.equal(source.read([7, 599]), images[[7, 11]])
+    assert dataset.read == before + 2
+    assert torch.equal(source.take([599, 7]).read(range(2)), images[[11, 7]])
+
+
+class Listed(Samples):
+    """As data sets of torchvision do, it lists its labels."""
+
+    @property
+    def targets(self):
+        return self.labels.tolist()
+
+
+@pytest.mark.parametrize("form", [lambda one: one, lambda one: Subset(one, range(600))])
+def test_listed_labels_open_no_image(form, images, targets):
+    dataset = Listed(images.repeat(50, 1, 1, 1), targets.repeat(50))
+    source = read_inputs(None, form(dataset), classes=[int(targets[0])])
+    assert dataset.read <= 40
+    assert (source.targets == targets[0]).all()
+
+
+def test_listed_labels_that_are_others_than_those_of_the_images_are_not_taken(images, targets):
+    class Mapped(Listed):
+        def __getitem__(self, number):
+            image, label = super().__getitem__(number)
+            return image, (label + 1) % 4
+
+    assert torch.equal(read_inputs(None, Mapped(images, targets)).targets, (targets + 1) % 4)
+
+
+def test_a_sampler_says_which_images(images, targets):
+    dataset = TensorDataset(images, targets)
+    source = read_inputs(None, DataLoader(dataset, 5, sampler=[4, 2, 9]), torch.tensor([0, 1, 2]))
+    assert torch.equal(source.images, images[[4, 2, 9]])
+    source = read_inputs(None, DataLoader(dataset, 5, sampler=SubsetRandomSampler([4, 2, 9])))
+    assert torch.equal(source.images, images[[2, 4, 9]])
+    assert torch.equal(source.targets, targets[[2, 4, 9]])
+
+
+@pytest.mark.parametrize("generator", [None, torch.Generator().manual_seed(3)])
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("stream", [False, True])
+def test_random_states_are_left_as_they_are(shuffle, stream, generator, network, images, targets):
+    if stream and shuffle:
+        pytest.skip("a stream has no order to change")
+    dataset = Stream(images, targets) if stream else TensorDataset(images, targets)
+    loader = DataLoader(dataset, 5, shuffle=shuffle, generator=generator)
+
+    def states():
+        own = [] if generator is None else [generator.get_state().tolist()]
+        return torch.get_rng_state().tolist(), repr(np.random.get_state()), random.getstate(), own  # noqa: NPY002
+
+    before = states()
+    heatproof.explain(network, loader, None, ["saliency"])
+    assert states() == before
+
+
+class Jitters(Samples):
+    def __getitem__(self, number):
+        image, label = super().__getitem__(number)
+        return image.flip(-1) if torch.rand(()) < 0.5 else image, label
+
+
+class Grows(Samples):
+    def __getitem__(self, number):
+        image, label = super().__getitem__(number)
+        return image[:, : 16 - number], label
+
+
+class Fails(Samples):
+    def __getitem__(self, number):
+        if number == 11:
+            raise KeyError("no such file")
+        return super().__getitem__(number)
+
+
+REFUSED = {
+    "random augmentation": (lambda x, y: DataLoader(Jitters(x, y), 5), "each time that it is read: take random"),
+    "random augmentation of one image": (lambda x, y: DataLoader(Jitters(x[:1], y), 5), "each time that it is read"),
+    "images of other shapes": (lambda x, y: DataLoader(Grows(x, y), 1), "shapes.*resize all to one"),
+    "batches of other shapes": (lambda x, y: [(x[:6], y[:6]), (x[6:, :, :8], y[6:])], "shapes.*resize all to one"),
+    "a data set that fails": (lambda x, y: DataLoader(Fails(x, y), 5), "loader fails .*KeyError.*next"),
+    "a sampler with replacement": (lambda x, y: DataLoader(TensorDataset(x, y), 5, sampler=[1, 1]), "an image twice"),
+    "an empty loader": (lambda x, y: DataLoader(TensorDataset(x[:0], y[:0]), 5), "no images"),
+    "an empty generator": (lambda x, y: iter(()), "only once"),
+    "labels that are names": (lambda x, y: [(x, ["cat"] * 12)], "class names, as 'cat'"),
+    "labels of several classes": (lambda x, y: [(x, torch.ones(12, 4))], "several classes"),
+    "labels that are numbers": (lambda x, y: [(x, y + 0.5)], "a class is a whole number"),
+    "keys that are not known": (
+        lambda x, y: DataLoader(Samples(x, y, lambda a, b: {"a": a}), 5),
+        "name its images 'image'",
+    ),
+    "pictures of PIL": (
+        lambda x, y: DataLoader(Samples(x, y, lambda a, b: (Image.new("RGB", (16, 16)), b)), 5),
+        r"give it transform=torchvision.transforms.ToTensor\(\)",
+    ),
+    "whole numbers": (lambda x, y: DataLoader(TensorDataset(x.to(torch.uint8), y), 5), r"images.float\(\).div\(255\)"),
+    "a value that is not finite": (
+        lambda x, y: DataLoader(TensorDataset(torch.cat([x[:3], x[3:] * float("nan")]), y), 5),
+        "Image '3' has a value that is not finite",
+    ),
+    "a stream with a value that is not finite": (lambda x, y: [(x * float("inf"), y)], "Image '0' has a value"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_no_loader_may_do_is_said(case, network, images, targets):
+    make, sentence = REFUSED[case]
+    with pytest.raises(HeatproofError, match=sentence) as raised:
+        heatproof.explain(network, make(images, targets), None, ["saliency"])
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("given", ["targets", "image_ids"])
+def test_what_has_an_order_is_refused_beside_a_loader_that_shuffles(given, network, images, targets):
+    loader = DataLoader(TensorDataset(images, targets), 5, shuffle=True)
+    with pytest.raises(HeatproofError, match=f"order of the {given} is open: give one with shuffle=False"):
+        heatproof.explain(network, loader, methods=["saliency"], **{"targets": None, given: list(range(12))})
+
+
+@pytest.fixture
+def photos(tmp_path):
+    generator = np.random.default_rng(0)
+    for name, count in (("cat", 3), ("ant", 2), ("bee", 4)):
+        (tmp_path / name).mkdir()
+        for number in range(count):
+            pixels = generator.integers(0, 255, (20, 24, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / name / f"{number}.png")
+    return tmp_path
+
+
+def transform(picture):
+    pixels = torch.from_numpy(np.array(picture.resize((16, 16)))).permute(2, 0, 1)
+    return (pixels.float() / 255 - 0.5) / 0.25
+
+
+PATHS = [f"{name}/{n}.png" for name, count in (("ant", 2), ("bee", 4), ("cat", 3)) for n in range(count)]
+CLASSES = [0, 0, 1, 1, 1, 1, 2, 2, 2]
+
+
+@pytest.mark.parametrize("kind", [str, lambda path: path])
+def test_a_folder_has_names_and_classes(kind, network, photos):
+    found = heatproof.explain(network, kind(photos), None, ["saliency"], transform=transform)
+    assert found["image"].values.tolist() == PATHS
+    assert found["target"].values.tolist() == CLASSES
+    pixels = torch.stack([transform(Image.open(photos / path)) for path in PATHS])
+    right = heatproof.explain(network, pixels, CLASSES, ["saliency"], image_ids=PATHS)
+    xarray.testing.assert_identical(found.drop_vars("seconds"), right.drop_vars("seconds"))
+
+
+def test_a_loader_of_a_folder_has_the_same_names_and_classes(network, photos):
+    torchvision = pytest.importorskip("torchvision")
+    dataset = torchvision.datasets.ImageFolder(photos, transform)
+    found = heatproof.explain(network, DataLoader(dataset, 4), None, ["saliency"])
+    right = heatproof.explain(network, photos, None, ["saliency"], transform=transform)
+    xarray.testing.assert_identical(found.drop_vars("seconds"), right.drop_vars("seconds"))
+    part = heatproof.explain(network, DataLoader(Subset(dataset, [8, 1]), 4), None, ["saliency"])
+    assert part["image"].values.tolist() == [PATHS[8], PATHS[1]]
+    assert part["target"].values.tolist() == [2, 0]
+
+
+def test_a_model_of_timm_says_how_pictures_are_read(photos):
+    timm = pytest.importorskip("timm")
+    model = timm.create_model("test_resnet", num_classes=3).eval()
+    source = read_inputs(model, photos)
+    assert source.images.shape[1:] == model.pretrained_cfg["input_size"]
+    picture = timm.data.create_transform(**timm.data.resolve_data_config({}, model=model))(
+        Image.open(photos / PATHS[4]).convert("RGB")
+    )
+    assert torch.equal(source.images[4], picture)
+    with pytest.raises(HeatproofError, match=r"3 class folders and the model 10 outputs.*give `targets`"):
+        read_inputs(timm.create_model("test_resnet", num_classes=10).eval(), photos)
+
+
+def test_a_folder_without_classes_is_explained_for_the_predicted_class(network, photos):
+    found = heatproof.explain(network, photos / "bee", None, ["saliency"], transform=transform)
+    pixels = torch.stack([transform(Image.open(photos / "bee" / name)) for name in found["image"].values])
+    with torch.no_grad():
+        assert found["target"].values.tolist() == network(pixels).argmax(1).tolist()
+    assert found["image"].values.tolist() == [f"{number}.png" for number in range(4)]
+
+
+def laid_out(photos, how):
+    if how == "split":
+        for name in ("train", "val"):
+            (photos / name / "cat").mkdir(parents=True)
+            Image.new("RGB", (16, 16)).save(photos / name / "cat" / "0.png")
+    elif how == "loose":
+        Image.new("RGB", (16, 16)).save(photos / "loose.png")
+    elif how == "damaged":
+        (photos / "bee" / "2.png").write_bytes(b"no picture")
+    elif how == "empty":
+        (photos / "nothing").mkdir()
+        return photos / "nothing"
+    elif how == "file":
+        return photos / "bee" / "2.png"
+    elif how == "missing":
+        return photos / "nowhere"
+    return photos
+
+
+def flips(picture):
+    return transform(picture).flip(-1) if torch.rand(()) < 0.5 else transform(picture)
+
+
+FOLDERS = {
+    "a folder that is not there": ("missing", transform, "There is no folder .*nowhere"),
+    "a file": ("file", transform, "is a file: name the folder"),
+    "an empty folder": ("empty", transform, "has no pictures"),
+    "train and val": ("split", transform, "has train and val: name one of them"),
+    "a picture beside class folders": ("loose", transform, "picture 'loose.png' beside class folders"),
+    "a damaged picture": ("damaged", transform, r"The picture .*2.png cannot be read .*: repair or remove it"),
+    "no transform": ("", None, r"DataLoader\(ImageFolder\(folder, transform\), 64\)"),
+    "a transform that is none": ("", 3, "`transform` is int"),
+    "a transform that makes no tensor": ("", lambda picture: picture, "`transform` returns Image"),
+    "a transform that makes bytes": ("", lambda picture: transform(picture).byte(), "`transform` returns torch.uint8"),
+    "a transform that fails": (
+        "",
+        lambda picture: picture.nothing,
+        "`transform` fails on the picture .*AttributeError",
+    ),
+    "a random transform": ("", flips, "`transform` gives another image .*each time"),
+    "shapes that differ": (
+        "",
+        lambda picture: transform(picture)[:, : 16 - int(np.array(picture)[0, 0, 0]) % 2],
+        "have the shapes .*after `transform`",
+    ),
+    "a value that is not finite": ("", lambda picture: transform(picture) / 0, "Image 'ant/0.png' has a value"),
+}
+
+
+@pytest.mark.parametrize("case", FOLDERS)
+def test_what_no_folder_may_be_is_said(case, network, photos):
+    how, function, sentence = FOLDERS[case]
+    with pytest.raises(HeatproofError, match=sentence) as raised:
+        heatproof.explain(network, laid_out(photos, how), None, ["saliency"], transform=function)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_transform_beside_a_tensor_is_refused(network, images, targets):
+    with pytest.raises(HeatproofError, match="leave it out"):
+        heatproof.explain(network, images, targets, ["saliency"], transform=transform)
+
+
+@pytest.mark.parametrize("classes", [[1, 3], (3, 1), {1, 3}, np.array([1, 3]), torch.tensor([1, 3]), range(1, 4, 2)])
+@pytest.mark.parametrize("form", ["tensor", "loader"])
+def test_a_part_of_the_classes_keeps_its_names(form, classes, network, images):
+    labels = torch.arange(12) % 4
+    given = (images, labels) if form == "tensor" else (DataLoader(TensorDataset(images, labels), 5), None)
+    found = heatproof.explain(network, *given, ["saliency", "random"], classes=classes)
+    whole = heatproof.explain(network, images, labels, ["saliency", "random"])
+    rows = [row for row in range(12) if row % 4 in (1, 3)]
+    assert found["image"].values.tolist() == [str(row) for row in rows]
+    np.testing.assert_array_equal(found["attribution"], whole["attribution"][:, rows])
+
+
+def test_classes_of_a_folder_have_names(network, photos):
+    found = heatproof.explain(network, photos, None, ["saliency"], transform=transform, classes=["cat", 0])
+    assert found["target"].values.tolist() == [0, 0, 2, 2, 2]
+
+
+def test_classes_are_those_that_are_predicted_where_nothing_else_says_them(network, images, targets):
+    one = int(targets[0])
+    found = heatproof.explain(network, images, None, ["saliency"], classes=[one])
+    assert found["image"].values.tolist() == [str(row) for row in range(12) if targets[row] == one]
+
+
+@pytest.mark.parametrize(
+    ("classes", "sentence"),
+    [
+        (3, r"as classes=\[3\]"),
+        ("cat", "give a list of class numbers"),
+        ([], "classes is empty"),
+        ([9], "No image has the class 9"),
+        ([1, "cat"], "only a folder of class folders has names"),
+        ([1.0], "classes has 1.0"),
+        ([True], "classes has True"),
+        ({1: 2}, "give a list"),
+    ],
+)
+def test_classes_that_cannot_be_are_said(classes, sentence, network, images):
+    with pytest.raises(HeatproofError, match=sentence):
+        heatproof.explain(network, images, torch.arange(12) % 4, ["saliency"], classes=classes)
+
+
+def test_a_class_folder_that_is_not_there_is_named(network, photos):
+    with pytest.raises(HeatproofError, match=r"no class folder 'cats'.*cat"):
+        heatproof.explain(network, photos, None, ["saliency"], transform=transform, classes=["cats"])
+
+
+@pytest.fixture
+def shown(capsys):
+    """What is written to stderr, a file."""
+    return lambda: capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("progress", "lines"), [(True, True), (False, False), (None, False)])
+def test_progress_is_shown_where_it_is_wanted(progress, lines, shown, network, images, targets):
+    heatproof.explain(network, images, targets, ["saliency", "random"], progress=progress)
+    assert bool(re.search(r"^maps: 0 of 2 method$", shown(), re.M)) == lines
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("progress", "lines"), [(True, True), (False, False), (None, False)])
+def test_choose_shows_how_far_all_of_its_parts_are(progress, lines, shown, network):
+    images = torch.randn(16, 3, 16, 16, generator=torch.Generator().manual_seed(8))
+    heatproof.choose(network, images, None, ["saliency"], progress=progress)
+    written = shown()
+    for told in ("First half: 8 images", "Second half: 8 images", "maps: 0 of 3 method", "scores: 0 of 2 metric"):
+        assert (told in written) == lines
+
+
+def test_a_line_now_and_then_says_how_long_is_left(shown, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(batches, "time", type("Clock", (), {"monotonic": staticmethod(lambda: now[0])}))
+    with batches.show_progress(True):
+        for _ in batches.track(range(8), "maps", unit="batch"):
+            now[0] += 4
+    assert shown().splitlines() == [
+        "maps: 0 of 8 batch",
+        "maps: 3 of 8 batch, 0.25 batch/s, 20 s left",
+        "maps: 6 of 8 batch, 0.25 batch/s, 8 s left",
+        "maps: 8 batch in 32.0 s",
+    ]
+
+
+@pytest.mark.parametrize("progress", [True, False])
+def test_a_terminal_has_a_bar_unless_nothing_is_wanted(progress, monkeypatch):
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr("sys.stderr", terminal)
+    assert list(batches.track([5, 6], "maps", progress=progress)) == [5, 6]
+    assert ("maps" in terminal.getvalue()) == progress
+
+
+@pytest.mark.parametrize("progress", ["yes", 1, []])
+def test_progress_is_true_false_or_none(progress, network, images, targets):
+    with pytest.raises(HeatproofError, match="'progress' of heatproof"):
+        heatproof.explain(network, images, targets, ["saliency"], progress=progress)

@@ -1,0 +1,154 @@
+"""One function scores a batch, for the stage and in memory, and a metric of the user's own can write to its inputs."""
+
+import ast
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import heatproof
+from heatproof.errors import HeatproofError
+from heatproof.methods import Maps, Method, methods_of
+from heatproof.metrics.registry import METRICS
+
+ROOT = Path(heatproof.__file__).parent
+
+
+def spoil(value):
+    """Write into every array of an input."""
+    if isinstance(value, np.ndarray):
+        value[...] = 7
+    elif isinstance(value, dict):
+        for one in value.values():
+            spoil(one)
+    elif isinstance(value, list):
+        value.clear()
+    elif hasattr(value, "arrays"):
+        spoil(value.arrays)
+        spoil(value.classes)
+
+
+@pytest.fixture
+def given():
+    generator = torch.Generator().manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 4)).eval()
+    images = torch.rand(5, 3, 8, 8, generator=generator)
+    maps = {"one": torch.randn(5, 8, 8, generator=generator), "two": torch.randn(5, 8, 8, generator=generator)}
+    return model, images, torch.tensor([0, 1, 2, 3, 0]), maps
+
+
+@pytest.mark.parametrize("name", ["idsds", "deletion_morf", "mas_insertion", "sensitivity_n", "sic", "completeness"])
+def test_a_metric_that_writes_to_its_inputs_changes_no_score(name, given, monkeypatch):
+    model, images, targets, maps = given
+    others = [name, "sds", "rise_deletion"]
+    before = heatproof.evaluate(others, model, images, targets, maps)
+    kept = {key: one.clone() for key, one in maps.items()}
+    entry = METRICS[name]
+
+    def writes(*inputs, **options):
+        result = entry.function(*inputs, **options)
+        for one in [*inputs, *options.values()]:
+            spoil(one)
+        return result
+
+    monkeypatch.setitem(METRICS, name, replace(entry, function=_like(entry.function, writes)))
+    after = heatproof.evaluate(others, model, images, targets, maps)
+    for one in others:
+        np.testing.assert_array_equal(after[one]["score"], before[one]["score"])
+    assert all(torch.equal(maps[key], kept[key]) for key in maps)
+
+
+def _like(function, made):
+    made.__kwdefaults__ = function.__kwdefaults__
+    made.__wrapped__ = function
+    return made
+
+
+VALUES = {"nan": np.nan, "inf": np.inf, "minus inf": -np.inf}
+
+
+@pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
+@pytest.mark.parametrize("where", ["memory", "stage"])
+def test_a_score_that_is_not_finite_is_undefined(value, where, given, monkeypatch, request):
+    entry = METRICS["idsds"]
+
+    def poor(*inputs, **options):
+        score, valid, *curves = entry.function(*inputs, **options)
+        return np.where(np.arange(len(score)) == 1, value, 0.5), np.ones_like(valid), *curves
+
+    monkeypatch.setitem(METRICS, "idsds", replace(entry, function=_like(entry.function, poor)))
+    if where == "memory":
+        scored = heatproof.evaluate("idsds", *given)
+        assert scored.attrs["undefined"] == 2
+        assert scored["reason"].values[:, 1].tolist() == [scored["reason"].values[0, 1]] * 2 != ["", ""]
+        found = scored["score"].values[0], scored["valid"].values[0]
+    else:
+        made = request.getfixturevalue("project")(explainers=["random"]).attribute().drop().score()
+        rows = made.scores("idsds")
+        rows = rows[rows["method"] == "random"]
+        found = rows["score"].to_numpy(), rows["valid"].to_numpy()
+    expected = np.arange(len(found[0])) != 1
+    np.testing.assert_array_equal(found[1], expected)
+    np.testing.assert_array_equal(found[0], np.where(expected, 0.5, np.nan))
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        ((np.zeros(4), np.ones(4, dtype=bool)), "of shape .4,. .* for 5 images"),
+        ((np.zeros((5, 1)), np.ones(5, dtype=bool)), "of shape .5, 1."),
+        ((np.zeros(5), True), "validity of shape .. for 5 images"),
+        (np.zeros(5), "returned a ndarray"),
+    ],
+    ids=["too few", "a column", "one validity", "scores alone"],
+)
+def test_what_is_no_score_of_each_image_is_refused(returned, said, given, monkeypatch):
+    entry = METRICS["sds"]
+    function = _like(entry.function, lambda *inputs, **options: returned)
+    monkeypatch.setitem(METRICS, "sds", replace(entry, function=function))
+    with pytest.raises(HeatproofError, match=f"The metric 'sds' .*{said}"):
+        heatproof.evaluate("sds", *given)
+
+
+@pytest.mark.parametrize("returned", [[0.5] * 5, np.full(5, 0.5, np.float32), torch.full((5,), 0.5)], ids=type)
+def test_scores_of_any_array_are_float64(returned, given, monkeypatch):
+    entry = METRICS["sds"]
+    function = _like(entry.function, lambda *inputs, **options: (returned, [True] * 5, {"curve": [1.0] * 5}))
+    monkeypatch.setitem(METRICS, "sds", replace(entry, function=function))
+    scored = heatproof.evaluate("sds", *given)
+    assert scored["score"].dtype == np.float64
+    assert (scored["score"] == 0.5).all()
+    assert scored["valid"].all()
+
+
+def test_methods_are_every_map_and_absolute_values_of_signed_ones():
+    maps = np.random.default_rng(0).normal(size=(2, 2, 4, 4))
+    found = methods_of({"signed": True, "not": False})
+    assert [(one.name, one.index, one.transform) for one in found] == [
+        ("signed", 0, "raw"),
+        ("signed_abs", 0, "abs"),
+        ("not", 1, "raw"),
+    ]
+    np.testing.assert_array_equal(found[1].of(maps), abs(maps[:, 0]))
+    np.testing.assert_array_equal(found[2].of(Maps(maps)), maps[:, 1])
+    # Of sums over patches absolute values are those of the pixels.
+    sums = Maps(maps, abs(maps) + 1)
+    np.testing.assert_array_equal(found[1].of(sums), abs(maps[:, 0]) + 1)
+    np.testing.assert_array_equal(found[1].of(sums.taken([1])), abs(maps[1:, 0]) + 1)
+    assert Method("one").of(sums).base is maps
+
+
+def test_one_loop_scores_methods():
+    """Nothing else calls a metric for scores; planning tries one on made-up responses."""
+    calling = {
+        str(file.relative_to(ROOT))
+        for file in ROOT.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute)
+        and node.attr == "score"
+        and getattr(node.value, "id", getattr(node.value, "attr", "")) in ("metric", "entry")
+    }
+    assert calling == {"metrics/scoring.py", "plan/metrics.py"}
