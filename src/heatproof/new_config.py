@@ -168,7 +168,7 @@ def read_model(model: str) -> tuple[dict[str, Any], dict[str, Any], str]:
     if not name:
         return {"architecture": model, "options": {}}, {}, model
     if library in LIBRARIES:
-        settings = {"architecture": LIBRARIES[library], "options": {"name": name}}
+        settings: dict[str, Any] = {"architecture": LIBRARIES[library], "options": {"name": name}}
         # Says in one sentence what is wrong with a name.
         facts_of(settings)
         return settings, preprocessing(**settings), escaped(Path(name).name.partition(".")[0], keep="")
