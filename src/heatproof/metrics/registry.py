@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -107,7 +108,11 @@ class Metric(Described):
         HeatproofError
             If it returns anything but scores, their validity and, if it has any, curves.
         """
-        result = self.function(*(inputs[name] for name in self.inputs), **own_options(self.function, options))
+        given = [inputs[name] for name in self.inputs]
+        if not self.function.__module__.startswith("heatproof."):
+            # It may write to them, and others read them after it.
+            given = copy.deepcopy(given)
+        result = self.function(*given, **own_options(self.function, options))
         if not (isinstance(result, tuple) and len(result) in (2, 3)):
             raise HeatproofError(
                 f"The metric {self.name!r} returned a {type(result).__name__}: return the scores (N,), whether each is "
