@@ -16,9 +16,7 @@ NEEDS_MORE = {"part_deletion", "sensitivity_max"}
 EVERY_METRIC = sorted(
     name for name, one in METRICS.items() if one.function.__module__.startswith("heatproof.") and name not in NEEDS_MORE
 )
-EVERY_EXPLAINER = sorted(
-    name for name, one in EXPLAINERS.items() if one.function.__module__.startswith("heatproof.")
-)
+EVERY_EXPLAINER = sorted(name for name, one in EXPLAINERS.items() if one.function.__module__.startswith("heatproof."))
 # Of every family, and quick.
 METHODS = [
     "saliency",

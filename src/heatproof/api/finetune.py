@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from heatproof.errors import HeatproofError
+from heatproof.errors import HeatproofError, fault_of, first_line
 from heatproof.options import Bounds, Count, Side, check_arguments
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ def finetune(
     from heatproof.finetuned import HELD, image_digests, weight_digests
     from heatproof.models.adapter import adapted, attach, check_network, warn_of_probabilities
     from heatproof.models.registry import UNSCALED
-    from heatproof.models.state import gradients_allowed, same_random_states
+    from heatproof.models.state import copy_of, gradients_allowed, same_random_states
     from heatproof.perturbation.baselines import BASELINES
     from heatproof.perturbation.dataset_mean import mean_value
     from heatproof.registry import look_up
@@ -94,8 +93,8 @@ def finetune(
     )
     warn_of_range(images)
     look_up(BASELINES, baseline, "baseline")
-    mine = copy.deepcopy(model).requires_grad_()
-    with adapted(copy.deepcopy(model).eval(), images, seed) as network:
+    mine = copy_of(model).requires_grad_()
+    with adapted(copy_of(model).eval(), images, seed) as network:
         network.check_precision(images)
         check_network(network, images)
         network.check_targets(labels, ids)
@@ -133,6 +132,16 @@ def finetune(
         try:
             session = Session(team=Devices(copied.device))
             trained = fit_in_domain(mine, train, chosen_by, settings, options, session)
+        except HeatproofError:
+            raise
+        except Exception as error:
+            # A network of the caller's own can fail in any way.
+            if fault_of(error):
+                raise
+            raise HeatproofError(
+                f"The model cannot be trained ({type(error).__name__}: {first_line(error)}): give one whose passes "
+                "leave nothing behind, and whose gradient can be taken."
+            ) from error
         finally:
             copied.hooks.remove()
     mine.load_state_dict(trained.best)
