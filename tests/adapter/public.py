@@ -36,7 +36,7 @@ FEW_STEPS = {"steps": 4}
 
 
 def images_of(count=6, size=8, seed=0):
-    return torch.rand(count, 3, size, size, generator=torch.Generator().manual_seed(seed)) * 2 - 1
+    return torch.rand(count, 3, size, size, generator=torch.Generator().manual_seed(seed), dtype=torch.float32) * 2 - 1
 
 
 def maps_of(count=6, size=8):
@@ -50,7 +50,7 @@ def explain(model, images, targets, maps, **options):
 
 
 def evaluate(model, images, targets, maps, metrics=EVERY_METRIC, **options):
-    scale = {} if "sic" not in metrics else {"mean": [0.5] * 3, "std": [0.5] * 3}
+    scale = {} if not {"sic", "aic"} & set(metrics) else {"mean": [0.5] * 3, "std": [0.5] * 3}
     with warnings.catch_warnings(action="ignore"):
         found = heatproof.evaluate(metrics, model, images, targets, maps, **scale, **options)
     return {name: one["score"].values for name, one in found.items()}

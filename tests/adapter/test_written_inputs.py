@@ -1,4 +1,4 @@
-"""Networks, explainers and metrics that write into what they are given change nothing of the caller's, and no number."""
+"""Networks, explainers and metrics that write into their inputs change nothing of the caller's, and no number."""
 
 import warnings
 

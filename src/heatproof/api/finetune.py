@@ -121,7 +121,8 @@ def finetune(
         label_smoothing=0.0,
         shift=0,
     )
-    train, chosen_by = (Examples(images[rows].cpu(), labels[rows].cpu()) for rows in (order[few:], order[:few]))
+    with gradients_allowed():
+        train, chosen_by = (Examples(images[rows].cpu(), labels[rows].cpu()) for rows in (order[few:], order[:few]))
     # What is needed of a dataset to read the mean colour of its training images.
     pixels = images[order[few:]].cpu().numpy()
     dataset: Any = SimpleNamespace(splits={"train": pixels}, images=lambda split, low, high: pixels[low:high])

@@ -118,10 +118,18 @@ def copy_of(network: nn.Module) -> nn.Module:
     """Return a deep copy of a network, also of one that keeps tensors of a pass with their graph."""
     modules = list(dict.fromkeys(module for _, module in reachable_modules(network)))
     memo: dict[int, Any] = {}
-    for holder in _holders(modules, network):
-        # Only leaves of a graph have copies.
-        memo |= {id(one): one.detach().clone() for one in holder.values if _is_tensor(one) and one.grad_fn is not None}
-    return copy.deepcopy(network, memo)
+    with gradients_allowed():
+        for holder in _holders(modules, network):
+            for one in filter(_is_tensor, holder.values):
+                # Only leaves of a graph have copies, and no gradient passes a tensor of inference mode.
+                if one.is_inference() or one.grad_fn is not None:
+                    memo[id(one)] = _plain_copy(one)
+        return copy.deepcopy(network, memo)
+
+
+def _plain_copy(tensor: torch.Tensor) -> torch.Tensor:
+    made = tensor.detach().clone()
+    return nn.Parameter(made, requires_grad=False) if isinstance(tensor, nn.Parameter) else made
 
 
 class _Holder:
@@ -154,8 +162,7 @@ class _Holder:
         now = _contents(self.held)
         for key, one in list(now.items() if isinstance(now, dict) else enumerate(now)):
             if _is_tensor(one) and one.is_inference():
-                made = one.detach().clone()
-                now[key] = nn.Parameter(made, requires_grad=False) if isinstance(one, nn.Parameter) else made
+                now[key] = _plain_copy(one)
         self._set(now)
 
     def restore(self) -> None:
