@@ -10,7 +10,7 @@ from time import perf_counter
 import torch
 from _tell import parser, tell
 
-from heatproof.attribution.make import stack_maps
+from heatproof.attribution.explaining import stack_maps
 from heatproof.attribution.registry import EXPLAINERS, Explained
 from heatproof.data.digits import digits
 
@@ -45,7 +45,7 @@ def measure(count: int, size: int, batch_size: int = 64) -> list[dict[str, objec
         entry.function(given[0])
         start = perf_counter()
         for explained in given:
-            stack_maps(entry.function(explained), entry.name, list(entry.maps), explained)
+            stack_maps(entry.function(explained), list(entry.maps), explained)
         spent = 1000 * (perf_counter() - start) / count
         rows.append({"pixels": size, "images": count, "explainer": entry.name, "maps": len(entry.maps), "ms": spent})
     every = {"explainer": "all", "maps": sum(row["maps"] for row in rows), "ms": sum(row["ms"] for row in rows)}

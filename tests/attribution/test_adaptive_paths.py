@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from heatproof.attribution.adaptive import draw_false_classes
-from heatproof.attribution.make import CountPasses
 from heatproof.attribution.registry import EXPLAINERS, Explained
 from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.models.adapter import CountPasses
 from heatproof.models.registry import InputFacts
 
 FACTS = InputFacts(mean=(0.4, 0.5), std=(0.5, 0.25))

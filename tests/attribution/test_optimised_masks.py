@@ -9,9 +9,10 @@ from torch import nn
 from heatproof.attribution import bottleneck
 from heatproof.attribution.bottleneck import _information_above, _Prior, iba, input_iba
 from heatproof.attribution.extremal import _Lattice, extremal_perturbation, find_masks
-from heatproof.attribution.make import CountPasses, _require
+from heatproof.attribution.make import _require
 from heatproof.attribution.registry import Explained, StoredExplainer
 from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.models.adapter import CountPasses
 from heatproof.models.registry import InputFacts
 from heatproof.specs import NO_KEY
 

@@ -11,10 +11,10 @@ from tiny_vits import POOLINGS, Wrapped, by_hand, enlarge, tiny_vit
 from torch import nn
 
 from heatproof.attribution._relevance import through_linear, through_product, through_sum
-from heatproof.attribution.make import CountPasses
 from heatproof.attribution.registry import EXPLAINERS
 from heatproof.attribution.transformer_relevance import relevances
 from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.models.adapter import CountPasses
 
 SHAPES = {**POOLINGS, "layer scale": {"init_values": 1e-3}, "one block": {"depth": 1}}
 

@@ -11,6 +11,8 @@ from heatproof import accept as accepting
 from heatproof import provenance
 from heatproof.adopt import Results
 from heatproof.config_files import merge
+from heatproof.data.few import few_of
+from heatproof.data.prepare import open_dataset
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 from heatproof.provenance import Key
@@ -92,23 +94,28 @@ def test_an_edit_that_changes_nothing_keeps_all(folder, edited, monkeypatch):
     every = products_of(graph)
     assert not any(Results(graph).is_current(job, product) for job, product in every)
     asked = []
-    maps = import_module("heatproof.attribution.make")._Context.maps
-    monkeypatch.setattr(
-        import_module("heatproof.attribution.make")._Context,
-        "maps",
-        lambda self, low, images, figures=None: asked.append((low, len(images))) or maps(self, low, images, figures),
-    )
+    context = import_module("heatproof.attribution.make")._Context
+    explained = context.explained
+
+    def watched(self, rows, images, figures=None):
+        asked.append(tuple(rows))
+        return explained(self, rows, images, figures)
+
+    monkeypatch.setattr(context, "explained", watched)
     assert verdicts(graph) == {product.manifest: None for _, product in every}
     assert all(Results(graph).is_current(job, product) for job, product in every)
     assert bytes_of(folder) == before, "not one shard is written"
-    assert set(asked) == {(0, 4)}, "one batch of the first shard, and the gate's"
+    split = open_dataset(graph.plan.dataset_spec("toy")).splits["evaluation"]
+    assert set(asked) == {(0, 1, 2, 3), tuple(few_of(split.ids, lambda row: False))}, "one batch, and the check's"
     assert verdicts(graph) == {}
 
 
 def test_an_edit_that_changes_a_value_keeps_the_others(folder, edited, monkeypatch):
     make = import_module("heatproof.attribution.make")
-    stack = make.stack_maps
-    monkeypatch.setattr(make, "stack_maps", lambda maps, name, *told: (1 + (name == "mine")) * stack(maps, name, *told))
+    explain = make.explain_batch
+    monkeypatch.setattr(
+        make, "explain_batch", lambda maker, *told: (1 + (maker.name == "mine")) * explain(maker, *told)
+    )
     graph = graph_of()
     found = verdicts(graph)
     other = {name for name, difference in found.items() if difference is not None}

@@ -61,6 +61,7 @@ def test_one_logit_is_that_of_two_classes(metric):
         return torch.cat([-logit, logit], dim=1) / 2
 
     two = heatproof.evaluate(metric, both, images, labels, maps, **options)
+    assert (one.attrs.pop("task"), two.attrs.pop("task")) == ("binary", "multiclass")
     xarray.testing.assert_identical(one, two)
 
 

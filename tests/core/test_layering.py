@@ -81,7 +81,7 @@ ALLOWED = {
     # What a finetuning left on a user's network.
     "finetuned": BASE | {"metrics", "perturbation"},
     # Without the workflow: a user's model, images and maps to scores.
-    "evaluation": BASE | {"finetuned", "models", "metrics", "perturbation", "responses"},
+    "evaluation": BASE | {"attribution", "data", "finetuned", "models", "metrics", "perturbation", "responses"},
     # What people call with a model in memory, or on the results of a run.
     "api": BASE
     | {
@@ -94,6 +94,7 @@ ALLOWED = {
         "perturbation",
         "ranking",
         "report",
+        "responses",
         "training",
     },
     # Maps have the colours of the report.

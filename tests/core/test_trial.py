@@ -154,7 +154,7 @@ def test_logits_are_found_in_an_output_with_further_parts(tmp_path, model):
         ({"dataset": "grey_levels"}, "has values from 200 to 200"),
         ({"dataset": "no_splits"}, "The dataset 'photos' fails on one image (AttributeError"),
         ({"model": "of_a_thousand"}, "The model 'net' returns an output of shape (1, 1000) for one image of 'photos'"),
-        ({"model": "a_pair"}, "The model 'net' returns a tuple for one image of 'photos'"),
+        ({"model": "a_pair"}, "The model returned a tuple for a batch of 1 with parts (1, 3) and (1, 3)"),
         (
             {"model": "probabilities"},
             "The model 'net' returns probabilities for an image of 'photos': leave its softmax out",
@@ -163,10 +163,13 @@ def test_logits_are_found_in_an_output_with_further_parts(tmp_path, model):
         ({"model": "for_others"}, "The model 'net' fails on one image (RuntimeError"),
         (
             {"explainer": "explain_wrongly"},
-            "explainer 'mine' on 'net' fails on one image (ValueError: no such luck",
+            "The explainer 'mine' cannot be used on 'net': it fails (ValueError: no such luck",
         ),
         ({"dataset": "all_for_evaluation"}, "has no training images, and the baseline `mean` is their mean colour"),
-        ({"explainer": "explain_small"}, "The explainer 'mine' returned a map of shape (1,)"),
+        (
+            {"explainer": "explain_small"},
+            "The explainer 'mine' cannot be used on 'net': it returned a map of shape (1,)",
+        ),
     ],
 )
 def test_what_does_not_is_one_sentence(tmp_path, change, expected):

@@ -91,7 +91,7 @@ def explain_batch(maker: MapMaker, explained: Explained, within: WithinMemory | 
                 if fault_of(error) or isinstance(error, DamagedInput):
                     raise
                 raise Failed(_reason(error, explained.network)) from error
-    maps = stack_maps(made, maker.name, list(maker.maps), explained)
+    maps = stack_maps(made, list(maker.maps), explained)
     finite = np.isfinite(maps).all((1, 2, 3))
     if not finite.all():
         row = int(np.flatnonzero(~finite)[0])
@@ -114,17 +114,15 @@ def _reason(error: Exception, network: Any) -> str:
     return f"{what} ({type(error).__name__}: {said}; {Path(last.filename).name}, line {last.lineno})"
 
 
-def stack_maps(
-    maps: Mapping[str, torch.Tensor], name: str, announced: Collection[str], explained: Explained
-) -> np.ndarray:
+def stack_maps(maps: Mapping[str, torch.Tensor], announced: Collection[str], explained: Explained) -> np.ndarray:
     """Return an explainer's maps as one array (N, maps, H, W) float32.
 
     Parameters
     ----------
     maps
         What the explainer returned.
-    name, announced
-        Its name, and the names of the maps that it must return.
+    announced
+        Names of the maps that it must return.
     explained
         Its input.
 
@@ -138,12 +136,12 @@ def stack_maps(
     if len(values) != len(announced):
         keys = ", ".join(f"{key!r}: …" for key in announced)
         raise Failed(
-            f"the explainer {name!r} must return a dict {{{keys}}} of tensors (images, height, width), but "
+            f"it must return a dict {{{keys}}} of tensors (images, height, width), but "
             f"returned {list(maps) if isinstance(maps, Mapping) else type(maps).__name__}"
         )
     for value in values:
         if not isinstance(value, torch.Tensor):
-            raise Failed(f"the explainer {name!r} returned a {type(value).__name__} for a map: return a torch.Tensor")
+            raise Failed(f"it returned a {type(value).__name__} for a map and not a torch.Tensor")
         if value.ndim == 3 and len(value) == expected[0] and tuple(value.shape) != expected:
             raise NotApplicable(
                 f"its map is of {value.shape[1]} by {value.shape[2]} pixels, and the image of {expected[1]} by "
@@ -151,7 +149,7 @@ def stack_maps(
             )
         if tuple(value.shape) != expected:
             raise Failed(
-                f"the explainer {name!r} returned a map of shape {tuple(value.shape)}, but {expected} was "
+                f"it returned a map of shape {tuple(value.shape)}, but {expected} was "
                 "expected: one value per pixel, summed over channels"
             )
     return torch.stack([value.detach().float().cpu() for value in values], dim=1).numpy()

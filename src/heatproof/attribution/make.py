@@ -199,7 +199,8 @@ def attribute(job: Maps, runtime: Runtime) -> None:
                 _explain(piece, context)
             except NotApplicable as reason:
                 gap = str(reason)
-                log.info("%s does not apply: %s", entry.name, gap)
+                # With the traceback of one that fails.
+                log.info("%s does not apply: %s", entry.name, gap, exc_info=reason.__cause__)
             piece.publish_behind(str(device), gap)
     # Only now: until the job ends well, Snakemake may remove what it published.
     for piece in pieces:
@@ -303,7 +304,7 @@ class _Context:
 def _pass_gate(piece: Shard, context: _Context, few: list[int]) -> None:
     """Check the explainer on a few images of the split, once for all shards, and record its figures."""
     path = f"{piece.base}.gate.json"
-    record = read_gate(path, _gate_key(piece))
+    record, cause = read_gate(path, _gate_key(piece)), None
     if record is None:
         figures: dict[str, Figure] = {}
         before, gap, count = context.counter.images, None, 0
@@ -313,10 +314,11 @@ def _pass_gate(piece: Shard, context: _Context, few: list[int]) -> None:
             count = len(check_applies(context.maker, explained, context.within_memory))
         except NotApplicable as reason:
             gap = str(reason)
+            cause = reason.__cause__
         record = write_gate(path, _gate_key(piece), count, figures, gap, context.counter.images - before)
     piece.provenance["gate"] = for_manifest(record)
     if record["gap"]:
-        raise NotApplicable(record["gap"])
+        raise NotApplicable(record["gap"]) from cause
 
 
 def _explain(piece: Shard, context: _Context) -> None:

@@ -179,8 +179,8 @@ class _Solver:
         workers = min(torch.get_num_threads() if parallel else 1, len(pieces))
 
         def work(worker: int) -> None:
-            # A thread has a grad mode of its own.
-            with torch.no_grad():
+            # A thread has an inference mode of its own; tensors made in one can be changed in one only.
+            with torch.inference_mode():
                 for piece in pieces[worker::workers]:
                     self._solve(worker, systems[piece], unknown[piece], owners[piece])
 

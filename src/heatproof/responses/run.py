@@ -173,7 +173,7 @@ def _run(job: RunResponse, todo: Sequence[Work], response: Response, session: Se
             except NotApplicable as reason:
                 # It applied to the images, and does not to what they are changed to.
                 name = work.explainer.name if work.explainer else response.name
-                log.info("%s does not apply: %s", name, reason)
+                log.info("%s does not apply: %s", name, reason, exc_info=reason.__cause__)
                 work.gap = str(reason)
             else:
                 work.piece.add(begin, arrays, time.monotonic() - began, network.images - before)
