@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 import numpy as np
 
 from heatproof.errors import HeatproofError, first_line
-from heatproof.finetuned import Domain, deletion_of, domain_of, warn_out_of_domain
+from heatproof.finetuned import Domain, deletion_of, domain_of, image_digests, warn_out_of_domain
 from heatproof.grids import patch_sums
 from heatproof.metrics.registry import METRICS, Metric
 from heatproof.metrics.single_deletion import family
@@ -160,8 +160,6 @@ def evaluate(
         from heatproof.models.reachable import check_mode
 
         check_mode(explain, "explainer")
-    from heatproof.data.few import few_of, is_blank
-    from heatproof.finetuned import image_digests
     from heatproof.models.adapter import HALF, adapted, check_network, warn_of_probabilities
     from heatproof.models.memory import batch_size_of
 
@@ -171,7 +169,7 @@ def evaluate(
         network.check_precision(images)
         # One of an image's own precision has no half of it: sums are of float32.
         images = images.float() if images.dtype in HALF else images.clone() if images.is_inference() else images
-        check_network(network, images[few_of(image_digests(images), lambda row: is_blank(images[row]))])
+        check_network(network, images[few_rows(images)])
         network.check_targets(labels, ids)
         if network.one_logit:
             warn_of_probabilities(network)
@@ -360,6 +358,13 @@ def check_images(images: Any) -> torch.Tensor:
     if not len(images):
         raise HeatproofError("The batch of images is empty: give at least one image.")
     return images.detach()
+
+
+def few_rows(images: torch.Tensor) -> list[int]:
+    """Return the rows of the few of the images (N, C, H, W) that tell whether a network, or a method, can be used."""
+    from heatproof.data.few import few_of, is_blank
+
+    return few_of(image_digests(images), lambda row: is_blank(images[row]))
 
 
 def check_batch(

@@ -99,7 +99,7 @@ ALLOWED = {
     },
     # Maps have the colours of the report.
     "plot": {"errors", "options", "report"},
-    "_study": BASE | {"evaluation", "metrics", "perturbation", "responses"},
+    "_study": BASE | {"evaluation", "metrics", "models", "perturbation", "responses"},
     "quality": BASE | {"_study", "metrics", "ranking"},
     "ranking": BASE | {"metrics"},
     # `list` prints what a config can name; the catalogues below are tables of names.

@@ -276,10 +276,9 @@ class Explaining:
     @cached_property
     def first(self) -> list[int]:
         """Rows of the few images that tell whether a method applies."""
-        from heatproof.data.few import few_of, is_blank
-        from heatproof.finetuned import image_digests
+        from heatproof.evaluation import few_rows
 
-        return few_of(image_digests(self.images), lambda row: is_blank(self.images[row]))
+        return few_rows(self.images)
 
     def part(self, rows: torch.Tensor) -> Explaining:
         """Return the same for some of the images."""

@@ -70,7 +70,7 @@ def finetune(
     check_arguments(finetune, locals())
     import torch
 
-    from heatproof.evaluation import check_batch, check_images, warn_of_range
+    from heatproof.evaluation import check_batch, check_images, few_rows, warn_of_range
     from heatproof.finetuned import HELD, image_digests, weight_digests
     from heatproof.models.adapter import adapted, attach, check_network, warn_of_probabilities
     from heatproof.models.registry import UNSCALED
@@ -96,7 +96,7 @@ def finetune(
     mine = copy_of(model).requires_grad_()
     with adapted(copy_of(model).eval(), images, seed) as network:
         network.check_precision(images)
-        check_network(network, images)
+        check_network(network, images[few_rows(images)])
         network.check_targets(labels, ids)
         warn_of_probabilities(network)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(int(seed)))

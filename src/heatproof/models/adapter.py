@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from heatproof.errors import HeatproofError, fault_of, first_line
 from heatproof.models.logits import is_one_logit, read_logits
@@ -29,6 +30,8 @@ FEW = 4
 # a batch, and errors of this size were never met in networks of 150 layers.
 TOLERANCE = {torch.float64: 1e-7, torch.float32: 2e-4, torch.float16: 1e-2, torch.bfloat16: 6e-2}
 TF32 = 1e-2
+# By how much less the logits of one image may differ in two passes of the same size.
+SAME = 1e-2
 # Sums of probabilities in half precision come no nearer to 1.
 NEAR_ONE = 2e-3
 HALF = (torch.float16, torch.bfloat16)
@@ -135,15 +138,13 @@ class Adapted:
                 f"The images are {images.dtype} and the model's weights {self.weights}: give images.to({self.weights})."
             )
 
-    def check(self, images: torch.Tensor, precision: torch.dtype | None = None) -> torch.Tensor:
+    def check(self, images: torch.Tensor) -> torch.Tensor:
         """Pass a few images in company and alone, and return their logits (B, K).
 
         Parameters
         ----------
         images
             (B, C, H, W), at most `FEW` of them are passed.
-        precision
-            That of the passes, where it is not that of the weights.
 
         Raises
         ------
@@ -152,25 +153,30 @@ class Adapted:
             company of others, by more than rounding (`TOLERANCE` of the logits' spread).
         """
         few = self.taken(images[:FEW])
-        # One image is accompanied by two that are made of it.
-        others = few.flip(0) if len(few) > 1 else torch.cat([-few, few.flip(-1), few])
+        count = len(few)
+        if count == 1:
+            # It is accompanied by two that are made of it.
+            few = torch.cat([few, -few, 2 * few.flip(-1)])
         with as_check(), torch.no_grad():
-            together = self._pass(others)
-            alone = self._pass(few[:1])
-            if len(few) > 1:
-                alone = torch.cat([alone, self._pass(few[-1:])])
-                compared = together[[-1, 0]]
-            else:
-                compared = together[-1:]
-            spread = float(together.max() - together.min()) or float(together.abs().max())
-            least = TOLERANCE[precision or self.weights or self.dtype]
-            if torch.backends.cuda.matmul.allow_tf32 and self.device.type == "cuda":
-                least = max(least, TF32)
-            difference = float((alone - compared).abs().max())
-            if not difference <= least * spread and bool(torch.isfinite(together).all()):
-                again = float((self._pass(few[-1:]) - alone[-1:]).abs().max())
-                raise HeatproofError(_dependence(difference, again > least * spread))
-        self.classes, self.logits = together.shape[1], together.flip(0) if len(few) > 1 else together[-1:]
+            with _Precisions() as met:
+                together = self._pass(few.flip(0)).flip(0)
+            alone = torch.cat([self._pass(few[:1]), self._pass(few[-1:])])
+            again = self._pass(few[:1])
+        least = max(TOLERANCE[one] for one in met.dtypes | {self.weights or self.dtype})
+        eps = max(torch.finfo(one).eps for one in met.dtypes | {self.weights or self.dtype})
+        if torch.backends.cuda.matmul.allow_tf32 and self.device.type == "cuda":
+            least = max(least, TF32)
+        finite = together[together.isfinite()]
+        if len(finite):
+            spread, largest = float(finite.max() - finite.min()), float(finite.abs().max())
+            rounding = 8 * eps * largest
+            by_chance = _largest_difference(again, alone[:1])
+            if by_chance > SAME * least * spread + rounding:
+                raise HeatproofError(_dependence(by_chance, True))
+            difference = _largest_difference(alone, together[[0, -1]])
+            if difference > least * spread + rounding:
+                raise HeatproofError(_dependence(difference, False))
+        self.classes, self.logits = together.shape[1], together[:count]
         return self.logits
 
     def _pass(self, images: torch.Tensor) -> torch.Tensor:
@@ -218,8 +224,8 @@ def check_network(network: Adapted, images: torch.Tensor) -> None:
         ) from error
 
 
-def check_loaded(network: nn.Module, images: torch.Tensor, precision: str = "float32") -> int:
-    """Check a network of a job, as `Adapted.check` does, and return how many images it passed.
+def check_loaded(network: nn.Module, images: torch.Tensor) -> Adapted:
+    """Check a network of a job, as `Adapted.check` does, and return what is known of it.
 
     Parameters
     ----------
@@ -227,16 +233,14 @@ def check_loaded(network: nn.Module, images: torch.Tensor, precision: str = "flo
         In eval mode, with hooks of `attach`.
     images
         (B, C, H, W), a few.
-    precision
-        Of `heatproof.models.network.set_precision`.
     """
     parameters = list(network.parameters())
     device = parameters[0].device if parameters else images.device
     found = Adapted(network, device, parameters[0].dtype if parameters else None, Hooks(None, None, None))
     # Other sizes of batches would be compiled anew.
     with torch.compiler.set_stance("force_eager") if network._compiled_call_impl else nullcontext():
-        found.check(images, torch.bfloat16 if precision == "bfloat16" else None)
-    return found.check_passes
+        found.check(images)
+    return found
 
 
 def predicted(network: Adapted, images: torch.Tensor, batch_size: int = 64) -> torch.Tensor:
@@ -245,6 +249,30 @@ def predicted(network: Adapted, images: torch.Tensor, batch_size: int = 64) -> t
         network.check_passes += len(images)
         parts = [network.network(network.taken(part)).argmax(1).cpu() for part in images.split(batch_size)]
     return torch.cat(parts)
+
+
+class _Precisions(TorchDispatchMode):
+    """Finds the precisions in which a pass computes, whatever its weights and outputs are of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dtypes: set[torch.dtype] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if func.namespace == "quantized":
+            # Eight bits, of a range that is that of the batch.
+            self.dtypes.add(torch.bfloat16)
+        for one in made if isinstance(made, tuple | list) else (made,):
+            if isinstance(one, torch.Tensor) and one.dtype in HALF:
+                self.dtypes.add(one.dtype)
+        return made
+
+
+def _largest_difference(one: torch.Tensor, other: torch.Tensor) -> float:
+    """Return the largest difference of two tensors of one shape; infinite where only one has a number."""
+    alike = (one == other) | (one.isnan() & other.isnan())
+    return float((one - other).abs().nan_to_num(nan=float("inf")).masked_fill(alike, 0).max())
 
 
 def _dependence(difference: float, by_chance: bool) -> str:
@@ -433,21 +461,24 @@ def _check_initialised(model: Any) -> None:
 
 def warn_of_probabilities(adapted: Adapted, stacklevel: int = 3) -> None:
     """Warn the caller of the function that calls this one where the logits that `check` met are probabilities."""
-    logits = adapted.logits
-    assert logits is not None, "the network is checked first"
-    said = None
-    if adapted.one_logit:
+    assert adapted.logits is not None, "the network is checked first"
+    if said := said_of_probabilities(adapted.logits, adapted.one_logit):
+        warnings.warn(said, stacklevel=stacklevel)
+
+
+def said_of_probabilities(logits: torch.Tensor, one_logit: bool = False) -> str | None:
+    """Return a sentence on logits (B, K) that are probabilities; None where they are none."""
+    if one_logit:
         # Half of the one logit stands in the second column.
         if bool(((logits[:, 1] >= 0) & (logits[:, 1] <= 0.5)).all()):
-            said = (
+            return (
                 "The model's one output lies within 0 and 1 for every image and is read as a logit: leave its sigmoid "
                 "out, if it has one."
             )
     # Logits of 0 and 1 are no probabilities yet, of which some image's are undecided.
     elif (logits >= 0).all() and ((logits.sum(1) - 1).abs() < NEAR_ONE).all() and logits.amax(1).min() < 1:
-        said = (
+        return (
             "The model returns probabilities, which sum to 1 for every image, where logits are read: leave its softmax "
             "out."
         )
-    if said:
-        warnings.warn(said, stacklevel=stacklevel)
+    return None
