@@ -72,7 +72,14 @@ def finetune(
 
     from heatproof.evaluation import check_batch, check_images, few_rows, warn_of_range
     from heatproof.finetuned import HELD, image_digests, weight_digests
-    from heatproof.models.adapter import adapted, attach, check_network, warn_of_probabilities
+    from heatproof.models.adapter import (
+        adapted,
+        as_written,
+        attach,
+        check_network,
+        warn_of_probabilities,
+        without_compiler,
+    )
     from heatproof.models.registry import UNSCALED
     from heatproof.models.state import copy_of, gradients_allowed, same_random_states
     from heatproof.perturbation.baselines import BASELINES
@@ -87,6 +94,9 @@ def finetune(
         raise HeatproofError(
             f"The model is {type(model).__name__}: give a torch.nn.Module, whose weights can be trained."
         )
+    model = without_compiler(model)
+    if isinstance(model, torch.jit.ScriptModule):
+        raise HeatproofError("The model is scripted, and cannot be trained here: give the module that it was made of.")
     images = check_images(images)
     images, labels, ids = check_batch(
         images, torch.zeros(len(images), dtype=torch.int64) if targets is None else targets
@@ -128,7 +138,7 @@ def finetune(
     dataset: Any = SimpleNamespace(splits={"train": pixels}, images=lambda split, low, high: pixels[low:high])
     colour = mean_value(dataset, UNSCALED)
     options = {"value": colour} if baseline == "mean" else {}
-    with gradients_allowed(), same_random_states(seed):
+    with gradients_allowed(), same_random_states(seed), as_written(mine.modules()):
         copied = attach(mine)
         try:
             session = Session(team=Devices(copied.device))

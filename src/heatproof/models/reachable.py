@@ -28,8 +28,12 @@ def check_mode(function: object, what: str = "model") -> None:
     HeatproofError
         One sentence that names the part.
     """
+    without_mode: set[nn.Module] = set()
     for name, module in reachable_modules(function):
-        if module.training and not _has_no_mode(module):
+        if _has_no_mode(module):
+            without_mode.update(module.modules())
+        # A frozen module has no mode at all.
+        if getattr(module, "training", False) and module not in without_mode:
             part = f"part {name!r} of the {what} ({type(module).__name__})" if name else what
             raise HeatproofError(
                 f"The {part} is in training mode, so its output would depend on the batch: call eval() on it first."

@@ -118,7 +118,8 @@ def copy_of(network: nn.Module) -> nn.Module:
     """Return a deep copy of a network, also of one that keeps tensors of a pass with their graph."""
     modules = list(dict.fromkeys(module for _, module in reachable_modules(network)))
     memo: dict[int, Any] = {}
-    with gradients_allowed():
+    # A copy of a scripted module would have a graph.
+    with torch.inference_mode(False), torch.no_grad():
         for holder in _holders(modules, network):
             for one in filter(_is_tensor, holder.values):
                 # Only leaves of a graph have copies, and no gradient passes a tensor of inference mode.
