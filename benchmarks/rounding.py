@@ -13,53 +13,18 @@ import torchvision
 
 from heatproof.models.adapter import TOLERANCE, adapted, largest_difference
 
-NETWORKS = [
-    "tv:resnet18",
-    "tv:resnet50",
-    "tv:vgg11_bn",
-    "tv:densenet121",
-    "tv:mobilenet_v2",
-    "tv:mobilenet_v3_small",
-    "tv:efficientnet_b0",
-    "tv:shufflenet_v2_x1_0",
-    "tv:squeezenet1_0",
-    "tv:regnet_y_400mf",
-    "tv:convnext_tiny",
-    "tv:mnasnet1_0",
-    "tv:googlenet",
-    "timm:vit_tiny_patch16_224",
-    "timm:deit_tiny_distilled_patch16_224",
-    "timm:swin_tiny_patch4_window7_224",
-    "timm:mixer_s32_224",
-    "timm:resnet26d",
-    "timm:efficientnet_lite0",
-    "timm:regnetx_002",
-    "timm:ghostnet_100",
-    "timm:convnext_atto",
-    "timm:poolformer_s12",
-    "timm:pvt_v2_b0",
-    "timm:levit_128s",
-    "timm:mobilevit_xxs",
-    "timm:xcit_nano_12_p16_224",
-    "timm:cait_xxs24_224",
-    "timm:coat_tiny",
-    "timm:crossvit_9_240",
-    "timm:maxvit_pico_rw_256",
-    "timm:nf_resnet26",
-    "timm:resnetv2_50",
-    "timm:gernet_s",
-    "timm:repvgg_a0",
-    "timm:hardcorenas_a",
-    "timm:tinynet_e",
-    "timm:vgg11",
-    "timm:skresnet18",
-    "timm:botnet26t_256",
-    "timm:lambda_resnet26t",
-    "timm:edgenext_xx_small",
-    "timm:fastvit_t8",
-    "timm:efficientformer_l1",
-    "timm:beit_base_patch16_224",
-]
+TORCHVISION = """
+    resnet18 resnet50 vgg11_bn densenet121 mobilenet_v2 mobilenet_v3_small efficientnet_b0 shufflenet_v2_x1_0
+    squeezenet1_0 regnet_y_400mf convnext_tiny mnasnet1_0 googlenet
+"""
+TIMM = """
+    vit_tiny_patch16_224 deit_tiny_distilled_patch16_224 swin_tiny_patch4_window7_224 mixer_s32_224 resnet26d
+    efficientnet_lite0 regnetx_002 ghostnet_100 convnext_atto poolformer_s12 pvt_v2_b0 levit_128s mobilevit_xxs
+    xcit_nano_12_p16_224 cait_xxs24_224 coat_tiny crossvit_9_240 maxvit_pico_rw_256 nf_resnet26 resnetv2_50
+    gernet_s repvgg_a0 hardcorenas_a tinynet_e vgg11 skresnet18 botnet26t_256 lambda_resnet26t edgenext_xx_small
+    fastvit_t8 efficientformer_l1 beit_base_patch16_224
+"""
+NETWORKS = [f"tv:{name}" for name in TORCHVISION.split()] + [f"timm:{name}" for name in TIMM.split()]
 
 
 def build(name):
