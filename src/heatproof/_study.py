@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from heatproof.data.few import few_of_images
 from heatproof.errors import HeatproofError
 from heatproof.evaluation import COMMON, Metrics, evaluate, predicted_classes
 from heatproof.inputs.maps import read_maps
 from heatproof.inputs.read import read_inputs
 from heatproof.metrics.arrays import area, spearman_rows
 from heatproof.metrics.registry import METRICS
+from heatproof.models.adapter import adapted, check_network
+from heatproof.models.logits import read_logits
 from heatproof.registry import look_up
 from heatproof.responses.curves import Curves
 
@@ -80,6 +83,10 @@ class Study:
         if found.names is None:
             raise HeatproofError("The maps have no names of methods: give a mapping from methods to maps.")
         arrays = {method: found.values[:, place] for place, method in enumerate(found.names)}
+        # Before its answers are kept, by which chance and dependence on the batch would not be found.
+        with adapted(model, source.images, int(common.get("seed", 0))) as network:
+            network.check_precision(source.images)
+            check_network(network, source.images[few_of_images(source.digests, source.images)])
         # Whatever had labels is in order now.
         common = {**common, "image_ids": source.ids}
         return cls(CachedNetwork(model), source.images, source.targets, arrays, chosen, source.ids, common)
@@ -196,27 +203,38 @@ class CachedNetwork(torch.nn.Module):
         super().__init__()
         self.model = model
         self.passes = self.requested = 0
-        self._most = most
-        self._answers: dict[bytes, torch.Tensor] = {}
-        self.train(getattr(model, "training", False))
+        self._answers = _Answers(most)
+        # The model was checked, and keeps the modes of its parts.
+        self.training = False
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Return logits (B, K); what is no (B, K) tensor is passed on as it is."""
+        """Return logits (B, K)."""
         self.requested += len(images)
         if images.device.type != "cpu":
             self.passes += len(images)
-            return self.model(images)
-        values = images.detach().contiguous().numpy()
+            return read_logits(self.model(images), len(images))
+        # NumPy has no bfloat16.
+        values = images.detach().contiguous().flatten(1).view(torch.uint8).numpy()
         keys = [hashlib.blake2b(one, digest_size=16).digest() for one in values]
-        fresh = {key: index for index, key in enumerate(keys) if key not in self._answers}
-        answers = self._answers
+        known = self._answers.known
+        fresh = {key: index for index, key in enumerate(keys) if key not in known}
+        answers = known
         if fresh:
             self.passes += len(fresh)
-            logits = self.model(images if len(fresh) == len(images) else images[list(fresh.values())])
-            if not isinstance(logits, torch.Tensor) or logits.ndim != 2 or len(logits) != len(fresh):
-                return logits
+            given = images if len(fresh) == len(images) else images[list(fresh.values())]
+            logits = read_logits(self.model(given), len(given))
             new = dict(zip(fresh, logits.detach().clone(), strict=True))
-            answers = {**{key: self._answers[key] for key in keys if key in self._answers}, **new}
-            if len(self._answers) + len(new) <= self._most:
-                self._answers.update(new)
+            answers = {**{key: known[key] for key in keys if key in known}, **new}
+            if len(known) + len(new) <= self._answers.most:
+                known.update(new)
         return torch.stack([answers[key] for key in keys])
+
+
+class _Answers:
+    """What a network answered; in slots, so that it is not taken for a state of the network, which calls put back."""
+
+    __slots__ = ("known", "most")
+
+    def __init__(self, most: int) -> None:
+        self.known: dict[bytes, torch.Tensor] = {}
+        self.most = most

@@ -154,7 +154,6 @@ def evaluate(
         )
     import torch
 
-    from heatproof.data.few import few_of, is_blank
     from heatproof.models.adapter import HALF, adapted, check_network, predicted, warn_of_probabilities
     from heatproof.models.memory import batch_size_of
 
@@ -174,6 +173,9 @@ def evaluate(
         from heatproof.models.reachable import check_mode
 
         check_mode(explain, "explainer")
+    from heatproof.data.few import few_of_images
+
+    seed = int(common.get("seed", 0))
     named = None if common.get("device") is None else _device(common["device"])
     # The device of a network without parameters.
     placed = torch.empty(0, device=named) if named else images if isinstance(images, torch.Tensor) else torch.empty(0)
@@ -193,7 +195,7 @@ def evaluate(
         network.check_precision(images)
         # One of an image's own precision has no half of it: sums are of float32.
         images = images.float() if images.dtype in HALF else images.clone() if images.is_inference() else images
-        check_network(network, images[few_of(source.digests, lambda row: is_blank(images[row]))])
+        check_network(network, images[few_of_images(source.digests, images)])
         network.check_targets(labels, source.ids)
         if network.one_logit:
             warn_of_probabilities(network)

@@ -66,7 +66,8 @@ def domain_of(model: Any) -> Domain:
     -------
     Domain
     """
-    model = getattr(model, "_modules", {}).get("_orig_mod", model)
+    parts = getattr(model, "_modules", None)
+    model = parts.get("_orig_mod", model) if isinstance(parts, dict) else model
     record = getattr(model, "__dict__", {}).get(HELD)
     if not (isinstance(record, Mapping) and "weights" in record):
         return Domain(None, "the network has no record of a finetuning by heatproof.finetune", {})

@@ -141,8 +141,7 @@ def _image(plan: Plan, model: str, dataset: Dataset) -> torch.Tensor:
 
 
 def _network(plan: Plan, model: str, name: str, dataset: Dataset) -> torch.nn.Module:
-    import torch
-
+    from heatproof.models.adapter import check_loaded, said_of_probabilities
     from heatproof.models.fetch import check_checkpoint
     from heatproof.models.network import build_network
 
@@ -151,27 +150,19 @@ def _network(plan: Plan, model: str, name: str, dataset: Dataset) -> torch.nn.Mo
     if plan.checkpoint_file(model):
         fetched = {"stage": "fetch_start"} if entry.transfer else {"stage": "fetch", "dataset": name}
         check_checkpoint(Graph(plan).told(**fetched, model=model))
-    image = _image(plan, model, dataset)
-    with torch.no_grad():
-        logits, again = network(image), network(image)
-    shape = tuple(logits.shape) if isinstance(logits, torch.Tensor) else None
-    if shape != (1, dataset.num_classes):
-        returned = f"a {type(logits).__name__}" if shape is None else f"an output of shape {shape}"
-        raise HeatproofError(
-            f"The model {model!r} returns {returned} for one image of {name!r}, but it must return logits of shape "
-            f"{(1, dataset.num_classes)}: one logit per class."
-        )
-    if not torch.allclose(logits, again, rtol=1e-3, atol=1e-4, equal_nan=True):
-        raise HeatproofError(
-            f"The model {model!r} answers the same image of {name!r} in two ways, by up to "
-            f"{float((logits - again).abs().max()):.2g}: leave out what draws random numbers or keeps a state in eval "
-            "mode."
-        )
-    if dataset.num_classes > 1 and logits.min() >= 0 and abs(float(logits.sum()) - 1) < 1e-4:
-        raise HeatproofError(
-            f"The model {model!r} returns probabilities for an image of {name!r}: leave its softmax out, because "
-            "logits are explained and scored."
-        )
+    try:
+        logits = check_loaded(network, _image(plan, model, dataset)).logits
+        assert logits is not None, "a check has logits"
+        if logits.shape[1] != dataset.num_classes:
+            raise HeatproofError(
+                f"The model returns {logits.shape[1]} logits for one image, and there are {dataset.num_classes} "
+                "classes: it must return one logit per class."
+            )
+        if said := said_of_probabilities(logits):
+            raise HeatproofError(said)
+    except HeatproofError as error:
+        said = str(error)
+        raise HeatproofError(f"The model {model!r} cannot be used on {name!r}: {said[0].lower()}{said[1:]}") from error
     return network
 
 

@@ -113,7 +113,7 @@ ALLOWED = {
     },
     # Maps have the colours of the report.
     "plot": {"errors", "named_axes", "options", "report"},
-    "_study": BASE | {"evaluation", "inputs", "metrics", "perturbation", "responses"},
+    "_study": BASE | {"data", "evaluation", "inputs", "metrics", "models", "perturbation", "responses"},
     "quality": BASE | {"_study", "metrics", "ranking"},
     "ranking": BASE | {"metrics"},
     # `list` prints what a config can name; the catalogues below are tables of names.

@@ -153,13 +153,19 @@ def test_logits_are_found_in_an_output_with_further_parts(tmp_path, model):
     [
         ({"dataset": "grey_levels"}, "has values from 200 to 200"),
         ({"dataset": "no_splits"}, "The dataset 'photos' fails on one image (AttributeError"),
-        ({"model": "of_a_thousand"}, "The model 'net' returns an output of shape (1, 1000) for one image of 'photos'"),
-        ({"model": "a_pair"}, "The model returned a tuple for a batch of 1 with parts (1, 3) and (1, 3)"),
+        ({"model": "of_a_thousand"}, "The model 'net' cannot be used on 'photos': the model returns 1000 logits"),
+        (
+            {"model": "a_pair"},
+            "the model returned a tuple for a batch of 3 with parts (3, 3) and (3, 3)",
+        ),
         (
             {"model": "probabilities"},
-            "The model 'net' returns probabilities for an image of 'photos': leave its softmax out",
+            "The model 'net' cannot be used on 'photos': the model returns probabilities, which sum to 1",
         ),
-        ({"model": "restless"}, "The model 'net' answers the same image of 'photos' in two ways, by up to"),
+        (
+            {"model": "restless"},
+            "'net' cannot be used on 'photos': the model answers the same image in two ways, by up",
+        ),
         ({"model": "for_others"}, "The model 'net' fails on one image (RuntimeError"),
         (
             {"explainer": "explain_wrongly"},

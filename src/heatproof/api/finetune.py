@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from heatproof.errors import HeatproofError
+from heatproof.errors import HeatproofError, fault_of, first_line
 from heatproof.options import Bounds, Count, Side, check_arguments
 
 if TYPE_CHECKING:
@@ -71,12 +70,20 @@ def finetune(
     check_arguments(finetune, locals())
     import torch
 
+    from heatproof.data.few import few_of_images
     from heatproof.finetuned import HELD, weight_digests
     from heatproof.inputs.arrays import warn_of_range
     from heatproof.inputs.read import read_inputs
-    from heatproof.models.adapter import adapted, attach, check_network, warn_of_probabilities
+    from heatproof.models.adapter import (
+        adapted,
+        as_written,
+        attach,
+        check_network,
+        warn_of_probabilities,
+        without_compiler,
+    )
     from heatproof.models.registry import UNSCALED
-    from heatproof.models.state import gradients_allowed, same_random_states
+    from heatproof.models.state import copy_of, gradients_allowed, same_random_states
     from heatproof.perturbation.baselines import BASELINES
     from heatproof.perturbation.dataset_mean import mean_value
     from heatproof.registry import look_up
@@ -89,15 +96,18 @@ def finetune(
         raise HeatproofError(
             f"The model is {type(model).__name__}: give a torch.nn.Module, whose weights can be trained."
         )
+    model = without_compiler(model)
+    if isinstance(model, torch.jit.ScriptModule):
+        raise HeatproofError("The model is scripted, and cannot be trained here: give the module that it was made of.")
     source = read_inputs(model, images, targets)
     images, ids = source.images, source.ids
     labels = torch.zeros(len(images), dtype=torch.int64) if source.targets is None else source.targets
     warn_of_range(images, model)
     look_up(BASELINES, baseline, "baseline")
-    mine = copy.deepcopy(model).requires_grad_()
-    with adapted(copy.deepcopy(model).eval(), images, seed) as network:
+    mine = copy_of(model).requires_grad_()
+    with adapted(copy_of(model).eval(), images, seed) as network:
         network.check_precision(images)
-        check_network(network, images)
+        check_network(network, images[few_of_images(source.digests, images)])
         network.check_targets(labels, ids)
         warn_of_probabilities(network)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(int(seed)))
@@ -122,17 +132,28 @@ def finetune(
         label_smoothing=0.0,
         shift=0,
     )
-    train, chosen_by = (Examples(images[rows].cpu(), labels[rows].cpu()) for rows in (order[few:], order[:few]))
+    with gradients_allowed():
+        train, chosen_by = (Examples(images[rows].cpu(), labels[rows].cpu()) for rows in (order[few:], order[:few]))
     # What is needed of a dataset to read the mean colour of its training images.
     pixels = images[order[few:]].cpu().numpy()
     dataset: Any = SimpleNamespace(splits={"train": pixels}, images=lambda split, low, high: pixels[low:high])
     colour = mean_value(dataset, UNSCALED)
     options = {"value": colour} if baseline == "mean" else {}
-    with gradients_allowed(), same_random_states(seed):
+    with gradients_allowed(), same_random_states(seed), as_written(mine.modules()):
         copied = attach(mine)
         try:
             session = Session(team=Devices(copied.device))
             trained = fit_in_domain(mine, train, chosen_by, settings, options, session)
+        except HeatproofError:
+            raise
+        except Exception as error:
+            # A network of the caller's own can fail in any way.
+            if fault_of(error):
+                raise
+            raise HeatproofError(
+                f"The model cannot be trained ({type(error).__name__}: {first_line(error)}): give one whose passes "
+                "leave nothing behind, and whose gradient can be taken."
+            ) from error
         finally:
             copied.hooks.remove()
     mine.load_state_dict(trained.best)

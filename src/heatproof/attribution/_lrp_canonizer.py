@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import operator
 from typing import Any
 
@@ -17,6 +16,7 @@ from zennit.rules import ClampMod, Epsilon, Flat, zero_bias
 from zennit.types import Convolution
 
 from heatproof.errors import NotApplicable
+from heatproof.models.state import copy_of
 
 ADDITIONS = {operator.add, operator.iadd, torch.add, "add", "add_"}
 PRODUCTS = {operator.mul, operator.imul, torch.mul, "mul", "mul_"}
@@ -89,7 +89,7 @@ def canonise(network: nn.Module) -> nn.Module:
     NotApplicable
         If the network cannot be traced.
     """
-    plain = copy.deepcopy(network)
+    plain = copy_of(network)
     _split(plain)
     for module in plain.modules():
         module._forward_hooks.clear()

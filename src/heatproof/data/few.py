@@ -60,3 +60,8 @@ def read_rows(dataset: Dataset, rows: Sequence[int], split: str = "evaluation") 
     import numpy as np
 
     return np.concatenate([dataset.images(split, row, row + 1) for row in rows])
+
+
+def few_of_images(digests: Sequence[str], images: Any) -> list[int]:
+    """Return the rows of the few of the images (N, C, H, W), of which there are N digests."""
+    return few_of(digests, lambda row: is_blank(images[row]))

@@ -124,8 +124,11 @@ class Metric(Described):
         HeatproofError
             If it returns anything but scores, their validity and, if it has any, curves.
         """
-        own = own_options(self.function, options)
-        result = self.function(*(deepcopy(inputs[name]) for name in self.inputs), **deepcopy(own))
+        given, own = [inputs[name] for name in self.inputs], own_options(self.function, options)
+        if not self.function.__module__.startswith("heatproof."):
+            # It may write to them, and others read them after it.
+            given, own = deepcopy(given), deepcopy(own)
+        result = self.function(*given, **own)
         if not (isinstance(result, tuple) and len(result) in (2, 3)):
             raise HeatproofError(
                 f"The metric {self.name!r} returned a {type(result).__name__}: return the scores (N,), whether each is "

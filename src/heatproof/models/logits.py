@@ -64,6 +64,7 @@ def _as_matrix(part: Any, count: int | None) -> torch.Tensor | None:
     """Return a part of an output as (B, K); None if it cannot be logits."""
     if not isinstance(part, torch.Tensor) or not part.is_floating_point():
         return None
+    part = part if part.layout == torch.strided else part.to_dense()
     # A network that squeezes its output leaves no columns for one class, and no rows for one image.
     if part.ndim < 2:
         if count == 1 and part.numel() > 1:

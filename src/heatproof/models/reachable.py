@@ -28,8 +28,12 @@ def check_mode(function: object, what: str = "model") -> None:
     HeatproofError
         One sentence that names the part.
     """
+    without_mode: set[nn.Module] = set()
     for name, module in reachable_modules(function):
-        if module.training and not _has_no_mode(module):
+        if _has_no_mode(module):
+            without_mode.update(module.modules())
+        # A frozen module has no mode at all.
+        if getattr(module, "training", False) and module not in without_mode:
             part = f"part {name!r} of the {what} ({type(module).__name__})" if name else what
             raise HeatproofError(
                 f"The {part} is in training mode, so its output would depend on the batch: call eval() on it first."
@@ -57,10 +61,11 @@ def reachable_modules(network: object) -> Iterator[tuple[str, nn.Module]]:
                 yield name, module
                 waiting += [value for key, value in vars(module).items() if key not in _OWN_OF_MODULES]
         else:
-            waiting += _held(one)
+            waiting += held_by(one)
 
 
-def _held(one: Any) -> list[Any]:
+def held_by(one: Any) -> list[Any]:
+    """Return what an object that is no module holds, as far as it can be or hold a network."""
     if isinstance(one, functools.partial):
         return [one.func, *one.args, *one.keywords.values()]
     if isinstance(one, MethodType):
@@ -70,7 +75,7 @@ def _held(one: Any) -> list[Any]:
         for cell in one.__closure__ or ():
             with suppress(ValueError):  # of a name that has no value yet
                 held.append(cell.cell_contents)
-        if _of_library(one.__module__):
+        if of_library(one.__module__):
             return held
         # Of globals only what can be or hold a network: a script's data and modules hold too much.
         named = (one.__globals__.get(name) for name in _global_names(one.__code__))
@@ -79,12 +84,16 @@ def _held(one: Any) -> list[Any]:
         return list(one)
     if isinstance(one, dict):
         return list(one.values())
-    if isinstance(one, type) or inspect.ismodule(one) or _of_library(type(one).__module__):
-        return []
-    return list(getattr(one, "__dict__", {}).values())
+    return list(getattr(one, "__dict__", {}).values()) if is_plain_object(one) else []
 
 
-def _of_library(module: str | None) -> bool:
+def is_plain_object(one: Any) -> bool:
+    """Tell whether an object is neither a class, nor a Python module, nor of torch or NumPy."""
+    return not (isinstance(one, type) or inspect.ismodule(one) or of_library(type(one).__module__))
+
+
+def of_library(module: str | None) -> bool:
+    """Tell whether a Python module is of torch or NumPy."""
     return (module or "").partition(".")[0] in ("torch", "numpy")
 
 

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import copy
+import functools
+import inspect
+import operator
 import random
 import threading
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from heatproof.models.reachable import reachable_modules
+from heatproof.models.reachable import MOST, held_by, is_plain_object, of_library, reachable_modules
 
 # What a network may keep tensors of a pass in. Deeper than this nobody nests them.
 CONTAINERS = (dict, list, set, deque, OrderedDict, defaultdict)
 DEPTH = 4
+# Numbers in a tensor of which a copy is kept.
+LARGEST = 1 << 24
 # Modules that a call is using, to its thread, so that two calls never hook one network at once.
 _in_use: dict[nn.Module, int] = {}
 _released = threading.Condition()
@@ -72,9 +79,11 @@ def gradients_allowed() -> Iterator[None]:
 def left_as_is(model: Any) -> Iterator[None]:
     """Switch off gradients of a network's parameters, and leave all of its modules as they were.
 
-    Restored are modes, parameters, buffers and their values, gradients, hooks, and every attribute that is or holds a
-    tensor or a module, such as a table that the first pass keeps: such a tensor would be without gradients, or hold the
-    memory of a pass. Plain numbers and lists of these, such as a counter of calls, stay as the network left them.
+    Restored are modes, parameters, buffers and their values, gradients, hooks, and whatever a pass can keep a tensor or
+    a module in: attributes of modules and of other objects, containers, closures, and caches of functions. A table that
+    the first pass keeps would be without gradients, or hold the memory of a pass. Plain numbers and lists of these,
+    such as a counter of calls, stay as the network left them. Tensors of inference mode, which no gradient passes, are
+    copies meanwhile.
 
     Parameters
     ----------
@@ -82,94 +91,209 @@ def left_as_is(model: Any) -> Iterator[None]:
         A module, or any callable that reaches modules.
     """
     modules = list(dict.fromkeys(module for _, module in reachable_modules(model)))
-    before = [_Snapshot(module) for module in modules]
+    holders = list(_holders(modules, model))
+    caches = [(one, one.cache_info().misses) for one in _caches(modules)]
+    parameters = [one for module in modules for one in module.parameters(recurse=False)]
+    states = [(one, one.requires_grad, None if one.is_inference() else one.grad) for one in parameters]
     try:
-        for module in modules:
-            for name, parameter in list(module.named_parameters(recurse=False)):
-                if parameter.is_inference():
-                    # A gradient that passes such a weight cannot be taken.
-                    module._parameters[name] = nn.Parameter(parameter.clone(), requires_grad=False)
-                elif parameter.requires_grad:
-                    parameter.requires_grad_(False)
+        for holder in holders:
+            holder.replace_inference_tensors()
+        for parameter in parameters:
+            if not parameter.is_inference() and parameter.requires_grad:
+                parameter.requires_grad_(False)
         yield
     finally:
-        for one in before:
-            one.restore()
-
-
-class _Snapshot:
-    """What a module was before a call."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module
-        # A scripted module keeps all of its own in C++, and cannot be changed from here.
-        scripted = isinstance(module, torch.jit.ScriptModule)
-        self.attributes = {} if scripted else dict(vars(module))
-        self.contents = {name: _copied(value) for name, value in self.attributes.items()}
-        parameters = list(module.parameters(recurse=False))
-        self.parameters = [(one, one.requires_grad, None if one.is_inference() else one.grad) for one in parameters]
-        with torch.no_grad():
-            self.buffers = [(one, one.clone()) for one in module.buffers(recurse=False)]
-
-    def restore(self) -> None:
-        """Put everything back."""
-        now = vars(self.module) if self.attributes else {}
-        for name in [*now]:
-            if name not in self.attributes:
-                if _holds_tensors(now[name]):
-                    del now[name]
-            elif now[name] is not self.attributes[name]:
-                both = [now[name], self.attributes[name]]
-                if any(isinstance(one, bool) or _holds_tensors(one) for one in both):
-                    now[name] = self.attributes[name]
-        for name in self.attributes.keys() - now.keys():
-            now[name] = self.attributes[name]
-        for name, copied in self.contents.items():
-            _put_back(self.attributes[name], copied, name in _OWN)
-        for parameter, wanted, gradient in self.parameters:
+        for holder in holders:
+            holder.restore()
+        for parameter, wanted, gradient in states:
             if not parameter.is_inference():
                 parameter.requires_grad_(wanted)
                 parameter.grad = gradient
-        for buffer, value in self.buffers:
-            if not _same(buffer, value):
-                with torch.inference_mode(buffer.is_inference()), torch.no_grad():
-                    buffer.copy_(value)
+        for function, misses in caches:
+            if function.cache_info().misses != misses:
+                function.cache_clear()
+
+
+def copy_of(network: nn.Module) -> nn.Module:
+    """Return a deep copy of a network, also of one that keeps tensors of a pass with their graph."""
+    modules = list(dict.fromkeys(module for _, module in reachable_modules(network)))
+    memo: dict[int, Any] = {}
+    # A copy of a scripted module would have a graph.
+    with torch.inference_mode(False), torch.no_grad():
+        for holder in _holders(modules, network):
+            for one in filter(_is_tensor, holder.values):
+                # Only leaves of a graph have copies, and no gradient passes a tensor of inference mode.
+                if one.is_inference() or one.grad_fn is not None:
+                    memo[id(one)] = _plain_copy(one)
+        return copy.deepcopy(network, memo)
+
+
+def _plain_copy(tensor: torch.Tensor) -> torch.Tensor:
+    made = tensor.detach().clone()
+    return nn.Parameter(made, requires_grad=False) if isinstance(tensor, nn.Parameter) else made
+
+
+class _Holder:
+    """Something that can hold tensors, and what it held before a call.
+
+    Attributes
+    ----------
+    held
+        A dict, list, set or cell of a closure.
+    whatever
+        Whether all of it is restored, and not only what is or was a tensor or holds one.
+    named
+        Whether each of its items is restored by itself, as attributes are.
+    """
+
+    def __init__(self, held: Any, whatever: bool = False, named: bool = False) -> None:
+        self.held, self.whatever, self.named = held, whatever, named
+        self.before = _contents(held)
+        with torch.no_grad():
+            tensors = [one for one in self.values if _is_tensor(one) and not isinstance(one, nn.Parameter)]
+            self.copies = [(one, one.clone()) for one in tensors if one.numel() <= LARGEST]
+
+    @property
+    def values(self) -> list[Any]:
+        """What it held."""
+        return list(self.before.values()) if isinstance(self.before, dict) else self.before
+
+    def replace_inference_tensors(self) -> None:
+        """Put copies in place of tensors of inference mode."""
+        now = _contents(self.held)
+        for key, one in list(now.items() if isinstance(now, dict) else enumerate(now)):
+            if _is_tensor(one) and one.is_inference():
+                now[key] = _plain_copy(one)
+        self._set(now)
+
+    def restore(self) -> None:
+        """Put everything back."""
+        for one, value in self.copies:
+            if not _same(one, value):
+                with torch.inference_mode(one.is_inference()), torch.no_grad():
+                    one.copy_(value)
+        now = _contents(self.held)
+        if self.named:
+            # A mode of its own is a plain value as well.
+            kept = {
+                name: value
+                for name, value in now.items()
+                if (name not in self.before and not _holds_tensors(value))
+                or (
+                    name in self.before
+                    and not any(isinstance(one, bool) or _holds_tensors(one) for one in (value, self.before[name]))
+                )
+            }
+            now = {**self.before, **kept}
+        elif self.whatever or _holds_tensors(now):
+            now = self.before
+        self._set(now)
+
+    def _set(self, wanted: Any) -> None:
+        now = _contents(self.held)
+        if len(now) == len(wanted) and all(map(operator.is_, _flat(now), _flat(wanted))):
+            return
+        if isinstance(self.held, CellType):
+            if wanted:
+                self.held.cell_contents = wanted[0]
+            else:
+                del self.held.cell_contents
+            return
+        self.held.clear()
+        self.held.update(wanted) if isinstance(self.held, dict | set) else self.held.extend(wanted)
+
+
+def _holders(modules: Sequence[nn.Module], model: Any) -> Iterator[_Holder]:
+    """Yield what modules, and a function that calls them, can keep something in."""
+    # A scripted module keeps all of its own in C++, and cannot be changed from here.
+    plain = [module for module in modules if not isinstance(module, torch.jit.ScriptModule)]
+    # Lists of other objects that nobody else holds are held here, so that no two have one id.
+    seen: dict[int, Any] = {id(module): module for module in modules}
+    waiting: list[tuple[Any, int]] = [] if isinstance(model, nn.Module) else [(model, 0)]
+    for module in plain:
+        own = vars(module)
+        yield _Holder(own, named=True)
+        seen[id(own)] = own
+        for name, value in own.items():
+            if name in _OWN:
+                seen[id(value)] = value
+                yield _Holder(value, whatever=True)
+            else:
+                waiting.append((value, 0))
+    waiting += [(one, 0) for one in _shared(plain)]
+    while waiting and len(seen) < MOST:
+        one, depth = waiting.pop()
+        if id(one) in seen or depth > DEPTH:
+            continue
+        seen[id(one)] = one
+        if isinstance(one, (*CONTAINERS, CellType)):
+            yield _Holder(one)
+            contents = _contents(one)
+            waiting += [(value, depth + 1) for value in (contents.values() if isinstance(one, dict) else contents)]
+        elif isinstance(one, tuple):
+            waiting += [(value, depth + 1) for value in one]
+        elif isinstance(one, FunctionType):
+            waiting += [(value, depth + 1) for value in (one.__closure__ or (), one.__defaults__ or ())]
+        elif isinstance(one, MethodType | functools.partial):
+            waiting += [(value, depth + 1) for value in held_by(one)]
+        elif isinstance(own := getattr(one, "__dict__", None), dict) and is_plain_object(one):
+            yield _Holder(own, named=True)
+            waiting += [(value, depth + 1) for value in own.values()]
+
+
+def _methods(modules: Sequence[nn.Module]) -> Iterator[Any]:
+    kinds = {kind for module in modules for kind in type(module).__mro__ if not of_library(kind.__module__)}
+    for kind in kinds:
+        yield from vars(kind).values()
+
+
+def _caches(modules: Sequence[nn.Module]) -> Iterator[Any]:
+    """Yield the methods of modules, and the functions that these call, that keep their answers."""
+    for one in [*_methods(modules), *_named_in_methods(modules)]:
+        if isinstance(one, functools._lru_cache_wrapper):
+            yield one
+
+
+def _shared(modules: Sequence[nn.Module]) -> Iterator[Any]:
+    """Yield containers that all modules of a class, or of a file, can keep something in."""
+    for one in [*_methods(modules), *_named_in_methods(modules)]:
+        if isinstance(one, CONTAINERS):
+            yield one
+
+
+def _named_in_methods(modules: Sequence[nn.Module]) -> Iterator[Any]:
+    for method in _methods(modules):
+        function = inspect.unwrap(method) if callable(method) else method
+        if isinstance(function, FunctionType):
+            yield from (
+                function.__globals__[name] for name in function.__code__.co_names if name in function.__globals__
+            )
 
 
 # Dicts of every module: what a call adds to them is taken away, whatever it is.
 _OWN = frozenset(name for name, value in vars(nn.Module()).items() if isinstance(value, dict))
 
 
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and not isinstance(value, nn.parameter.UninitializedTensorMixin)
+
+
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
     return bool(((one == other) | ((one != one) & (other != other))).all())
 
 
-def _copied(value: Any, depth: int = 0) -> Any:
-    """Return a copy of a container and of those in it; None for anything else."""
-    if not isinstance(value, CONTAINERS) or depth > DEPTH:
-        return None
-    items = value.values() if isinstance(value, dict) else value
-    inside = [(one, copied) for one in items if (copied := _copied(one, depth + 1)) is not None]
-    return (dict(value) if isinstance(value, dict) else list(value)), inside
-
-
-def _put_back(value: Any, copied: Any, whatever: bool) -> None:
-    if copied is None:
-        return
-    contents, inside = copied
-    now = dict(value) if isinstance(value, dict) else list(value)
-    changed = len(now) != len(contents) or any(
-        one is not other for one, other in zip(_flat(now), _flat(contents), strict=False)
-    )
-    if changed and (whatever or _holds_tensors(now)):
-        value.clear()
-        value.update(contents) if isinstance(value, dict | set) else value.extend(contents)
-    for one, further in inside:
-        _put_back(one, further, whatever)
+def _contents(held: Any) -> Any:
+    """Return a shallow copy of a container, as a dict or a list."""
+    if isinstance(held, CellType):
+        try:
+            return [held.cell_contents]
+        except ValueError:  # of a name that has no value yet
+            return []
+    return dict(held) if isinstance(held, dict) else list(held)
 
 
 def _flat(contents: Any) -> list[Any]:
-    return [each for item in contents.items() for each in item] if isinstance(contents, dict) else list(contents)
+    return [each for item in contents.items() for each in item] if isinstance(contents, dict) else contents
 
 
 def _holds_tensors(value: Any, depth: int = 0) -> bool:

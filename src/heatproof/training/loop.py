@@ -347,7 +347,7 @@ def delete_random_patches(
 
 def draw_patches(count: int, grid: int, share: float, generator: torch.Generator) -> torch.Tensor:
     """Return the number of a patch (N,) for each image that loses one, and -1 for the others."""
-    chosen = torch.rand(count, generator=generator) < share
+    chosen = torch.rand(count, generator=generator, dtype=torch.float32) < share
     patches = torch.randint(0, grid**2, (count,), generator=generator)
     return torch.where(chosen, patches, -1)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import csv
 import io
 import logging
@@ -19,6 +18,7 @@ from heatproof.data.prepare import open_dataset
 from heatproof.data.registry import Dataset
 from heatproof.errors import RESUME_HINT, HeatproofError, runs_out
 from heatproof.models.network import build_network, find_head, load_weights, save_weights, use_machine
+from heatproof.models.state import copy_of
 from heatproof.models.weights_file import read_safetensors
 from heatproof.perturbation.baselines import baseline_images
 from heatproof.perturbation.dataset_mean import dataset_options
@@ -238,7 +238,7 @@ def _answers_of(network: torch.nn.Module, loss: str, device: torch.device) -> Ca
 
     It is a function from normalised images to probabilities (N, K) on the CPU.
     """
-    before = copy.deepcopy(network).eval().requires_grad_(False)
+    before = copy_of(network).eval().requires_grad_(False)
     read = torch.sigmoid if loss == "binary_cross_entropy" else partial(torch.softmax, dim=1)
 
     @torch.no_grad()

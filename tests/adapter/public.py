@@ -1,0 +1,113 @@
+"""Every public function that is given a network, and what it answers as plain arrays."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import torch
+
+import heatproof
+from heatproof import quality
+from heatproof.attribution.registry import EXPLAINERS
+from heatproof.metrics.registry import METRICS
+
+# What needs inputs of its own.
+NEEDS_MORE = {"part_deletion", "sensitivity_max"}
+EVERY_METRIC = sorted(
+    name for name, one in METRICS.items() if one.function.__module__.startswith("heatproof.") and name not in NEEDS_MORE
+)
+EVERY_EXPLAINER = sorted(name for name, one in EXPLAINERS.items() if one.function.__module__.startswith("heatproof."))
+# Of every family, and quick.
+METHODS = [
+    "saliency",
+    "input_x_gradient",
+    {"integrated_gradients": {"steps": 4}},
+    "guided_backprop",
+    "deconvolution",
+    "grad_cam",
+    "hires_cam",
+    "deep_lift",
+    "lrp",
+    {"rise": {"masks": 8}},
+    "random",
+]
+CHOSEN = ["saliency", "input_x_gradient", "grad_cam", "guided_backprop"]
+FEW_STEPS = {"steps": 4}
+
+
+def images_of(count=6, size=8, seed=0):
+    return torch.rand(count, 3, size, size, generator=torch.Generator().manual_seed(seed), dtype=torch.float32) * 2 - 1
+
+
+def maps_of(count=6, size=8):
+    made = {name: np.random.default_rng(place).normal(size=(count, size, size)) for place, name in enumerate("ab")}
+    return {name: values.astype(np.float32) for name, values in made.items()}
+
+
+def explain(model, images, targets, maps, **options):
+    made = heatproof.explain(model, images, targets, options.pop("methods", METHODS), background=images, **options)
+    return {str(name): made["attribution"].sel({"method": name}).values for name in made["method"].values}
+
+
+def evaluate(model, images, targets, maps, metrics=EVERY_METRIC, **options):
+    scale = {} if not {"sic", "aic"} & set(metrics) else {"mean": [0.5] * 3, "std": [0.5] * 3}
+    with warnings.catch_warnings(action="ignore"):
+        found = heatproof.evaluate(metrics, model, images, targets, maps, **scale, **options)
+    return {name: one["score"].values for name, one in found.items()}
+
+
+def evaluate_recomputed(model, images, targets, maps):
+    def gradient(given, classes):
+        given = given.clone().requires_grad_()
+        return torch.autograd.grad(given.square().sum(), given)[0]
+
+    found = heatproof.evaluate("sensitivity_max", model, images, targets, maps["a"], explain=gradient)
+    return {"sensitivity_max": found["score"].values}
+
+
+def choose(model, images, targets, maps):
+    several = torch.cat([images, images.flip(0) * 0.9, images.roll(1, 0) * 1.1])
+    labels = None if targets is None else torch.cat([targets, targets.flip(0), targets.roll(1, 0)])
+    with warnings.catch_warnings(action="ignore"):
+        found = heatproof.choose(model, several, labels, CHOSEN)
+    table = found.table.set_index("method").drop(columns=["seconds"])
+    return {"table": table, "sentence": found.sentence}
+
+
+def finetune(model, images, targets, maps):
+    several, labels = images.repeat(3, 1, 1, 1), None if targets is None else targets.repeat(3)
+    made = heatproof.finetune(model, several, labels, epochs=1, grid=2, batch_size=4)
+    return {name: value.float().numpy() for name, value in made.state_dict().items() if value.is_floating_point()}
+
+
+def _quality(function, metrics, **options):
+    def call(model, images, targets, maps):
+        return {"table": function(model, images, targets, maps, metrics, **options)}
+
+    return call
+
+
+FUNCTIONS = {
+    "explain": explain,
+    "evaluate": evaluate,
+    "evaluate_recomputed": evaluate_recomputed,
+    "choose": choose,
+    "finetune": finetune,
+    "image_scores": _quality(quality.image_scores, ["sds"]),
+    "offset_sensitivity": _quality(quality.offset_sensitivity, ["mas_deletion"], offsets=[0.1]),
+    "noise_sensitivity": _quality(quality.noise_sensitivity, ["sds"], shares=[0.1]),
+    "baseline_invariance": _quality(quality.baseline_invariance, ["sds"], baselines=["zeros", "blur"]),
+    "modification_distances": _quality(quality.modification_distances, ["sds"], schemes=["constant"]),
+}
+
+
+def assert_same(found, wanted, tolerance=1e-6):
+    assert list(found) == list(wanted)
+    for name, value in wanted.items():
+        other = found[name]
+        if isinstance(value, pd.DataFrame):
+            pd.testing.assert_frame_equal(other, value, rtol=tolerance, atol=tolerance, check_like=True)
+        elif isinstance(value, str):
+            assert other == value
+        else:
+            np.testing.assert_allclose(other, value, rtol=tolerance, atol=tolerance, err_msg=name)

@@ -1,0 +1,219 @@
+"""Every form of an output is read in the same way, or refused with the same sentence, by every function."""
+
+import re
+import warnings
+from collections import namedtuple
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from odd_networks import Plain
+from public import CHOSEN, EVERY_EXPLAINER, EVERY_METRIC, FUNCTIONS, assert_same, explain, images_of, maps_of
+from torch import nn
+
+import heatproof
+from heatproof.errors import HeatproofError
+from heatproof.models.logits import read_logits
+
+LABELS = torch.tensor([0, 1, 0, 1, 1, 0])
+ONE_LOGIT = {
+    "(N, 1)": lambda z: z,
+    "(N,)": lambda z: z[:, 0],
+    "squeezed": lambda z: z.squeeze(),
+    "(N, 1, 1, 1)": lambda z: z[:, :, None, None],
+    "tuple": lambda z: (z,),
+    "list": lambda z: [z[:, 0]],
+    "with hidden states": lambda z: (z, [torch.zeros(len(z), 4, 8)] * 3),
+    "dict": lambda z: {"out": z},
+    "logits": lambda z: SimpleNamespace(logits=z[:, 0], loss=None),
+    "logits in a dict": lambda z: {"logits": z, "hidden_states": (z, z)},
+    "sparse": lambda z: z.to_sparse(),
+}
+SEVERAL = {
+    "(N, K, 1, 1)": lambda z: z[:, :, None, None],
+    "tuple": lambda z: (z, [z * 0]),
+    "named tuple": lambda z: namedtuple("Output", "logits aux")(z, None),
+    "named tuple of two": lambda z: namedtuple("Output", "logits aux_logits")(z, z),
+    "dict": lambda z: {"features": z[:, None, :, None], "out": z},
+    "object": lambda z: SimpleNamespace(logits=z, hidden_states=(z * 0,)),
+    "half": lambda z: z.half(),
+}
+REFUSED = {
+    "segmentation": lambda z: torch.zeros(len(z), 3, 8, 8),
+    "segmentation in a dict": lambda z: {"out": torch.zeros(len(z), 3, 8, 8), "aux": torch.zeros(len(z), 3, 8, 8)},
+    "a detector": lambda z: [{"boxes": torch.zeros(2, 4), "labels": torch.zeros(2)} for _ in z],
+    "classes": lambda z: z.argmax(1),
+    "whole numbers": lambda z: z.long(),
+    "truth": lambda z: z > 0,
+    "complex": lambda z: z.to(torch.complex64),
+    "nothing": lambda z: None,
+    "text": lambda z: "cat",
+    "a number": lambda z: 3.0,
+    "an array": lambda z: z.detach().numpy(),
+    "two of logits": lambda z: (z, 2 * z),
+    "two in a dict": lambda z: {"a": z, "b": z},
+    "an empty tuple": lambda z: (),
+    "no images": lambda z: z[:0],
+    "no classes": lambda z: z[:, :0],
+    "a mean": lambda z: z.mean(0),
+    "one for all": lambda z: z.mean(),
+    "transposed": lambda z: z.T,
+    "tokens": lambda z: z[:, None],
+    "logits that are none": lambda z: SimpleNamespace(logits=None),
+    "a tuple of tuples": lambda z: ((z,),),
+}
+MAIN = ["explain", "evaluate", "choose", "finetune", "image_scores"]
+
+
+def call(function, network, labels=LABELS):
+    with warnings.catch_warnings(action="ignore"):
+        return FUNCTIONS[function](network, images_of(), labels, maps_of())
+
+
+@pytest.fixture(scope="module")
+def of_two_logits():
+    twin = Plain(classes=1, finish=lambda z: torch.cat([-z / 2, z / 2], 1))
+    return {function: call(function, twin) for function in MAIN}
+
+
+@pytest.mark.parametrize("function", MAIN)
+@pytest.mark.parametrize(
+    "form", [one if one in ("squeezed", "logits") else pytest.param(one, marks=pytest.mark.slow) for one in ONE_LOGIT]
+)
+def test_one_logit_is_as_two(form, function, of_two_logits):
+    assert_same(call(function, Plain(classes=1, finish=ONE_LOGIT[form])), of_two_logits[function])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["(N, 1)", "squeezed", "logits"])
+def test_one_logit_has_the_maps_of_two_by_all_explainers(form):
+    networks = [Plain(classes=1, finish=one) for one in (ONE_LOGIT[form], lambda z: torch.cat([-z / 2, z / 2], 1))]
+    with warnings.catch_warnings(action="ignore"):
+        found, wanted = (explain(one, images_of(2), LABELS[:2], {}, methods=EVERY_EXPLAINER) for one in networks)
+    assert_same(found, wanted)
+
+
+def test_one_logit_is_said_to_be_binary():
+    one, several = Plain(classes=1), Plain()
+    for network, task in ((one, "binary"), (several, "multiclass")):
+        made = heatproof.explain(network, images_of(), LABELS, ["saliency"])
+        assert made.attrs["task"] == task
+        assert heatproof.evaluate("sds", network, images_of(), LABELS, maps_of()["a"]).attrs["task"] == task
+
+
+@pytest.mark.parametrize("function", MAIN)
+def test_one_logit_has_no_third_class(function):
+    with pytest.raises(HeatproofError, match="class 2, but the model has classes 0 to 1"):
+        call(function, Plain(classes=1), torch.tensor([0, 1, 0, 2, 1, 0]))
+
+
+@pytest.mark.parametrize("images", [1, 5])
+@pytest.mark.parametrize("classes", [1, 2])
+@pytest.mark.parametrize("target", [0, 1])
+def test_the_exact_map_of_a_linear_network_scores_one(target, classes, images):
+    linear = nn.Sequential(nn.Flatten(), nn.Linear(3 * 64, classes)).eval()
+    given, targets = images_of(images), torch.full((images,), target)
+    made = heatproof.explain(linear, given, targets, ["input_x_gradient"])["attribution"][0].values
+    with warnings.catch_warnings(action="ignore"):
+        right, wrong = (heatproof.evaluate("idsds", linear, given, targets, sign * made)["score"] for sign in (1, -1))
+    np.testing.assert_allclose(right, 1)
+    np.testing.assert_allclose(wrong, -1)
+
+
+@pytest.mark.parametrize("function", MAIN)
+@pytest.mark.parametrize("form", SEVERAL)
+def test_logits_are_found_among_other_things(form, function, of_three):
+    assert_same(call(function, Plain(finish=SEVERAL[form])), of_three[function], 2e-3 if form == "half" else 1e-6)
+
+
+@pytest.fixture(scope="module")
+def of_three():
+    return {function: call(function, Plain()) for function in MAIN}
+
+
+@pytest.mark.parametrize("form", REFUSED)
+def test_what_is_no_logits_is_refused_in_one_sentence(form):
+    said = set()
+    for function in MAIN:
+        with pytest.raises(HeatproofError, match="The model returned") as caught:
+            call(function, Plain(finish=REFUSED[form]))
+        said.add(str(caught.value))
+    assert len(said) == 1
+    assert re.search(r"wrap it so that it returns one tensor of logits \(images, classes\)", *said)
+    assert "\n" not in said.pop()
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+@pytest.mark.parametrize("classes", [1, 2, 5])
+def test_shapes(count, classes):
+    z = torch.randn(count, classes)
+    wanted = torch.cat([-z, z], 1) / 2 if classes == 1 else z
+    for form in (z, z[:, :, None, None], (z,), [z], {"a": z}, SimpleNamespace(logits=z), z.to_sparse()):
+        torch.testing.assert_close(read_logits(form, count), wanted)
+    if classes == 1 or count == 1:
+        torch.testing.assert_close(read_logits(z.squeeze(), count), wanted)
+
+
+def scripted():
+    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3)).eval()
+    return torch.jit.script(network)
+
+
+def exported():
+    sizes = ({0: torch.export.Dim("batch", min=1, max=512)},)
+    return torch.export.export(Plain(), (images_of(4),), dynamic_shapes=sizes).module()
+
+
+def compiled_in_place():
+    made = Plain()
+    made.compile()
+    return made
+
+
+FORMS = {
+    "scripted": scripted,
+    "traced": lambda: torch.jit.trace(Plain(), images_of(2)),
+    "frozen": lambda: torch.jit.freeze(torch.jit.trace(Plain(), images_of(2))),
+    "traced within": lambda: nn.Sequential(torch.jit.trace(Plain(), images_of(2))).eval(),
+    "exported": exported,
+    "compiled": lambda: torch.compile(Plain()),
+    "compiled in place": compiled_in_place,
+    "compiled within": lambda: nn.Sequential(torch.compile(Plain())).eval(),
+    "quantised": lambda: torch.ao.quantization.quantize_dynamic(Plain(), {nn.Linear}),
+    "in parallel": lambda: nn.DataParallel(Plain()).eval(),
+    "half": lambda: Plain().half(),
+    "bfloat16": lambda: Plain().bfloat16(),
+    "of torch.fx": lambda: torch.fx.symbolic_trace(Plain()).eval(),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_forms_of_modules(form, recwarn):
+    compiled = torch._dynamo.utils.counters["frames"]["total"]
+    with warnings.catch_warnings(action="ignore"):
+        network = FORMS[form]()
+    made = heatproof.explain(network, images_of(), LABELS, CHOSEN, background=images_of())
+    reasons = dict(zip(made["method"].values.tolist(), made["reason"].values.tolist(), strict=True))
+    gaps = {name for name, reason in reasons.items() if reason}
+    assert all("eval()" not in reason and "\n" not in reason for reason in reasons.values())
+    assert np.isfinite(made["attribution"].sel({"method": sorted(set(CHOSEN) - gaps)})).all()
+    if form.startswith("compiled") or form in ("in parallel", "half", "bfloat16", "of torch.fx"):
+        assert not gaps
+    for function in ("evaluate", "choose", "image_scores"):
+        call(function, network)
+    if isinstance(network, torch.jit.ScriptModule):
+        with pytest.raises(HeatproofError, match="scripted"):
+            call("finetune", network)
+    elif form != "quantised":
+        call("finetune", network)
+    assert torch._dynamo.utils.counters["frames"]["total"] == compiled, "nothing is compiled"
+
+
+@pytest.mark.parametrize("metric", EVERY_METRIC)
+def test_every_metric_reads_one_logit_as_two(metric):
+    found = [
+        evaluate(Plain(classes=1, finish=form), images_of(), LABELS, maps_of(), [metric])[metric]
+        for form in (lambda z: z.squeeze(), lambda z: torch.cat([-z / 2, z / 2], 1))
+    ]
+    np.testing.assert_allclose(*found, atol=1e-6)

@@ -1,0 +1,228 @@
+"""What a call leaves untouched: network, inputs, random states, modes of torch, threads, filters and loggers."""
+
+import contextlib
+import gc
+import random
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from odd_networks import KEPT, Counts, Plain, keeping
+from public import FUNCTIONS, assert_same, images_of, maps_of
+from surroundings import difference, of_network, of_process
+from torch import nn
+
+TARGETS = torch.tensor([0, 1, 2, 0, 1, 2])
+# Numbers that a network counts stay as it left them.
+COUNTED = ("calls", "sizes")
+
+
+class Stopped(KeyboardInterrupt):
+    """Of a test, and no key."""
+
+
+def with_norm(classes=3):
+    made = Plain(classes=classes)
+    norm = nn.BatchNorm2d(6)
+    made.features = nn.Sequential(made.features[0], norm, nn.ReLU(inplace=True), *made.features[2:]).eval()
+    return made
+
+
+def made_in_inference_mode():
+    with torch.inference_mode():
+        made = with_norm()
+        for module in made.modules():
+            module._buffers.update({name: one.clone() for name, one in module._buffers.items()})
+            for name, one in list(module._parameters.items()):
+                module._parameters[name] = nn.Parameter(one.clone(), requires_grad=False)
+    return made
+
+
+def partly_frozen():
+    made = with_norm()
+    made.features[0].requires_grad_(False)
+    for parameter in made.head.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    return made
+
+
+def with_hooks():
+    made = with_norm()
+    made.features[0].register_forward_hook(lambda module, inputs, output: output * 1)
+    made.head.register_full_backward_hook(lambda module, inputs, outputs: None)
+    made.register_forward_pre_hook(lambda module, inputs: None)
+    made.head.weight.register_hook(lambda slope: slope)
+    return made
+
+
+class Mean(nn.Module):
+    """Keeps a running mean that is neither parameter nor buffer, and writes into it."""
+
+    def __init__(self):
+        super().__init__()
+        self.mean, self.flag = torch.zeros(3), False
+
+    def forward(self, images):
+        self.mean.mul_(0.9).add_(images.detach().mean((0, 2, 3)))
+        self.flag = True
+        return images
+
+
+NETWORKS = {
+    **{f"keeps in {how}": lambda how=how: keeping(how) for how in KEPT},
+    "counts": lambda: Plain(Counts().eval()),
+    "running mean": lambda: Plain(Mean().eval()),
+    "of inference mode": made_in_inference_mode,
+    "partly frozen": partly_frozen,
+    "with hooks": with_hooks,
+}
+QUICK = [
+    "keeps in new_attribute",
+    "keeps in object",
+    "running mean",
+    "of inference mode",
+    "partly frozen",
+    "with hooks",
+]
+
+
+@contextlib.contextmanager
+def default_dtype():
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@contextlib.contextmanager
+def deterministic():
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+CONTEXTS = {
+    "plain": contextlib.nullcontext,
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "default dtype": default_dtype,
+    "default device": lambda: torch.device("cpu"),
+    "deterministic": deterministic,
+}
+
+
+METRICS = ["idsds", "mas_difference", "road_morf", "aic", "sensitivity_n", "patch_insertion", "infidelity"]
+
+
+def call(function, network, images=None):
+    options = {"metrics": METRICS} if function == "evaluate" else {}
+    with warnings.catch_warnings(action="ignore"):
+        return FUNCTIONS[function](network, images_of() if images is None else images, TARGETS, maps_of(), **options)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def imported():
+    """Import what the functions import, and let libraries set what they set."""
+    for function in FUNCTIONS:
+        call(function, Plain())
+
+
+def check_left(function, network, images=None, expected=None):
+    before = of_network(network, COUNTED), of_process()
+    with contextlib.nullcontext() if expected is None else pytest.raises(expected):
+        call(function, network, images)
+    after = of_network(network, COUNTED), of_process()
+    assert [difference(*pair) for pair in zip(before, after, strict=True)] == [[], []]
+    for module in network.modules():
+        assert not module._forward_hooks_always_called
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize(
+    "kind", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in NETWORKS]
+)
+def test_network_and_process_are_as_before(function, kind):
+    network = NETWORKS[kind]()
+    if (function, kind) == ("finetune", "keeps in table_of_weights"):
+        pytest.skip("nobody can train it for two steps")
+    check_left(function, network)
+    if kind == "of inference mode":
+        return
+    wanted = [name for name, one in network.named_parameters() if one.requires_grad]
+    network.zero_grad()
+    network(images_of()).square().sum().backward()
+    assert [name for name, one in network.named_parameters() if one.grad is not None] == wanted
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_whatever_the_mode_of_the_caller(function, context):
+    network = with_norm()
+    with CONTEXTS[context]():
+        # Of inference mode, where that is the caller's mode.
+        images = images_of().clone() if context == "inference_mode" else images_of()
+        check_left(function, network, images)
+        found = call(function, network, images)
+    if context != "autocast":
+        assert_same(found, call(function, with_norm()))
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("error", [RuntimeError, Stopped])
+@pytest.mark.parametrize(
+    "passes", [0, 4, pytest.param(1, marks=pytest.mark.slow), pytest.param(9, marks=pytest.mark.slow)]
+)
+def test_also_where_it_ends_early(function, error, passes):
+    count = 0
+
+    def fail_late(images):
+        nonlocal count
+        count += 1
+        if count > passes:
+            raise error("no more")
+        return images
+
+    network = with_norm()
+    network.prepare = fail_late
+    before = of_network(network, ("prepare",)), of_process()
+    # An error in explainers is a gap, and an interrupt keeps the maps that are made.
+    with contextlib.suppress(Exception, Stopped):
+        call(function, network)
+    after = of_network(network, ("prepare",)), of_process()
+    assert [difference(*pair) for pair in zip(before, after, strict=True)] == [[], []]
+    network.prepare = None
+    assert_same(call("evaluate", network), call("evaluate", with_norm()))
+
+
+def test_a_function_that_holds_the_network_and_a_table():
+    network, tables = Plain(), {}
+
+    def model(images):
+        tables.setdefault("scale", network.head.weight.mean().detach() * 0 + 1)
+        return network(images) * tables["scale"]
+
+    call("evaluate", model)
+    assert not tables
+
+
+def test_random_states_decide_nothing():
+    found = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        np.random.seed(seed)  # noqa: NPY002
+        random.seed(seed)
+        found.append(call("explain", Plain()))
+    assert_same(*found, 0)
+
+
+def test_no_pass_is_kept_alive():
+    network = keeping("last")
+    call("explain", network)
+    gc.collect()
+    assert not hasattr(network.prepare, "last")
