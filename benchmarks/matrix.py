@@ -26,7 +26,7 @@ from torch import nn
 from torch.nn.functional import interpolate
 
 from heatproof.attribution._kinds import Found, look_into
-from heatproof.attribution.applicability import check_limits
+from heatproof.attribution.explaining import check_limits
 from heatproof.attribution.registry import EXPLAINERS, Explained, Explainer, Figure
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.models.registry import ARCHITECTURES, InputFacts

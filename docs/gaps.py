@@ -10,9 +10,10 @@ import re
 
 import torch
 
-from heatproof.attribution.applicability import IMAGES, check_limits
+from heatproof.attribution.explaining import check_limits
 from heatproof.attribution.registry import EXPLAINERS, Explained, Figure
 from heatproof.data.digits import digits
+from heatproof.data.few import IMAGES
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.models.names import fit_names
 from heatproof.models.packaged import find_packaged

@@ -13,9 +13,9 @@ from heatproof.plan.validate import make_plan
 
 FOLDER = Path(provenance.ROOT) / "attribution"
 # The stage, what it calls, and the table: all maps are made through them.
-SHARED = {"__init__", "applicability", "make", "own", "registry"}
-# What a network has, for `heatproof check` and the matrix: no map is made through it.
-ASIDE = {"_kinds"}
+SHARED = {"__init__", "applicability", "explaining", "make", "own", "registry"}
+# What a network has, for `heatproof check` and the matrix, and objects of other libraries: no run makes maps with them.
+ASIDE = {"_kinds", "foreign"}
 MODULES = sorted({path.stem for path in FOLDER.glob("*.py")} - SHARED - ASIDE)
 FAMILIES = sorted({entry.function.__module__.rpartition(".")[2] for entry in EXPLAINERS.values()})
 WHERE = {"dataset": "digits", "model": "resnet20", "weights": "finetuned"}

@@ -67,8 +67,8 @@ def test_a_patch_that_another_stands_in_for_gains_and_does_not_lose():
 
 def test_every_variant_goes_through_once(planted):
     model, images, labels, truth = planted
-    heatproof.evaluate("patch_insertion", model, images, labels, truth, grid=2)
-    assert model.passes == 6 * (1 + 1 + 4)
+    made = heatproof.evaluate("patch_insertion", model, images, labels, truth, grid=2)
+    assert model.passes == 6 * (1 + 1 + 4) + made.attrs["check_passes"]
 
 
 def test_a_grid_that_does_not_divide_is_refused(planted):

@@ -55,15 +55,27 @@ def crossed(error):
 @pytest.mark.parametrize(
     ("explainer", "output"), [*((name, "logit") for name in EXPLAINERS), ("saliency", "probability")]
 )
-def test_maps(project, break_forward, monkeypatch, explainer, output):
+def test_maps(project, break_forward, monkeypatch, caplog, explainer, output):
     options = {"gradient_shap": {"baselines": 8}}.get(explainer, {})
     made = project(explainers=[{explainer: options}], attribution={"output": output})
     break_forward()
     monkeypatch.chdir(made.folder)
-    with pytest.raises(Broken) as caught:
+    monkeypatch.setattr("heatproof.attribution.make.check_loaded", lambda *given: 0)
+    with caplog.at_level("INFO"):
         attribute(made.maps_told([explainer]), made.runtime())
-    # A network of ours would be the third.
-    assert crossed(caught.value) == {"attribution/make.py", f"attribution/{EXPLAINERS[explainer]}.py"}
+    # The explainer is a gap, and the log has the error that it failed with. A network of ours would be one more.
+    (error,) = {record.exc_info for record in caplog.records if record.exc_info}
+    softmax = {"attribution/make.py"} if output == "probability" else set()
+    assert crossed(error[1]) == {"attribution/explaining.py", f"attribution/{EXPLAINERS[explainer]}.py"} | softmax
+
+
+def test_a_network_that_fails_whatever_is_asked_of_it(project, break_forward, monkeypatch):
+    made = project(explainers=["saliency"])
+    break_forward()
+    monkeypatch.chdir(made.folder)
+    with pytest.raises(Broken) as caught:
+        attribute(made.maps_told(["saliency"]), made.runtime())
+    assert crossed(caught.value) == {"attribution/make.py", "models/adapter.py"}
 
 
 @pytest.mark.parametrize("training", [True, False])

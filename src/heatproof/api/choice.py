@@ -265,7 +265,7 @@ class SavedChoice:
 
 def typed_table(table: pd.DataFrame) -> pd.DataFrame:
     """Return the table of a choice with the types of its columns; scores and their ends are numbers."""
-    return table.astype({name: TYPES.get(name, "float64") for name in table})
+    return table.astype({name: TYPES.get(str(name), "float64") for name in table})
 
 
 def _table_of(told: SavedChoice) -> pd.DataFrame:

@@ -297,7 +297,8 @@ class _Judge:
         parents = {name: one.name for one in asked.values() for name in one.maps}
         applies = made["reason"].values == ""
         names = made["method"].values[applies]
-        known, gaps = made.isel(method=applies), made["reason"][~applies].to_series().to_dict()
+        known, left = made.isel(method=applies), made["reason"][~applies]
+        gaps = dict(zip(left["method"].values.tolist(), left.values.tolist(), strict=True))
         # Whether a function's maps have signs is seen in the first half, and must not change in the second.
         signed = {
             name: name not in REFERENCES and (picked is not None or has_signs)
