@@ -21,9 +21,10 @@ from heatproof.models.preprocessing import preprocessing
 from heatproof.models.published import look_up_architecture
 from heatproof.models.registry import InputFacts, ModelSpec
 from heatproof.options import enumerated
+from heatproof.plan import resolve
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
-from heatproof.registry import import_callable, is_reference, look_up
+from heatproof.registry import is_reference, look_up
 from heatproof.storage.files import write_text
 from heatproof.storage.publishing import escaped
 from heatproof.storage.reading import require_utf8
@@ -173,7 +174,8 @@ def read_model(model: str) -> tuple[dict[str, Any], dict[str, Any], str]:
         facts_of(settings)
         return settings, preprocessing(**settings), escaped(Path(name).name.partition(".")[0], keep="")
     try:
-        import_callable(model, "architecture")
+        # It imports the function, as for any config.
+        resolve.read_model(model, {"architecture": model, "datasets": []}, default_config())
     except HeatproofError as error:
         raise HeatproofError(
             f"--model {model}: write timm:NAME, torchvision:NAME, transformers:FOLDER, package.module:function or an "

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -477,6 +478,18 @@ def test_three_kills_leave_the_same_answer_and_lose_a_batch_each(function, tmp_p
         seen = set(now)
     assert seen
     assert plain == ended(cache) == ended(cache)
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_number_of_images(tmp_path):
+    """The images would take 94 MiB, and their maps as much."""
+    script = Path(heatproof.__file__).parents[2] / "benchmarks" / "cache.py"
+    peaks = []
+    for count in (200, 2000):
+        command = [sys.executable, str(script), "--measure", str(tmp_path / str(count)), str(count), "64"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        peaks.append(json.loads(done.stdout.splitlines()[-1])["more"])
+    assert peaks[1] - peaks[0] < 40
 
 
 # ---- what lies in the folder -----------------------------------------------------------------------------------------

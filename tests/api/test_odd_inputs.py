@@ -279,6 +279,8 @@ RANGES = {
 @pytest.mark.parametrize("function", ["explain", "evaluate", "choose", "finetune"])
 def test_images_that_nobody_normalised_are_warned_of_where_that_is_known(case, function, network, images, targets):
     told, change, sentence = RANGES[case]
+    if function == "choose" and "one" in case:
+        pytest.skip("copies of one image are refused")
     model = Known(network, **told).eval()
     given = change(torch.cat([images, images.flip(-1)]) if function == "choose" else images)
     classes = targets.repeat(2) if function == "choose" else targets

@@ -103,6 +103,8 @@ def test_images_without_labels_get_targets_or_the_predicted_class(form, given, n
     labels = (targets + 1) % 4 if given else None
     found = heatproof.explain(network, UNLABELLED[form](images), labels, ["saliency"])
     right = heatproof.explain(network, images, labels if given else targets, ["saliency"])
+    # To predict a class takes a pass of each image.
+    right.attrs["check_passes"] += 0 if given else len(images)
     xarray.testing.assert_identical(found.drop_vars("seconds"), right.drop_vars("seconds"))
 
 

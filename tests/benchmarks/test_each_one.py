@@ -13,6 +13,7 @@ FOLDER = Path(__file__).parents[2] / "benchmarks"
 SMALLEST = {
     "best_set": ["--repetitions", "1", "--out", "{out}"],
     "broken_network": ["--small", "--out", "{out}"],
+    "cache": ["--small", "--out", "{out}"],
     "choice": ["--small", "--out", "{out}"],
     "coverage": ["2", "--out", "{out}"],
     "data_start": ["--small", "--out", "{out}"],

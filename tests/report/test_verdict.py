@@ -107,16 +107,27 @@ def of_choose(scores, monkeypatch):
     """Return the choice by the same scores: what reports is the second half of twice as many images."""
     rows = {}
 
-    def evaluate(measures, model, images, labels, maps, **given):
+    def score_all(session, batch, metrics, along):
         # Options are picked on the first half, where the methods have the same order.
-        place = rows.setdefault(tuple(given["image_ids"]), len(rows))
+        place = rows.setdefault(tuple(batch.ids), len(rows))
         assert place < 2
         # Absolute values are another option of each method, and a poor one.
-        wide = scores.reindex(list(maps)).to_numpy(dtype=float).copy()
-        wide[[name.endswith("_abs") for name in maps]] = -10
-        return {name: {"score": xarray.DataArray(wide[:, : len(images)])} for name in measures}
+        names = [one.name for one in along.methods]
+        wide = scores.reindex(names).to_numpy(dtype=float).copy()
+        wide[[name.endswith("_abs") for name in names]] = -10
+        found = {
+            name: xarray.Dataset(
+                {
+                    "score": ("image", values),
+                    "valid": ("image", ~np.isnan(values)),
+                    "reason": ("image", np.where(np.isnan(values), "planted", "")),
+                }
+            )
+            for name, values in zip(names, wide[:, : len(batch.ids)], strict=True)
+        }
+        return dict.fromkeys(metrics, found)
 
-    monkeypatch.setattr("heatproof.evaluation.evaluate", evaluate)
+    monkeypatch.setattr("heatproof.evaluation.score_all", score_all)
     images = torch.randn(2 * scores.shape[1], 3, 8, 8, generator=torch.Generator().manual_seed(1))
     methods = {name: _unsigned for name in scores.index if name not in REFERENCES}
     zeros = {"patch deletion": {"metric": "sds", "baseline": "zeros"}}

@@ -148,6 +148,7 @@ def choose(
         if len(given) < LEAST:
             raise HeatproofError(f"{len(given)} images tell nothing of methods: give at least {LEAST}, better 100.")
         _warn_of_trained_on(given.digests, domain)
+        network.check_precision(given.read([0]))
         _check_distinct(given.digests)
         # In an order of their own, so that the order in which they are given decides nothing.
         order = sorted(range(len(given)), key=given.digests.__getitem__)

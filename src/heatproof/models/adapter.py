@@ -229,8 +229,15 @@ def check_network(network: Adapted, images: torch.Tensor) -> None:
     HeatproofError
         As there, and whatever the network fails with in a sentence.
     """
-    try:
+    with _failures(images):
         network.check(images)
+
+
+@contextmanager
+def _failures(images: torch.Tensor) -> Iterator[None]:
+    """Say in a sentence what a network fails with on images."""
+    try:
+        yield
     except HeatproofError:
         raise
     except Exception as error:
@@ -268,12 +275,10 @@ def predicted(network: Adapted, images: torch.Tensor, batch_size: int = 64) -> t
     Raises
     ------
     HeatproofError
-        As `check_network`, of a network that is not checked yet.
+        If images are of another precision than the weights, or the network fails on them.
     """
-    if network.classes is None:
-        network.check_precision(images)
-        check_network(network, images)
-    with as_check(), torch.no_grad():
+    network.check_precision(images)
+    with _failures(images), as_check(), torch.no_grad():
         network.check_passes += len(images)
         parts = [network.network(network.taken(part)).argmax(1).cpu() for part in images.split(batch_size)]
     return torch.cat(parts)

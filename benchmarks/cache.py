@@ -1,0 +1,69 @@
+"""Memory and time of `heatproof.explain` with a cache, for ten times as many images.
+
+    python benchmarks/cache.py --out FOLDER
+
+Maps of a small network are made of images of 64 by 64 pixels that a data set draws when they are read, in a process of
+their own for each number of images; then the same call reads what the cache has. `peak` is the largest memory that the
+process held above what it held before the call, in MiB; `ratio` is that of the row to that of the first row.
+"""
+
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from _tell import parser, tell
+
+
+def measure(folder: str, count: int, size: int) -> None:
+    """Explain once, and print the seconds and the memory that it took."""
+    import torch
+    from torch import nn
+
+    import heatproof
+
+    class Drawn(torch.utils.data.Dataset):
+        def __len__(self):
+            return count
+
+        def __getitem__(self, number):
+            return torch.randn(3, size, size, generator=torch.Generator().manual_seed(number))
+
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 8, 3, stride=2), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(128, 10)]
+    network = nn.Sequential(*layers).eval()
+    methods = ["saliency", "input_x_gradient", "random"]
+    # What libraries take at their first use is no matter of the number of images.
+    heatproof.explain(network, torch.randn(128, 3, size, size), None, methods, cache=f"{folder}-warm")
+    before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
+    made = heatproof.explain(network, Drawn(), None, methods, cache=folder)
+    seconds = time.perf_counter() - began
+    total = sum(float(made["attribution"][:, row].sum()) for row in range(0, count, 50))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(json.dumps({"seconds": seconds, "peak": peak / 1024, "more": (peak - before) / 1024, "total": total}))
+
+
+def rows(counts: list[int], size: int) -> list[dict[str, object]]:
+    """Return what each number of images takes, cold and warm."""
+    found: list[dict[str, object]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for count in counts:
+            for state in ("cold", "warm"):
+                command = [sys.executable, __file__, "--measure", f"{folder}/{count}", str(count), str(size)]
+                done = subprocess.run(command, capture_output=True, text=True, check=True)
+                told = json.loads(done.stdout.splitlines()[-1])
+                kept = sum(path.stat().st_size for path in Path(folder, str(count)).rglob("*.batch")) / 2**20
+                first = found[0]["peak"] if found else told["peak"]
+                found.append({"images": count, "cache": state, **told, "ratio": told["peak"] / first, "MiB_kept": kept})
+    return found
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--measure"]:
+        measure(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    else:
+        given = parser(__doc__).parse_args()
+        tell(rows([64, 256] if given.small else [500, 5000], 16 if given.small else 64), "cache", given.out)
