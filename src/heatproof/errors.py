@@ -65,7 +65,10 @@ class NotApplicable(Exception):
 
 def first_line(error: BaseException) -> str:
     """Return the first line of what an error says, to be quoted within a sentence."""
-    return " ".join(str(error).split("\n")[0].split())
+    try:
+        return " ".join(str(error).split("\n")[0].split())
+    except Exception:  # an error of foreign code can fail to say what it is
+        return "it does not say why"
 
 
 def runs_out(error: BaseException) -> bool:

@@ -204,7 +204,7 @@ def evaluate(
             device=named or network.device,
             batch_size=batch_size_of(common.get("batch_size", 64), named or network.device),
             seed=seed,
-            explain=None if explain is None else partial(_recomputed, explain, seed),
+            explain=None if explain is None else partial(_recomputed, explain, seed, network.network),
             given={"ranking": None if ranking is None else np.asarray(by_image("ranking", ranking, source))},
         )
         batch = Batch(images, labels, source.ids)
@@ -370,7 +370,9 @@ def _scored(
     return scored
 
 
-def _recomputed(explain: Callable[..., Any], seed: int, along: Along, method: Method, batch: Batch) -> Explain:
+def _recomputed(
+    explain: Callable[..., Any], seed: int, network: Any, along: Along, method: Method, batch: Batch
+) -> Explain:
     """Return what recomputes maps (k N, H, W) of k changed copies of the images of a batch."""
     import torch
 
@@ -383,7 +385,7 @@ def _recomputed(explain: Callable[..., Any], seed: int, along: Along, method: Me
 
     def make(images: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         ids = tuple(one for one in batch.ids for _ in range(len(images) // len(batch.ids)))
-        given = Explained(None, None, None, images, targets, ids, seed, batch_size=len(images))
+        given = Explained(network, network, None, images, targets, ids, seed, batch_size=len(images))
         try:
             return torch.from_numpy(explain_batch(maker, given)[:, 0])
         except Failed as reason:

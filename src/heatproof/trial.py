@@ -141,7 +141,7 @@ def _image(plan: Plan, model: str, dataset: Dataset) -> torch.Tensor:
 
 
 def _network(plan: Plan, model: str, name: str, dataset: Dataset) -> torch.nn.Module:
-    from heatproof.models.adapter import check_loaded, said_of_probabilities
+    from heatproof.models.adapter import checked, said_of_probabilities
     from heatproof.models.fetch import check_checkpoint
     from heatproof.models.network import build_network
 
@@ -151,7 +151,7 @@ def _network(plan: Plan, model: str, name: str, dataset: Dataset) -> torch.nn.Mo
         fetched = {"stage": "fetch_start"} if entry.transfer else {"stage": "fetch", "dataset": name}
         check_checkpoint(Graph(plan).told(**fetched, model=model))
     try:
-        logits = check_loaded(network, _image(plan, model, dataset)).logits
+        logits = checked(network, _image(plan, model, dataset)).logits
         assert logits is not None, "a check has logits"
         if logits.shape[1] != dataset.num_classes:
             raise HeatproofError(

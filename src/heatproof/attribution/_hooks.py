@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import math
+import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -15,15 +17,26 @@ if TYPE_CHECKING:
 MOST_PREFIX = 16
 
 
+# How a module takes hooks that change or read its passes.
+REGISTERING = ("register_forward_pre_hook", "register_forward_hook")
+
+
 @contextlib.contextmanager
 def hookable(network: torch.nn.Module) -> Iterator[None]:
-    """Make backward hooks work: disable in-place operations and captum's warnings, give every ReLU a gradient."""
+    """Make backward hooks work: disable in-place operations and captum's warnings, give every ReLU a gradient.
+
+    Hooks that are registered meanwhile are called in passes of this thread alone: another one that calls the network
+    gets its own answers, and is not read.
+    """
     from torch.nn import ReLU
 
-    changed = [module for module in network.modules() if getattr(module, "inplace", False) is True]
+    modules = list(network.modules())
+    changed = [module for module in modules if getattr(module, "inplace", False) is True]
     for module in changed:
         module.inplace = False  # type: ignore[assignment]
-    relus = [module for module in network.modules() if isinstance(module, ReLU)]
+    for module in modules:
+        vars(module).update({name: partial(_register_here, getattr(module, name)) for name in REGISTERING})
+    relus = [module for module in modules if isinstance(module, ReLU)]
     handles = [module.register_forward_pre_hook(_with_gradient) for module in relus]
     try:
         with warnings.catch_warnings():
@@ -32,8 +45,26 @@ def hookable(network: torch.nn.Module) -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
+        for module in modules:
+            for name in REGISTERING:
+                vars(module).pop(name, None)
         for module in changed:
             module.inplace = True  # type: ignore[assignment]
+
+
+def _register_here(register: Callable[..., Any], hook: Callable[..., Any], **how: Any) -> Any:
+    """Register a hook that is called in passes of this thread alone."""
+    return register(in_this_thread(hook), **how)
+
+
+def in_this_thread(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a hook that does nothing in passes of other threads."""
+    own = threading.get_ident()
+
+    def call(*given: Any) -> Any:
+        return hook(*given) if threading.get_ident() == own else None
+
+    return call
 
 
 def _with_gradient(layer: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:

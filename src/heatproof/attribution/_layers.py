@@ -13,16 +13,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 
 from heatproof.attribution._batches import accompany, leaf
-from heatproof.attribution._hooks import fits_image, hookable, prefix_tokens, split_tokens
+from heatproof.attribution._hooks import fits_image, hookable, in_this_thread, prefix_tokens, split_tokens
 from heatproof.attribution.registry import Explained
 from heatproof.errors import NotApplicable
-from heatproof.models.adapter import as_check
+from heatproof.models.adapter import as_check, found_of
 from heatproof.models.network import find_layer
 from heatproof.models.registry import InputFacts
 
@@ -62,9 +61,6 @@ class Layout:
         return f"{self.name}, {self.grid[0]}×{self.grid[1]}{tokens} ({named})"
 
 
-_KNOWN: WeakKeyDictionary[nn.Module, dict[tuple[Any, ...], Layout | None]] = WeakKeyDictionary()
-
-
 def find_layout(network: nn.Module, images: torch.Tensor, name: str | None = None) -> Layout | None:
     """Return the layer for class activation maps and its layout, by one pass and one gradient; None if there is none.
 
@@ -77,8 +73,10 @@ def find_layout(network: nn.Module, images: torch.Tensor, name: str | None = Non
     name
         A layer that the user named, whose layout is wanted; None applies the rule.
     """
-    known = _KNOWN.setdefault(network, {})
-    key = (tuple(images.shape[2:]), name)
+    # The first images that are asked about decide for all, so that batches do not differ.
+    found = found_of(network)
+    known: dict[Any, Layout | None] = {} if found is None else found
+    key = ("layout", tuple(images.shape[2:]), name)
     if key not in known:
         known[key] = _search(network, images[:2], name)
     return known[key]
@@ -113,7 +111,9 @@ def grid_layer(explained: Explained, name: str | None = None) -> Iterator[tuple[
         name = layout.name
     layer = find_layer(explained.network, name, "model")
     probe, size, given = nn.Identity().eval(), tuple(explained.images.shape[2:]), prefix_tokens(explained.network)
-    handle = layer.register_forward_hook(lambda module, inputs, output: _through(probe, output, size, given))
+    handle = layer.register_forward_hook(
+        in_this_thread(lambda module, inputs, output: _through(probe, output, size, given))
+    )
     try:
         yield _beside(explained.output, probe), probe, name
     finally:

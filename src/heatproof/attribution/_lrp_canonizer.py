@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import threading
 from typing import Any
 
 import torch
@@ -102,7 +103,10 @@ def canonise(network: nn.Module) -> nn.Module:
         if getattr(module, "inplace", False) is True:
             module.inplace = False  # type: ignore[assignment]
     try:
-        traced: Any = fuse(fx.GraphModule(plain, _Tracer().trace(plain)), no_trace=True)
+        # It changes what a call of any module does, also of those of other threads.
+        with _TRACING:
+            graph = _Tracer().trace(plain)
+        traced: Any = fuse(fx.GraphModule(plain, graph), no_trace=True)
     except Exception as error:
         # Tracing runs the network's own code on stand-ins for tensors, which can fail in any way.
         raise NotApplicable(
@@ -158,7 +162,20 @@ class _SamePadding(nn.Module):
         return repeated + (nn.functional.pad(values, both) - repeated).detach()
 
 
+_TRACING = threading.RLock()
+
+
 class _Tracer(fx.Tracer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.thread = threading.get_ident()
+
+    def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
+        """Leave the calls of other threads as they are."""
+        if threading.get_ident() != self.thread:
+            return forward(*args, **kwargs)
+        return super().call_module(m, forward, args, kwargs)
+
     def is_leaf_module(self, module: nn.Module, name: str) -> bool:
         """Keep what looks at sizes whole."""
         return isinstance(module, _SamePadding) or super().is_leaf_module(module, name)

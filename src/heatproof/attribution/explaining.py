@@ -14,6 +14,10 @@ import torch
 from heatproof.attribution.registry import Explained, ExplainFunction, Figure
 from heatproof.errors import DamagedInput, HeatproofError, NotApplicable, fault_of, first_line
 from heatproof.models.memory import WithinMemory
+from heatproof.models.state import left_as_is
+
+# What PyTorch and captum say where a network passes no gradient.
+NO_GRADIENT = ("does not require grad", "not have been used in the graph", "is not connected to every target layer")
 
 
 class Failed(NotApplicable):
@@ -82,8 +86,10 @@ def explain_batch(maker: MapMaker, explained: Explained, within: WithinMemory | 
                 background=explained.background and _copying(explained.background),
                 batch_size=size,
             )
+            # What it changes of the network, or leaves on it where it fails, is not to reach other maps.
             try:
-                made = maker.function(given, **maker.options)
+                with left_as_is(explained.output):
+                    made = maker.function(given, **maker.options)
             except NotApplicable:
                 raise
             except Exception as error:
@@ -107,6 +113,11 @@ def _reason(error: Exception, network: Any) -> str:
     """Say in words of a gap how an explainer failed, and whether the network did within it."""
     if isinstance(error, HeatproofError):
         return str(error).rstrip(".")
+    if any(words in str(error) for words in NO_GRADIENT):
+        return (
+            "it needs the gradient of an image, and the model gives none, as where a part of it runs under no_grad or "
+            "is cut off by detach"
+        )
     inside = any(frame.f_locals.get("self") is network for frame, _ in traceback.walk_tb(error.__traceback__))
     last = traceback.extract_tb(error.__traceback__)[-1]
     what = "the model fails in it" if network is not None and inside else "it fails"

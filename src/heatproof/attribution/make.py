@@ -190,7 +190,7 @@ def attribute(job: Maps, runtime: Runtime) -> None:
                 network = load_network(model, dataset.num_classes, weights, device, job.of.precision)
             context = _Context(job.of, entry, dataset, network, facts, batch_size, device)
             if network is not None and checked is None:
-                checked = check_loaded(network, context.read(few)).check_passes
+                checked = check_loaded(network, context.read(few))
             if network is not None:
                 piece.provenance["check_passes"] = checked
             gap = None

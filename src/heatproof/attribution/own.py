@@ -66,5 +66,8 @@ def summed_over_channels(maps: Any, name: str) -> torch.Tensor:
         raise HeatproofError(
             f"The method {name!r} returned {type(maps).__name__}: return a tensor (images, height, width)."
         )
-    values = torch.as_tensor(np.asarray(maps) if not isinstance(maps, torch.Tensor) else maps).detach().float()
+    values = torch.as_tensor(np.asarray(maps) if not isinstance(maps, torch.Tensor) else maps).detach()
+    if values.is_complex():
+        raise HeatproofError(f"The method {name!r} returned complex numbers: return real ones.")
+    values = values.to_dense().float()
     return values.sum(1) if values.ndim == 4 else values

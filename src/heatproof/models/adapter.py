@@ -24,8 +24,8 @@ from heatproof.models.logits import is_one_logit, read_logits
 from heatproof.models.reachable import check_mode, reachable_modules
 from heatproof.models.state import alone_on, gradients_allowed, left_as_is, same_random_states
 
-# Of the images that are passed alone and in company.
-FEW = 4
+# Of the images that are passed in company; the first and the last of them alone as well.
+FEW = 3
 # By how much of the logits' spread an image's logits may differ alone and in company, as float sums depend on the size
 # of a batch. Over 45 networks of 40 families of torchvision and timm the largest were 3e-15, 1e-6, 7e-4 and 2e-3, and
 # two passes of one size never differed on a CPU (benchmarks/rounding.py); GPUs choose algorithms by the size.
@@ -250,8 +250,8 @@ def _failures(images: torch.Tensor) -> Iterator[None]:
         ) from error
 
 
-def check_loaded(network: nn.Module, images: torch.Tensor) -> Adapted:
-    """Check a network of a job, as `Adapted.check` does, and return what is known of it.
+def check_loaded(network: nn.Module, images: torch.Tensor) -> int:
+    """Check a network of a job, as `Adapted.check` does, and return how many images it passed.
 
     Parameters
     ----------
@@ -260,10 +260,14 @@ def check_loaded(network: nn.Module, images: torch.Tensor) -> Adapted:
     images
         (B, C, H, W), a few.
     """
+    return checked(network, images).check_passes
+
+
+def checked(network: nn.Module, images: torch.Tensor) -> Adapted:
+    """Check a network with hooks of `attach`, as `Adapted.check` does, and return what is known of it."""
     parameters = list(network.parameters())
     device = parameters[0].device if parameters else images.device
     found = Adapted(network, device, parameters[0].dtype if parameters else None, Hooks(None, None, None))
-    # Other sizes of batches would be compiled anew.
     with as_written(network.modules()):
         found.check(images)
     return found
@@ -409,6 +413,18 @@ def as_written(modules: Iterable[nn.Module]) -> AbstractContextManager[Any]:
     return torch.compiler.set_stance("force_eager") if compiled else nullcontext()
 
 
+def found_of(network: nn.Module) -> dict[Any, Any] | None:
+    """Return what was found of a network since its hooks were attached, to be added to; None without hooks.
+
+    That is since the call began, or since a job built the network: what is found of an object that the caller can
+    change is not remembered for longer.
+    """
+    for hook in network._forward_pre_hooks.values():
+        if isinstance(owner := getattr(hook, "__self__", None), Hooks):
+            return owner.found
+    return None
+
+
 class Hooks:
     """Hooks of a network that copy what goes in, and read what comes out.
 
@@ -422,6 +438,8 @@ class Hooks:
         Precision of the caller's autocast, in which passes run; None for none.
     one_logit
         Whether the last output was one logit for each image.
+    found
+        See `found_of`.
     """
 
     def __init__(self, classes: int | None, thread: int | None, half: torch.dtype | None) -> None:
@@ -429,6 +447,7 @@ class Hooks:
         self.autocast: torch.dtype | None = None
         self.one_logit = False
         self.handles: list[Any] = []
+        self.found: dict[Any, Any] = {}
         self._running: list[torch.autocast] = []
 
     def remove(self) -> None:
