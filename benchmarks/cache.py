@@ -3,8 +3,8 @@
     python benchmarks/cache.py --out FOLDER
 
 Maps of a small network are made of images of 64 by 64 pixels that a data set draws when they are read, in a process of
-their own for each number of images; then the same call reads what the cache has. `peak` is the largest memory that the
-process held above what it held before the call, in MiB; `ratio` is that of the row to that of the first row.
+their own for each number of images; then the same call reads what the cache has. `MiB beyond the process` is by how
+much the largest memory that the process held grew with the call.
 """
 
 import json
@@ -56,8 +56,18 @@ def rows(counts: list[int], size: int) -> list[dict[str, object]]:
                 done = subprocess.run(command, capture_output=True, text=True, check=True)
                 told = json.loads(done.stdout.splitlines()[-1])
                 kept = sum(path.stat().st_size for path in Path(folder, str(count)).rglob("*.batch")) / 2**20
-                first = found[0]["peak"] if found else told["peak"]
-                found.append({"images": count, "cache": state, **told, "ratio": told["peak"] / first, "MiB_kept": kept})
+                first = found[0]["peak in MiB"] if found else told["peak"]
+                found.append(
+                    {
+                        "images": count,
+                        "cache": state,
+                        "seconds": told["seconds"],
+                        "peak in MiB": told["peak"],
+                        "ratio of peaks": told["peak"] / first,
+                        "MiB beyond the process": told["more"],
+                        "MiB kept": kept,
+                    }
+                )
     return found
 
 

@@ -8,6 +8,7 @@ FILES = {
     "choice": ["choice.csv"],
     "road": ["road.csv"],
     "metrics": ["metrics.csv"],
+    "cache": ["cache.csv"],
     "malloc": ["malloc.csv"],
     "random_numbers": ["random_numbers.csv"],
     "reference": ["reference.csv"],

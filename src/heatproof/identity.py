@@ -44,7 +44,7 @@ PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), type(NotI
 # Functions of C, such as `torch.relu`, are told by their names.
 OF_C = (BuiltinFunctionType, WrapperDescriptorType, MethodDescriptorType, ClassMethodDescriptorType, np.ufunc)
 # What draws from the global random states, which are set for each batch.
-GLOBAL_GENERATORS = tuple(one.__self__ for one in (random.random, np.random.rand))
+GLOBAL_GENERATORS = (random._inst, np.random.mtrand._rand)
 CACHED = type(functools.cache(len))
 # What changes nothing of what comes out, and is another in each process.
 WITHOUT_INFLUENCE = (

@@ -346,9 +346,17 @@ class MethodKeys:
             with suppress(HeatproofError, TypeError):
                 now = self._own(name, method)
                 if now != then:
-                    reference, before = self._before.get(id(method), (None, {}))
-                    if reference is None or reference() is not method:
-                        address, before = id(method), {}
-                        reference = weakref.ref(method, lambda _, known=address: self._before.pop(known, None))
-                        self._before[address] = reference, before
-                    before[now] = then
+                    self._left_by(method)[now] = then
+
+    def _left_by(self, method: Any) -> dict[str, str]:
+        """Return what an object was before calls, by what it was after them."""
+        address = id(method)
+        reference, before = self._before.get(address, (None, {}))
+        if reference is None or reference() is not method:
+
+            def forget(_: Any) -> None:
+                self._before.pop(address, None)
+
+            before = {}
+            self._before[address] = weakref.ref(method, forget), before
+        return before
