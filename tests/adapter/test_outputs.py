@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from odd_networks import Plain
-from public import CHOSEN, EVERY_EXPLAINER, EVERY_METRIC, FUNCTIONS, assert_same, explain, images_of, maps_of
+from public import CHOSEN, EVERY_EXPLAINER, EVERY_METRIC, FUNCTIONS, assert_same, evaluate, explain, images_of, maps_of
 from torch import nn
 
 import heatproof
@@ -136,7 +136,7 @@ def of_three():
 def test_what_is_no_logits_is_refused_in_one_sentence(form):
     said = set()
     for function in MAIN:
-        with pytest.raises(HeatproofError, match="The model returned") as caught:
+        with pytest.raises(HeatproofError, match="The model return") as caught:
             call(function, Plain(finish=REFUSED[form]))
         said.add(str(caught.value))
     assert len(said) == 1

@@ -359,8 +359,9 @@ def _answer(judging: _Judge, domain: Domain, right: torch.Tensor | None) -> Choi
         right=None if right is None else int(right[second].sum()),
     )
     table = _table(reported, rows, outside, found, run.seed, level)
-    reasons = tried.made["reason"]
-    gaps = reasons[reasons.values != ""].to_series().reset_index().assign(in_set=False)
+    # A method can fail on the second half alone.
+    reasons = pd.concat([one.made["reason"].to_series() for one in (tried, reported)])
+    gaps = reasons[reasons != ""].reset_index().drop_duplicates("method").assign(in_set=False)
     return Choice(
         pd.concat([table, gaps] if len(gaps) else [table], ignore_index=True),
         found,

@@ -82,6 +82,11 @@ def find_layout(network: nn.Module, images: torch.Tensor, name: str | None = Non
     return known[key]
 
 
+def settle_layout(network: nn.Module, images: torch.Tensor) -> None:
+    """Let the few images (N, C, H, W) of a job's check decide which layer CAMs read, and not its first batch."""
+    find_layout(network, torch.cat([images, images]) if len(images) < 2 else images)
+
+
 @contextmanager
 def grid_layer(explained: Explained, name: str | None = None) -> Iterator[tuple[nn.Module, nn.Module, str]]:
     """Give the output to explain, the module whose output (N, C, h, w) is that of the layer, and the layer's name.

@@ -161,8 +161,12 @@ class Adapted:
         with as_check(), torch.no_grad():
             with _Precisions() as met:
                 together = self._pass(few.flip(0)).flip(0)
-            alone = torch.cat([self._pass(few[:1]), self._pass(few[-1:])])
-            again = self._pass(few[:1])
+            first, last, again = (self._pass(part) for part in (few[:1], few[-1:], few[:1]))
+        if first.shape[1] != together.shape[1] or first.shape != last.shape:
+            raise HeatproofError(
+                f"The model returns {together.shape[1]} logits for each image of a batch, and {first.shape[1]} for one "
+                "alone: wrap it so that it returns one tensor of logits (images, classes)."
+            )
         least = max(TOLERANCE[one] for one in met.dtypes | {self.weights or self.dtype})
         eps = max(torch.finfo(one).eps for one in met.dtypes | {self.weights or self.dtype})
         if torch.backends.cuda.matmul.allow_tf32 and self.device.type == "cuda":
@@ -171,10 +175,10 @@ class Adapted:
         if len(finite):
             spread, largest = float(finite.max() - finite.min()), float(finite.abs().max())
             rounding = 8 * eps * largest
-            by_chance = largest_difference(again, alone[:1])
+            by_chance = largest_difference(again, first)
             if by_chance > SAME * least * spread + rounding:
                 raise HeatproofError(_dependence(by_chance, True))
-            difference = largest_difference(alone, together[[0, -1]])
+            difference = largest_difference(torch.cat([first, last]), together[[0, -1]])
             if difference > least * spread + rounding:
                 raise HeatproofError(_dependence(difference, False))
         self.classes, self.logits = together.shape[1], together[:count]

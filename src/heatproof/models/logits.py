@@ -50,10 +50,16 @@ def is_one_logit(output: Any, count: int | None) -> bool:
     return len(found) == 1 and found[0].shape[1] == 1
 
 
+def held_logits(output: Any, kind: type = torch.Tensor) -> Any:
+    """Return the ``.logits`` of an output, as a model of transformers has; None where it has none of this kind."""
+    logits = getattr(output, "logits", None)
+    return logits if isinstance(logits, kind) else None
+
+
 def _parts(output: Any) -> list[Any]:
     if isinstance(output, torch.Tensor):
         return [output]
-    if isinstance(logits := getattr(output, "logits", None), torch.Tensor):
+    if (logits := held_logits(output)) is not None:
         return [logits]
     if isinstance(output, Mapping):
         return [output["logits"]] if "logits" in output else list(output.values())
