@@ -385,15 +385,11 @@ def as_written(modules: Iterable[nn.Module]) -> AbstractContextManager[Any]:
     return torch.compiler.set_stance("force_eager") if compiled else nullcontext()
 
 
-def found_of(network: nn.Module) -> dict[Any, Any] | None:
-    """Return what was found of a network since its hooks were attached, to be added to; None without hooks.
-
-    That is since the call began, or since a job built the network: what is found of an object that the caller can
-    change is not remembered for longer.
-    """
+def hooks_of(network: nn.Module) -> Hooks | None:
+    """Return the hooks that read a network's output for the call, or the job, that is under way; None for none."""
     for hook in network._forward_pre_hooks.values():
         if isinstance(owner := getattr(hook, "__self__", None), Hooks):
-            return owner.found
+            return owner
     return None
 
 
@@ -411,7 +407,8 @@ class Hooks:
     one_logit
         Whether the last output was one logit for each image.
     found
-        See `found_of`.
+        What was found of the network since they were attached, which is when the call began, or when a job built it:
+        of an object that the caller can change, nothing is remembered for longer.
     """
 
     def __init__(self, classes: int | None, thread: int | None, half: torch.dtype | None) -> None:
