@@ -303,19 +303,18 @@ def choose(
     if measures:
         warn_out_of_domain([one.options for one in metrics.values() if one.is_renamed], domain)
     _warn_of_trained_on(images, domain)
-    scorers, words = _described(metrics)
+    labels = None if targets is None else check_batch(images, targets)[1]
     with adapted(model, images, seed) as network:
         network.check_precision(images)
         # In an order of their own, so that the order in which they are given decides nothing.
         digests = image_digests(images)
-        order = sorted(range(len(images)), key=digests.__getitem__)
+        order = sorted(range(len(images)), key=lambda row: (digests[row], 0 if labels is None else int(labels[row])))
         run = Explaining(network, images[order], seed, batch_size, layer, background)
         check_network(network, run.images[run.first])
         answers = predicted(network, run.images)
         run.labels, run.ids = answers, _unique([digests[row] for row in order])
         right = None
-        if targets is not None:
-            _, labels, _ = check_batch(images, targets)
+        if labels is not None:
             run.labels = labels[order].cpu()
             network.check_targets(run.labels, [str(row) for row in order])
             right = run.labels == answers
