@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from odd_networks import Plain
-from public import EVERY_EXPLAINER, images_of, maps_of
+from public import images_of, maps_of
 from torch import nn
 
 import heatproof
@@ -18,6 +18,10 @@ from heatproof.errors import HeatproofError
 TARGETS = torch.tensor([0, 1, 2, 0, 1, 2])
 MANY = TARGETS.repeat(4)[:20]
 FAULTS = [MemoryError(), RuntimeError("CUDA error: out of memory"), OSError(errno.ENOSPC, "full")]
+
+
+EXPLAINERS = ["rise", "occlusion", "feature_ablation", "lime", "score_cam", "saliency", "input_x_gradient", "grad_cam"]
+EXPLAINERS += ["integrated_gradients", "guided_backprop", "lrp"]
 
 
 class Mute(Exception):
@@ -104,7 +108,7 @@ def alone():
     return heatproof.explain(network(), images_of(), TARGETS, ["saliency", "grad_cam", "guided_backprop", "rise"])
 
 
-@pytest.mark.parametrize("batch_size", [64, 2])
+@pytest.mark.parametrize("batch_size", [64, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", FAILS | CHANGES)
 def test_other_maps_are_as_without_it(kind, batch_size, alone):
     late.passed = 0
@@ -120,6 +124,7 @@ def test_other_maps_are_as_without_it(kind, batch_size, alone):
     assert np.isnan(made["attribution"].sel({"method": "mine"})).all() == (kind in FAILS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FAILS)
 def test_choose_goes_on(kind):
     late.passed = 0
@@ -159,7 +164,7 @@ def test_a_fault_of_the_machine_is_no_gap(error):
 def test_a_network_without_gradients_has_the_other_maps():
     """RISE and occlusion need no gradient."""
     with warnings.catch_warnings(action="ignore"):
-        made = heatproof.explain(Plain(lambda images: images.detach()), images_of(), TARGETS, EVERY_EXPLAINER)
+        made = heatproof.explain(Plain(lambda images: images.detach()), images_of(2), TARGETS[:2], EXPLAINERS)
     reasons = made["reason"].to_series()
     assert not reasons[["rise", "occlusion", "feature_ablation", "lime", "score_cam"]].any()
     told = reasons[["saliency", "input_x_gradient", "integrated_gradients", "guided_backprop", "grad_cam", "lrp"]]

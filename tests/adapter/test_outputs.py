@@ -154,7 +154,9 @@ def test_the_exact_map_of_a_linear_network_scores_one(target, classes, images):
 
 
 @pytest.mark.parametrize("function", MAIN)
-@pytest.mark.parametrize("form", SEVERAL)
+@pytest.mark.parametrize(
+    "form", [one if one in ("object", "half") else pytest.param(one, marks=pytest.mark.slow) for one in SEVERAL]
+)
 def test_logits_are_found_among_other_things(form, function, of_three):
     assert_same(call(function, Plain(finish=SEVERAL[form])), of_three[function], 2e-3 if form == "half" else 1e-6)
 
@@ -220,7 +222,10 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "form",
+    [one if one in ("frozen", "exported", "compiled") else pytest.param(one, marks=pytest.mark.slow) for one in FORMS],
+)
 def test_forms_of_modules(form, recwarn):
     compiled = torch._dynamo.utils.counters["frames"]["total"]
     with warnings.catch_warnings(action="ignore"):
@@ -242,6 +247,7 @@ def test_forms_of_modules(form, recwarn):
     assert torch._dynamo.utils.counters["frames"]["total"] == compiled, "nothing is compiled"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", EVERY_METRIC)
 def test_every_metric_reads_one_logit_as_two(metric):
     found = [

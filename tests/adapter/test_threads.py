@@ -39,7 +39,7 @@ def alone():
     return {what: ask(Plain(), what) for what in [*METHODS, "evaluate"]}
 
 
-@pytest.mark.parametrize("threads", [2, 4])
+@pytest.mark.parametrize("threads", [pytest.param(2, marks=pytest.mark.slow), 4])
 def test_threads_on_one_network(threads, alone):
     network = Plain()
     with ThreadPoolExecutor(threads) as pool:
@@ -48,7 +48,7 @@ def test_threads_on_one_network(threads, alone):
             assert_same(answer.result(LONGEST), alone[what], 0)
 
 
-@pytest.mark.parametrize("threads", [2, 4])
+@pytest.mark.parametrize("threads", [pytest.param(2, marks=pytest.mark.slow), 4])
 def test_threads_on_networks_of_their_own(threads, alone):
     """Tracing for LRP changes what a call of any module does."""
     with ThreadPoolExecutor(threads) as pool:
@@ -132,6 +132,7 @@ def test_crossed_backbones_do_not_wait_for_each_other():
         )
 
     with ThreadPoolExecutor(2) as pool, warnings.catch_warnings(action="ignore"):
+        # In vain for one of the two where each has begun: a gap, and no deadlock.
         asked = [
             pool.submit(heatproof.explain, one, images_of(), TARGETS, {"within": within(other)})
             for one, other in ((first, second), (second, first)) * 4
