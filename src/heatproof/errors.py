@@ -65,8 +65,12 @@ class NotApplicable(Exception):
 
 def first_line(error: BaseException) -> str:
     """Return the first line of what an error says, to be quoted within a sentence."""
+    return " ".join(_said(error).split("\n")[0].split())
+
+
+def _said(error: BaseException) -> str:
     try:
-        return " ".join(str(error).split("\n")[0].split())
+        return str(error)
     except Exception:  # an error of foreign code can fail to say what it is
         return "it does not say why"
 
@@ -77,7 +81,7 @@ def runs_out(error: BaseException) -> bool:
         return True
     # PyTorch's own type is a RuntimeError, and this module knows no torch.
     named = type(error).__name__ == "OutOfMemoryError"
-    return isinstance(error, RuntimeError) and (named or any(words in str(error).lower() for words in MEMORY))
+    return isinstance(error, RuntimeError) and (named or any(words in _said(error).lower() for words in MEMORY))
 
 
 def fault_of(error: BaseException) -> str | None:
@@ -100,7 +104,7 @@ def _sentence(error: BaseException) -> str | None:
             "Memory ran out: lower batch_size at the top of the config, which recomputes nothing, or run fewer "
             f"jobs at once, and run the same command again; {RESUME_HINT}."
         )
-    said = str(error).lower() if isinstance(error, RuntimeError) else ""
+    said = _said(error).lower() if isinstance(error, RuntimeError) else ""
     for words, state, remedy in GPU:
         if any(one in said for one in words):
             return f"The GPU {state}: {remedy}, and run the same command again; {RESUME_HINT}."

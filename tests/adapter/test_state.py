@@ -117,11 +117,14 @@ CONTEXTS = {
 }
 
 
-METRICS = ["idsds", "mas_difference", "road_morf", "aic", "sensitivity_n", "patch_insertion", "infidelity"]
+METRICS = ["idsds", "mas_difference", "aic"]
+EXPLAINERS = ["saliency", "guided_backprop", "grad_cam", "deep_lift", "lrp"]
+SLOWER = ("offset_sensitivity", "noise_sensitivity", "baseline_invariance", "modification_distances")
+EVERY = [one if one not in SLOWER else pytest.param(one, marks=pytest.mark.slow) for one in FUNCTIONS]
 
 
 def call(function, network, images=None):
-    options = {"metrics": METRICS} if function == "evaluate" else {}
+    options = {"evaluate": {"metrics": METRICS}, "explain": {"methods": EXPLAINERS}}.get(function, {})
     with warnings.catch_warnings(action="ignore"):
         return FUNCTIONS[function](network, images_of() if images is None else images, TARGETS, maps_of(), **options)
 
@@ -143,7 +146,7 @@ def check_left(function, network, images=None, expected=None):
         assert not module._forward_hooks_always_called
 
 
-@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("function", EVERY)
 @pytest.mark.parametrize(
     "kind", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in NETWORKS]
 )
@@ -160,8 +163,11 @@ def test_network_and_process_are_as_before(function, kind):
     assert [name for name, one in network.named_parameters() if one.grad is not None] == wanted
 
 
-@pytest.mark.parametrize("function", FUNCTIONS)
-@pytest.mark.parametrize("context", CONTEXTS)
+@pytest.mark.parametrize("function", EVERY)
+@pytest.mark.parametrize(
+    "context",
+    [one if one in ("inference_mode", "autocast") else pytest.param(one, marks=pytest.mark.slow) for one in CONTEXTS],
+)
 def test_whatever_the_mode_of_the_caller(function, context):
     network = with_norm()
     with CONTEXTS[context]():
@@ -173,11 +179,9 @@ def test_whatever_the_mode_of_the_caller(function, context):
         assert_same(found, call(function, with_norm()))
 
 
-@pytest.mark.parametrize("function", FUNCTIONS)
-@pytest.mark.parametrize("error", [RuntimeError, Stopped])
-@pytest.mark.parametrize(
-    "passes", [0, 4, pytest.param(1, marks=pytest.mark.slow), pytest.param(9, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("function", EVERY)
+@pytest.mark.parametrize("error", [pytest.param(RuntimeError, marks=pytest.mark.slow), Stopped])
+@pytest.mark.parametrize("passes", [4, *(pytest.param(count, marks=pytest.mark.slow) for count in (0, 1, 9))])
 def test_also_where_it_ends_early(function, error, passes):
     count = 0
 

@@ -151,7 +151,9 @@ def choose(
         network.check_precision(given.read([0]))
         _check_distinct(given.digests)
         # In an order of their own, so that the order in which they are given decides nothing.
-        order = sorted(range(len(given)), key=given.digests.__getitem__)
+        assert given.targets is not None, "read_inputs found them"
+        classes = given.targets.tolist()
+        order = sorted(range(len(given)), key=lambda row: (given.digests[row], classes[row]))
         digests = [given.digests[row] for row in order]
         source = replace(given.take(order), ids=_unique(digests))
         run = Explaining(network, source, digests, seed, batch_size, layer, background)

@@ -21,7 +21,7 @@ from heatproof.attribution._batches import accompany, leaf
 from heatproof.attribution._hooks import fits_image, hookable, in_this_thread, prefix_tokens, split_tokens
 from heatproof.attribution.registry import Explained
 from heatproof.errors import NotApplicable
-from heatproof.models.adapter import as_check, found_of
+from heatproof.models.adapter import as_check, hooks_of
 from heatproof.models.network import find_layer
 from heatproof.models.registry import InputFacts
 
@@ -74,12 +74,17 @@ def find_layout(network: nn.Module, images: torch.Tensor, name: str | None = Non
         A layer that the user named, whose layout is wanted; None applies the rule.
     """
     # The first images that are asked about decide for all, so that batches do not differ.
-    found = found_of(network)
-    known: dict[Any, Layout | None] = {} if found is None else found
+    hooks = hooks_of(network)
+    known: dict[Any, Layout | None] = {} if hooks is None else hooks.found
     key = ("layout", tuple(images.shape[2:]), name)
     if key not in known:
         known[key] = _search(network, images[:2], name)
     return known[key]
+
+
+def settle_layout(network: nn.Module, images: torch.Tensor) -> None:
+    """Let the few images (N, C, H, W) of a job's check decide which layer CAMs read, and not its first batch."""
+    find_layout(network, torch.cat([images, images]) if len(images) < 2 else images)
 
 
 @contextmanager

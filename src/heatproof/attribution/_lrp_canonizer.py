@@ -17,6 +17,7 @@ from zennit.rules import ClampMod, Epsilon, Flat, zero_bias
 from zennit.types import Convolution
 
 from heatproof.errors import NotApplicable
+from heatproof.models.logits import held_logits
 from heatproof.models.state import copy_of
 
 ADDITIONS = {operator.add, operator.iadd, torch.add, "add", "add_"}
@@ -169,6 +170,11 @@ class _Tracer(fx.Tracer):
     def __init__(self) -> None:
         super().__init__()
         self.thread = threading.get_ident()
+
+    def create_arg(self, a: Any) -> Any:
+        """Take the logits out of an output that torch.fx knows no type for."""
+        held = None if isinstance(a, fx.Proxy) else held_logits(a, fx.Proxy)
+        return super().create_arg(a if held is None else held)
 
     def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
         """Leave the calls of other threads as they are."""

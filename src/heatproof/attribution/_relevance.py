@@ -16,6 +16,7 @@ from timm.models.vision_transformer import Attention, Block, VisionTransformer
 from torch import nn
 
 from heatproof.errors import NotApplicable
+from heatproof.models.logits import as_two
 
 Record = dict[nn.Module, tuple[torch.Tensor, torch.Tensor]]
 
@@ -102,9 +103,10 @@ def relevance_of_attention(
         (N, tokens, width): that of the tokens that the first block reads.
     """
     with torch.no_grad():
-        logits = seen[transformer.head][1]
-        relevance = nn.functional.one_hot(targets, logits.shape[1]).to(logits)
-        relevance = through_linear(seen[transformer.head][0], transformer.head.weight, relevance)
+        weight = transformer.head.weight
+        weight = as_two(weight, 0) if len(weight) == 1 else weight
+        relevance = nn.functional.one_hot(targets, len(weight)).to(weight)
+        relevance = through_linear(seen[transformer.head][0], weight, relevance)
         relevance = _through_pooling(transformer, seen[transformer.norm][1], relevance)
         relevances = []
         for block, weights in zip(reversed(transformer.blocks), reversed(attention), strict=True):

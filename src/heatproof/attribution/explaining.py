@@ -113,7 +113,8 @@ def _reason(error: Exception, network: Any) -> str:
     """Say in words of a gap how an explainer failed, and whether the network did within it."""
     if isinstance(error, HeatproofError):
         return str(error).rstrip(".")
-    if any(words in str(error) for words in NO_GRADIENT):
+    said = first_line(error)[:200]
+    if any(words in said for words in NO_GRADIENT):
         return (
             "it needs the gradient of an image, and the model gives none, as where a part of it runs under no_grad or "
             "is cut off by detach"
@@ -121,7 +122,6 @@ def _reason(error: Exception, network: Any) -> str:
     inside = any(frame.f_locals.get("self") is network for frame, _ in traceback.walk_tb(error.__traceback__))
     last = traceback.extract_tb(error.__traceback__)[-1]
     what = "the model fails in it" if network is not None and inside else "it fails"
-    said = first_line(error)[:200]
     return f"{what} ({type(error).__name__}: {said}; {Path(last.filename).name}, line {last.lineno})"
 
 

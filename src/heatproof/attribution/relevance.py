@@ -64,19 +64,24 @@ def lrp(explained: Explained, *, tolerance: Tolerance = None) -> dict[str, torch
     with Gradient(network, composite=composite()) as attributor, torch.enable_grad():
         for part in parts(explained):
             both = accompany(part)
-            logits, relevance = attributor(leaf(both.images), _only(both.targets))
+            logits, relevance = attributor(leaf(both.images), _only(both.targets, explained.network))
             count = len(part.image_ids)
             maps.append(relevance.detach().sum(1)[:count])
             _require_conservation(part, maps[-1], logits.detach()[:count], tolerance)
     return {"lrp": torch.cat(maps)}
 
 
-def _only(targets: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+def _only(targets: torch.Tensor, network: torch.nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return a function that keeps only the targets' logits, from which relevance is propagated."""
     import torch
 
+    from heatproof.models.adapter import hooks_of
+
     def keep(logits: torch.Tensor) -> torch.Tensor:
-        return logits * torch.nn.functional.one_hot(targets, logits.shape[1])
+        hooks = hooks_of(network)
+        # One logit z is read as [-z/2, z/2], and has no rule of its own: its relevance is that of the half.
+        scale = logits.new_tensor([-2, 2]) if hooks is not None and hooks.one_logit else 1
+        return scale * logits * torch.nn.functional.one_hot(targets, logits.shape[1])
 
     return keep
 

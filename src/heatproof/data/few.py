@@ -28,7 +28,9 @@ def few_of(keys: Sequence[str], is_blank: Callable[[int], bool], count: int = IM
     count
         How many are wanted.
     """
-    order = sorted(range(len(keys)), key=lambda row: (blake2b(keys[row].encode()).digest(), row))
+    # An image that is there twice is no company of itself.
+    distinct = {key: row for row, key in reversed(list(enumerate(keys)))}
+    order = sorted(distinct.values(), key=lambda row: (blake2b(keys[row].encode()).digest(), row))
     found: list[int] = []
     for row in order[:MOST_LOOKED_AT]:
         if len(found) == count:

@@ -161,12 +161,16 @@ class Adapted:
         with as_check(), torch.no_grad():
             with _Precisions() as met:
                 together = self._pass(few.flip(0)).flip(0)
-            alone = torch.cat([self._pass(few[:1]), self._pass(few[-1:])])
-            again = self._pass(few[:1])
-        by_chance = largest_difference(again, alone[:1])
+            first, last, again = (self._pass(part) for part in (few[:1], few[-1:], few[:1]))
+        if first.shape[1] != together.shape[1] or first.shape != last.shape:
+            raise HeatproofError(
+                f"The model returns {together.shape[1]} logits for each image of a batch, and {first.shape[1]} for one "
+                "alone: wrap it so that it returns one tensor of logits (images, classes)."
+            )
+        by_chance = largest_difference(again, first)
         if by_chance > self.rounding(together, met.dtypes, SAME):
             raise HeatproofError(_dependence(by_chance, True))
-        difference = largest_difference(alone, together[[0, -1]])
+        difference = largest_difference(torch.cat([first, last]), together[[0, -1]])
         if difference > self.rounding(together, met.dtypes):
             raise HeatproofError(_dependence(difference, False))
         self.classes, self.logits = together.shape[1], together[:count]
@@ -413,15 +417,11 @@ def as_written(modules: Iterable[nn.Module]) -> AbstractContextManager[Any]:
     return torch.compiler.set_stance("force_eager") if compiled else nullcontext()
 
 
-def found_of(network: nn.Module) -> dict[Any, Any] | None:
-    """Return what was found of a network since its hooks were attached, to be added to; None without hooks.
-
-    That is since the call began, or since a job built the network: what is found of an object that the caller can
-    change is not remembered for longer.
-    """
+def hooks_of(network: nn.Module) -> Hooks | None:
+    """Return the hooks that read a network's output for the call, or the job, that is under way; None for none."""
     for hook in network._forward_pre_hooks.values():
         if isinstance(owner := getattr(hook, "__self__", None), Hooks):
-            return owner.found
+            return owner
     return None
 
 
@@ -439,7 +439,8 @@ class Hooks:
     one_logit
         Whether the last output was one logit for each image.
     found
-        See `found_of`.
+        What was found of the network since they were attached, which is when the call began, or when a job built it:
+        of an object that the caller can change, nothing is remembered for longer.
     """
 
     def __init__(self, classes: int | None, thread: int | None, half: torch.dtype | None) -> None:

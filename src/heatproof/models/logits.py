@@ -41,7 +41,12 @@ def read_logits(output: Any, count: int | None, classes: int | None = None) -> t
     if len(found) != 1:
         raise HeatproofError(_refusal(output, count, found))
     logits = found[0] if found[0].dtype == torch.float64 else found[0].float()
-    return torch.cat([-logits, logits], dim=1) / 2 if logits.shape[1] == 1 else logits
+    return as_two(logits) if logits.shape[1] == 1 else logits
+
+
+def as_two(one: torch.Tensor, dim: int = 1) -> torch.Tensor:
+    """Return two logits for one along a dimension of size 1, or the weights of two for those of one."""
+    return torch.cat([-one, one], dim=dim) / 2
 
 
 def is_one_logit(output: Any, count: int | None) -> bool:
@@ -50,10 +55,16 @@ def is_one_logit(output: Any, count: int | None) -> bool:
     return len(found) == 1 and found[0].shape[1] == 1
 
 
+def held_logits(output: Any, kind: type = torch.Tensor) -> Any:
+    """Return the ``.logits`` of an output, as a model of transformers has; None where it has none of this kind."""
+    logits = getattr(output, "logits", None)
+    return logits if isinstance(logits, kind) else None
+
+
 def _parts(output: Any) -> list[Any]:
     if isinstance(output, torch.Tensor):
         return [output]
-    if isinstance(logits := getattr(output, "logits", None), torch.Tensor):
+    if (logits := held_logits(output)) is not None:
         return [logits]
     if isinstance(output, Mapping):
         return [output["logits"]] if "logits" in output else list(output.values())

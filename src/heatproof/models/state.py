@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from heatproof.errors import HeatproofError
 from heatproof.models.reachable import MOST, held_by, is_plain_object, of_library, reachable_modules
 
 # What a network may keep tensors of a pass in. Deeper than this nobody nests them.
@@ -27,6 +28,8 @@ DEPTH = 4
 LARGEST = 1 << 24
 # Modules that a call is using, to its thread, so that two calls never hook one network at once.
 _in_use: dict[nn.Module, int] = {}
+# Threads that wait, to the modules that they wait for.
+_waiting: dict[int, list[nn.Module]] = {}
 _released = threading.Condition()
 
 
@@ -35,10 +38,25 @@ def alone_on(modules: list[nn.Module]) -> Iterator[None]:
     """Wait until no other thread's call uses any of the modules, and hold them meanwhile.
 
     Hooks and in-place flags change every pass through a network, also those of other threads.
+
+    Raises
+    ------
+    HeatproofError
+        If a thread that holds one of them waits for this one, so that none could go on.
     """
     own = threading.get_ident()
     with _released:
-        _released.wait_for(lambda: all(_in_use.get(module, own) == own for module in modules))
+        try:
+            _waiting[own] = modules
+            while holders := _holders_for(own):
+                if own in _reached_from(holders):
+                    raise HeatproofError(
+                        "The model is in use in another thread, which waits for a model that this thread uses: call "
+                        "one after the other."
+                    )
+                _released.wait()
+        finally:
+            _waiting.pop(own, None)
         taken = [module for module in modules if module not in _in_use]
         _in_use.update(dict.fromkeys(taken, own))
     try:
@@ -48,6 +66,20 @@ def alone_on(modules: list[nn.Module]) -> Iterator[None]:
             for module in taken:
                 _in_use.pop(module, None)
             _released.notify_all()
+
+
+def _holders_for(thread: int) -> set[int]:
+    """Return the other threads that use what a thread waits for."""
+    return {_in_use[module] for module in _waiting.get(thread, ()) if _in_use.get(module, thread) != thread}
+
+
+def _reached_from(threads: set[int]) -> set[int]:
+    """Return threads, those that they wait for, and so on."""
+    found: set[int] = set()
+    while new := threads - found:
+        found |= new
+        threads = {other for one in new for other in _holders_for(one)}
+    return found
 
 
 @contextmanager

@@ -1,0 +1,121 @@
+"""Whether a method applies follows from images drawn from all, in whatever order, and from the network as it is now."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from odd_networks import Plain
+from public import images_of, maps_of
+from torch import nn
+
+import heatproof
+
+METHODS = ["saliency", "grad_cam", "guided_backprop", "layer_cam", {"rise": {"masks": 8}}]
+COUNT = 20
+
+
+def blank_at(places):
+    images = images_of(COUNT)
+    images[places] = 0.25
+    return images
+
+
+BLANK = {
+    "first": blank_at(slice(0, 4)),
+    "last": blank_at(slice(16, 20)),
+    "most": blank_at(slice(0, 16)),
+    "none": blank_at(slice(0, 0)),
+    "every second": blank_at(slice(0, 20, 2)),
+}
+TARGETS = torch.arange(COUNT) % 3
+
+
+def dead_on_blank():
+    """Features that are zero for a blank image, whose CAM is constant."""
+    return Plain(lambda images: images - images.mean((2, 3), keepdim=True))
+
+
+@pytest.mark.parametrize("kind", BLANK)
+@pytest.mark.parametrize("batch_size", [64, pytest.param(3, marks=pytest.mark.slow)])
+def test_blank_images_take_no_method_away(kind, batch_size):
+    made = heatproof.explain(dead_on_blank(), BLANK[kind], TARGETS, METHODS, batch_size=batch_size)
+    assert not made["reason"].values.any()
+
+
+@pytest.mark.parametrize(
+    "kind", [one if one == "first" else pytest.param(one, marks=pytest.mark.slow) for one in BLANK]
+)
+def test_the_order_decides_nothing(kind):
+    images = BLANK[kind]
+    found = []
+    for seed in range(3):
+        order = torch.randperm(COUNT, generator=torch.Generator().manual_seed(seed))
+        ids = [f"p{row}" for row in order.tolist()]
+        network = dead_on_blank()
+        made = heatproof.explain(network, images[order], TARGETS[order], METHODS, image_ids=ids)
+        with warnings.catch_warnings(action="ignore"):
+            chosen = heatproof.choose(network, images[order], TARGETS[order], METHODS)
+        found.append((made.sortby("image"), chosen))
+    for made, chosen in found[1:]:
+        assert made["reason"].values.tolist() == found[0][0]["reason"].values.tolist()
+        np.testing.assert_allclose(made["attribution"], found[0][0]["attribution"], rtol=1e-4, atol=1e-6)
+        assert chosen.sentence == found[0][1].sentence
+        pd.testing.assert_frame_equal(
+            chosen.table.drop(columns="seconds"), found[0][1].table.drop(columns="seconds"), rtol=1e-4
+        )
+
+
+def deeper(network):
+    """Put a layer behind the last one."""
+    network.features.append(nn.Conv2d(6, 6, 3, padding=1))
+    network.features.append(nn.ReLU())
+    return network.eval()
+
+
+def smaller(network):
+    """Put a layer of another grid behind the last one."""
+    network.features.append(nn.Sequential(nn.AvgPool2d(2), nn.Upsample(scale_factor=2)))
+    return network.eval()
+
+
+def without_influence(network):
+    """Let the logits read the image, and the features no more."""
+    network.head = nn.Linear(3 * 64, 3)
+    network.features = nn.Sequential(nn.Conv2d(3, 3, 1), nn.ReLU())
+    return network.eval()
+
+
+@pytest.mark.parametrize("change", [deeper, smaller, without_influence])
+def test_nothing_is_remembered_of_a_network_that_changes(change):
+    torch.manual_seed(0)
+    network = Plain()
+    heatproof.explain(network, images_of(), None, METHODS)
+    changed = change(network)
+    again = Plain()
+    again.load_state_dict(Plain().state_dict())
+    found = heatproof.explain(changed, images_of(), None, METHODS)
+    fresh = change(Plain())
+    fresh.load_state_dict(changed.state_dict())
+    wanted = heatproof.explain(fresh, images_of(), None, METHODS)
+    assert found["reason"].values.tolist() == wanted["reason"].values.tolist()
+    np.testing.assert_allclose(found["attribution"], wanted["attribution"], rtol=1e-5, atol=1e-7)
+
+
+def test_new_weights_are_read():
+    network, other = Plain(), Plain()
+    nn.init.normal_(other.head.weight, generator=torch.Generator().manual_seed(5))
+    for ask in (
+        lambda one: heatproof.explain(one, images_of(), None, METHODS)["attribution"].values,
+        lambda one: heatproof.evaluate("mas_deletion", one, images_of(), TARGETS[:6], maps_of()["a"])["score"].values,
+    ):
+        network.load_state_dict(Plain().state_dict())
+        ask(network)
+        network.load_state_dict(other.state_dict())
+        np.testing.assert_array_equal(ask(network), ask(other))
+
+
+def test_the_search_for_a_layer_counts_no_passes():
+    made = heatproof.explain(Plain(), images_of(), None, ["grad_cam", "layer_cam", "hires_cam"])
+    assert made["passes"].values.tolist() == [1, 1, 1]

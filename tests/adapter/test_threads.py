@@ -1,0 +1,159 @@
+"""Threads on one network have the maps and scores of one thread; one that only calls it has the plain answers."""
+
+import threading
+import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from odd_networks import Plain
+from public import assert_same, evaluate, explain, images_of, maps_of
+from torch import nn
+
+import heatproof
+
+TARGETS = torch.tensor([0, 1, 2, 0, 1, 2])
+METHODS = [
+    "guided_backprop",
+    "deconvolution",
+    "deep_lift",
+    "lrp",
+    "saliency",
+    "grad_cam",
+    "score_cam",
+    "guided_grad_cam",
+]
+LONGEST = 60
+
+
+def ask(network, what):
+    if what == "evaluate":
+        return evaluate(network, images_of(), TARGETS, maps_of(), ["sds", "mas_deletion"])
+    return explain(network, images_of(), TARGETS, {}, methods=[what])
+
+
+@pytest.fixture(scope="module")
+def alone():
+    return {what: ask(Plain(), what) for what in [*METHODS, "evaluate"]}
+
+
+@pytest.mark.parametrize("threads", [pytest.param(2, marks=pytest.mark.slow), 4])
+def test_threads_on_one_network(threads, alone):
+    network = Plain()
+    with ThreadPoolExecutor(threads) as pool:
+        asked = [(what, pool.submit(ask, network, what)) for _ in range(3) for what in alone]
+        for what, answer in asked:
+            assert_same(answer.result(LONGEST), alone[what], 0)
+
+
+@pytest.mark.parametrize("threads", [pytest.param(2, marks=pytest.mark.slow), 4])
+def test_threads_on_networks_of_their_own(threads, alone):
+    """Tracing for LRP changes what a call of any module does."""
+    with ThreadPoolExecutor(threads) as pool:
+        asked = [(what, pool.submit(ask, Plain(), what)) for _ in range(3) for what in ("lrp", "saliency", "deep_lift")]
+        for what, answer in asked:
+            assert_same(answer.result(LONGEST), alone[what], 0)
+    assert nn.Module.__call__.__name__ == "_wrapped_call_impl"
+
+
+def test_a_thread_that_only_calls_the_network(alone):
+    network, others = Plain(), images_of(6, seed=5)
+    wanted, wrong, calls, over = network(others).detach(), [], 0, threading.Event()
+
+    def call():
+        nonlocal calls
+        while not over.is_set():
+            try:
+                with torch.no_grad():
+                    answer = network(others)
+                if not torch.equal(answer, wanted) or answer.requires_grad:
+                    wrong.append("another answer")
+            except Exception as error:
+                wrong.append(repr(error))
+            calls += 1
+            time.sleep(1e-3)
+
+    caller = threading.Thread(target=call)
+    caller.start()
+    try:
+        for what in [*METHODS, "evaluate"] * 2:
+            assert_same(ask(network, what), alone[what])
+    finally:
+        over.set()
+        caller.join(LONGEST)
+    assert calls > 20
+    assert not wrong
+
+
+def test_calls_within_calls(alone):
+    network = Plain()
+
+    def within(model, images, targets):
+        made = heatproof.explain(model, images, targets, ["guided_backprop"])["attribution"][0].values
+        again = heatproof.explain(network, images, targets, ["guided_backprop"])["attribution"][0].values
+        np.testing.assert_array_equal(made, again)
+        return torch.from_numpy(made)
+
+    made = heatproof.explain(network, images_of(), TARGETS, {"within": within, "saliency": "saliency"})["attribution"]
+    np.testing.assert_allclose(made[0], alone["guided_backprop"]["guided_backprop"], atol=1e-7)
+    np.testing.assert_allclose(made[1], alone["saliency"]["saliency"], atol=1e-7)
+
+    def explain_again(images, targets):
+        return heatproof.explain(network, images, targets, ["saliency"])["attribution"][0].values
+
+    scored = heatproof.evaluate("sensitivity_max", network, images_of(), TARGETS, made[1].values, explain=explain_again)
+    assert np.isfinite(scored["score"]).all()
+
+
+def test_networks_that_share_a_backbone(alone):
+    one = Plain()
+    other = Plain()
+    other.features = one.features
+    with ThreadPoolExecutor(4) as pool:
+        asked = [
+            (what, pool.submit(ask, network, what))
+            for _ in range(3)
+            for what in ("guided_backprop", "lrp", "evaluate")
+            for network in (one, other)
+        ]
+        for what, answer in asked:
+            assert_same(answer.result(LONGEST), alone[what], 0)
+
+
+def test_crossed_backbones_do_not_wait_for_each_other():
+    """Each of two threads explains one network within a method on the other."""
+    first, second = Plain(), Plain()
+
+    def within(other):
+        return lambda model, images, targets: torch.from_numpy(
+            heatproof.explain(other, images, targets, ["saliency"])["attribution"][0].values
+        )
+
+    with ThreadPoolExecutor(2) as pool, warnings.catch_warnings(action="ignore"):
+        # In vain for one of the two where each has begun: a gap, and no deadlock.
+        asked = [
+            pool.submit(heatproof.explain, one, images_of(), TARGETS, {"within": within(other)})
+            for one, other in ((first, second), (second, first)) * 4
+        ]
+        for answer in asked:
+            made = answer.result(LONGEST)
+            assert made["reason"].values[0] == "" or "another thread" in made["reason"].values[0]
+
+
+def test_an_error_lets_the_next_thread_in(alone):
+    network = Plain()
+
+    def fail(model, images, targets):
+        raise KeyboardInterrupt
+
+    def interrupted():
+        with warnings.catch_warnings(action="ignore"):
+            return heatproof.explain(network, images_of(), TARGETS, {"fail": fail})
+
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(2):
+            pool.submit(interrupted).result(LONGEST)
+            pool.submit(heatproof.explain, network, images_of(), None, ["no such method"]).exception(LONGEST)
+        assert_same(pool.submit(ask, network, "saliency").result(LONGEST), alone["saliency"])
