@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-import xarray
 from torch import nn
 
 import heatproof
+from heatproof.api.scores import Scores
 from heatproof.ranking.best import best_set
 from heatproof.ranking.verdict import CANNOT_SEE, CHANCE, FOUND, NOTHING, OPEN, TOO_FEW, at_chance, disagreement, judge
 from heatproof.report.results import CASE
@@ -107,27 +107,22 @@ def of_choose(scores, monkeypatch):
     """Return the choice by the same scores: what reports is the second half of twice as many images."""
     rows = {}
 
-    def score_all(session, batch, metrics, along):
+    def planted_scores(scoring):
         # Options are picked on the first half, where the methods have the same order.
-        place = rows.setdefault(tuple(batch.ids), len(rows))
+        ids = scoring.run.ids
+        place = rows.setdefault(tuple(ids), len(rows))
         assert place < 2
         # Absolute values are another option of each method, and a poor one.
-        names = [one.name for one in along.methods]
+        names = [one.name for one in scoring.methods]
         wide = scores.reindex(names).to_numpy(dtype=float).copy()
         wide[[name.endswith("_abs") for name in names]] = -10
         found = {
-            name: xarray.Dataset(
-                {
-                    "score": ("image", values),
-                    "valid": ("image", ~np.isnan(values)),
-                    "reason": ("image", np.where(np.isnan(values), "planted", "")),
-                }
-            )
-            for name, values in zip(names, wide[:, : len(batch.ids)], strict=True)
+            name: Scores(values, ~np.isnan(values), "planted")
+            for name, values in zip(names, wide[:, : len(ids)], strict=True)
         }
-        return dict.fromkeys(metrics, found)
+        return dict.fromkeys(scoring.metrics, found)
 
-    monkeypatch.setattr("heatproof.evaluation.score_all", score_all)
+    monkeypatch.setattr("heatproof.api.scores.Scoring.scores", planted_scores)
     images = torch.randn(2 * scores.shape[1], 3, 8, 8, generator=torch.Generator().manual_seed(1))
     methods = {name: _unsigned for name in scores.index if name not in REFERENCES}
     zeros = {"patch deletion": {"metric": "sds", "baseline": "zeros"}}

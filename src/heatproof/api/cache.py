@@ -230,6 +230,9 @@ def cache_of(root: Path | None, network: Adapted, few: torch.Tensor, digests: Se
     """
     if root is None:
         return Cache()
+    assert network.logits is not None, "the network is checked first"
+    # The check passes as many of them as it needs.
+    few, digests = few[: len(network.logits)], digests[: len(network.logits)]
     weights = root / digest([network_identity(network.network), *_surroundings(network)])
     numbers = sorted(int(one.name) for one in weights.glob("[0-9]*") if one.name.isdecimal())
     for number in numbers:
@@ -242,7 +245,6 @@ def cache_of(root: Path | None, network: Adapted, few: torch.Tensor, digests: Se
         elif _answers_as(network, known, digests):
             return Cache(folder)
     folder = next(one for one in (weights / str(number) for number in count()) if not one.exists())
-    assert network.logits is not None, "the network is checked first"
     arrays = {"images": network.taken(few), "logits": network.logits}
     BatchFolder(folder / "check").add(digests, {key: one.cpu().numpy() for key, one in arrays.items()}, 0.0, 0)
     return Cache(folder)
