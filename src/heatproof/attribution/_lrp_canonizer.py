@@ -32,8 +32,13 @@ SHARE_OF_ZERO = 1e-6
 
 
 # Where a module keeps its forward hooks, and what these ask for.
-HOOKS = ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_forward_hooks", "_forward_hooks_with_kwargs")
-HOOKS += ("_forward_hooks_always_called",)
+HOOKS = (
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+)
 
 
 class KeptZPlus(BasicHook):
