@@ -268,9 +268,9 @@ def _holders(modules: Sequence[nn.Module], model: Any) -> Iterator[_Holder]:
             waiting += [(value, depth + 1) for value in (one.__closure__ or (), one.__defaults__ or ())]
         elif isinstance(one, MethodType | functools.partial):
             waiting += [(value, depth + 1) for value in held_by(one)]
-        elif isinstance(own := getattr(one, "__dict__", None), dict) and is_plain_object(one):
-            yield _Holder(own, named=True)
-            waiting += [(value, depth + 1) for value in own.values()]
+        elif is_plain_object(one) and isinstance(attributes := getattr(one, "__dict__", None), dict):
+            yield _Holder(attributes, named=True)
+            waiting += [(value, depth + 1) for value in attributes.values()]
 
 
 def _methods(modules: Sequence[nn.Module]) -> Iterator[Any]:
@@ -307,7 +307,7 @@ _OWN = frozenset(name for name, value in vars(nn.Module()).items() if isinstance
 
 
 def _is_tensor(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and not isinstance(value, nn.parameter.UninitializedTensorMixin)
+    return isinstance(value, torch.Tensor) and not isinstance(value, nn.UninitializedParameter | nn.UninitializedBuffer)
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
