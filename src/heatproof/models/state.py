@@ -113,8 +113,8 @@ def left_as_is(model: Any) -> Iterator[None]:
 
     Restored are modes, parameters, buffers and their values, gradients, hooks, and whatever a pass can keep a tensor or
     a module in: attributes of modules and of other objects, containers, closures, and caches of functions. A table that
-    the first pass keeps would be without gradients, or hold the memory of a pass. Plain numbers and lists of these,
-    such as a counter of calls, stay as the network left them. Tensors of inference mode, which no gradient passes, are
+    the first pass keeps would be without gradients, or hold the memory of a pass. Plain numbers, such as a counter of
+    calls, and what is appended to a list stay as the network left them. Tensors of inference mode, which no gradient passes, are
     copies meanwhile.
 
     Parameters
@@ -205,7 +205,10 @@ class _Holder:
                 with torch.inference_mode(one.is_inference()), torch.no_grad():
                     one.copy_(value)
         now = _contents(self.held)
-        if self.named:
+        if isinstance(self.held, list | deque) and len(now) > len(self.before):
+            # What a pass appends is a record that the caller wants, and no table that the next pass reads.
+            now = [*self.before, *now[len(self.before) :]]
+        elif self.named:
             # A mode of its own is a plain value as well.
             kept = {
                 name: value
