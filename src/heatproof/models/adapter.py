@@ -181,6 +181,8 @@ class Adapted:
             difference = largest_difference(torch.cat([first, last]), together[[0, -1]])
             if difference > least * spread + rounding:
                 raise HeatproofError(_dependence(difference, False))
+        if (hooks := hooks_of(self.network)) is not None:
+            hooks.few = few
         self.classes, self.logits = together.shape[1], together[:count]
         return self.logits
 
@@ -409,6 +411,8 @@ class Hooks:
     found
         What was found of the network since they were attached, which is when the call began, or when a job built it:
         of an object that the caller can change, nothing is remembered for longer.
+    few
+        The images of the last check, at least two; None before.
     """
 
     def __init__(self, classes: int | None, thread: int | None, half: torch.dtype | None) -> None:
@@ -417,6 +421,7 @@ class Hooks:
         self.one_logit = False
         self.handles: list[Any] = []
         self.found: dict[Any, Any] = {}
+        self.few: torch.Tensor | None = None
         self._running: list[torch.autocast] = []
 
     def remove(self) -> None:
