@@ -73,18 +73,15 @@ def find_layout(network: nn.Module, images: torch.Tensor, name: str | None = Non
     name
         A layer that the user named, whose layout is wanted; None applies the rule.
     """
-    # The first images that are asked about decide for all, so that batches do not differ.
     hooks = hooks_of(network)
     known: dict[Any, Layout | None] = {} if hooks is None else hooks.found
+    if hooks is not None and hooks.few is not None and hooks.few.shape[1:] == images.shape[1:]:
+        # Those of the check decide for all, so that neither batches nor jobs differ.
+        images = hooks.few
     key = ("layout", tuple(images.shape[2:]), name)
     if key not in known:
         known[key] = _search(network, images[:2], name)
     return known[key]
-
-
-def settle_layout(network: nn.Module, images: torch.Tensor) -> None:
-    """Let the few images (N, C, H, W) of a job's check decide which layer CAMs read, and not its first batch."""
-    find_layout(network, torch.cat([images, images]) if len(images) < 2 else images)
 
 
 @contextmanager

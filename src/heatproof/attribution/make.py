@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from heatproof.attribution._layers import settle_layout
 from heatproof.attribution.applicability import for_manifest, read_gate, restore_gate, write_gate
 from heatproof.attribution.explaining import MapMaker, check_applies, explain_batch
 from heatproof.attribution.own import PLAIN, as_explainer, positional_of
@@ -192,8 +191,6 @@ def attribute(job: Maps, runtime: Runtime) -> None:
             context = _Context(job.of, entry, dataset, network, facts, batch_size, device)
             if network is not None and checked is None:
                 checked = check_loaded(network, context.read(few))
-                if facts.cam_layer is None and any("cam_layer" in one.needs for one in job.explainers):
-                    settle_layout(network, context.read(few).to(device))
             if network is not None:
                 piece.provenance["check_passes"] = checked
             gap = None

@@ -167,12 +167,31 @@ class Adapted:
                 f"The model returns {together.shape[1]} logits for each image of a batch, and {first.shape[1]} for one "
                 "alone: wrap it so that it returns one tensor of logits (images, classes)."
             )
+<<<<<<< HEAD
         by_chance = largest_difference(again, first)
         if by_chance > self.rounding(together, met.dtypes, SAME):
             raise HeatproofError(_dependence(by_chance, True))
         difference = largest_difference(torch.cat([first, last]), together[[0, -1]])
         if difference > self.rounding(together, met.dtypes):
             raise HeatproofError(_dependence(difference, False))
+=======
+        least = max(TOLERANCE[one] for one in met.dtypes | {self.weights or self.dtype})
+        eps = max(torch.finfo(one).eps for one in met.dtypes | {self.weights or self.dtype})
+        if torch.backends.cuda.matmul.allow_tf32 and self.device.type == "cuda":
+            least = max(least, TF32)
+        finite = together[together.isfinite()]
+        if len(finite):
+            spread, largest = float(finite.max() - finite.min()), float(finite.abs().max())
+            rounding = 8 * eps * largest
+            by_chance = largest_difference(again, first)
+            if by_chance > SAME * least * spread + rounding:
+                raise HeatproofError(_dependence(by_chance, True))
+            difference = largest_difference(torch.cat([first, last]), together[[0, -1]])
+            if difference > least * spread + rounding:
+                raise HeatproofError(_dependence(difference, False))
+        if (hooks := hooks_of(self.network)) is not None:
+            hooks.few = few
+>>>>>>> odd
         self.classes, self.logits = together.shape[1], together[:count]
         return self.logits
 
@@ -441,6 +460,8 @@ class Hooks:
     found
         What was found of the network since they were attached, which is when the call began, or when a job built it:
         of an object that the caller can change, nothing is remembered for longer.
+    few
+        The images of the last check, at least two; None before.
     """
 
     def __init__(self, classes: int | None, thread: int | None, half: torch.dtype | None) -> None:
@@ -449,6 +470,7 @@ class Hooks:
         self.one_logit = False
         self.handles: list[Any] = []
         self.found: dict[Any, Any] = {}
+        self.few: torch.Tensor | None = None
         self._running: list[torch.autocast] = []
 
     def remove(self) -> None:

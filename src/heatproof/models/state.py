@@ -114,8 +114,8 @@ def left_as_is(model: Any) -> Iterator[None]:
     Restored are modes, parameters, buffers and their values, gradients, hooks, and whatever a pass can keep a tensor or
     a module in: attributes of modules and of other objects, containers, closures, and caches of functions. A table that
     the first pass keeps would be without gradients, or hold the memory of a pass. Plain numbers, such as a counter of
-    calls, and what is appended to a list stay as the network left them. Tensors of inference mode, which no gradient passes, are
-    copies meanwhile.
+    calls, and what is appended to a list stay as the network left them. Tensors of inference mode, which no gradient
+    passes, are copies meanwhile.
 
     Parameters
     ----------

@@ -149,10 +149,6 @@ def _run(job: RunResponse, todo: Sequence[Work], response: Response, session: Se
     start, stop = min(work.piece.missing()[0] for work in todo), job.shard.images[1]
     few = session.normalised(read_rows(dataset, few_of_split(dataset)))
     passes = check_loaded(network.network, few.to(session.device))
-    if response.explains and job.facts is not None and job.facts.cam_layer is None:
-        from heatproof.attribution._layers import settle_layout
-
-        settle_layout(network.network, few.to(session.device))
     for work in todo:
         work.piece.provenance["check_passes"] = passes
     # Reading and the intact images are paid by the first explainer of a batch.
