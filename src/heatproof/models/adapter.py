@@ -167,31 +167,14 @@ class Adapted:
                 f"The model returns {together.shape[1]} logits for each image of a batch, and {first.shape[1]} for one "
                 "alone: wrap it so that it returns one tensor of logits (images, classes)."
             )
-<<<<<<< HEAD
         by_chance = largest_difference(again, first)
         if by_chance > self.rounding(together, met.dtypes, SAME):
             raise HeatproofError(_dependence(by_chance, True))
         difference = largest_difference(torch.cat([first, last]), together[[0, -1]])
         if difference > self.rounding(together, met.dtypes):
             raise HeatproofError(_dependence(difference, False))
-=======
-        least = max(TOLERANCE[one] for one in met.dtypes | {self.weights or self.dtype})
-        eps = max(torch.finfo(one).eps for one in met.dtypes | {self.weights or self.dtype})
-        if torch.backends.cuda.matmul.allow_tf32 and self.device.type == "cuda":
-            least = max(least, TF32)
-        finite = together[together.isfinite()]
-        if len(finite):
-            spread, largest = float(finite.max() - finite.min()), float(finite.abs().max())
-            rounding = 8 * eps * largest
-            by_chance = largest_difference(again, first)
-            if by_chance > SAME * least * spread + rounding:
-                raise HeatproofError(_dependence(by_chance, True))
-            difference = largest_difference(torch.cat([first, last]), together[[0, -1]])
-            if difference > least * spread + rounding:
-                raise HeatproofError(_dependence(difference, False))
         if (hooks := hooks_of(self.network)) is not None:
             hooks.few = few
->>>>>>> odd
         self.classes, self.logits = together.shape[1], together[:count]
         return self.logits
 
