@@ -51,8 +51,10 @@ def test_threads_on_one_network(threads, alone):
 @pytest.mark.parametrize("threads", [pytest.param(2, marks=pytest.mark.slow), 4])
 def test_threads_on_networks_of_their_own(threads, alone):
     """Tracing for LRP changes what a call of any module does."""
+    # Before any thread, whose calls use the global random states that weights are drawn from.
+    every = [(what, Plain()) for _ in range(3) for what in ("lrp", "saliency", "deep_lift")]
     with ThreadPoolExecutor(threads) as pool:
-        asked = [(what, pool.submit(ask, Plain(), what)) for _ in range(3) for what in ("lrp", "saliency", "deep_lift")]
+        asked = [(what, pool.submit(ask, network, what)) for what, network in every]
         for what, answer in asked:
             assert_same(answer.result(LONGEST), alone[what], 0)
     assert nn.Module.__call__.__name__ == "_wrapped_call_impl"
