@@ -238,6 +238,20 @@ def one_logit(num_classes, *, channels=1):
     return network
 
 
+class Twin(Network):
+    """The network of one logit z with the logits of two classes, [-z/2, z/2]."""
+
+    def forward(self, images):
+        logit = super().forward(images)
+        return torch.cat([-logit, logit], dim=1) / 2
+
+
+def two_logits_of_one(num_classes, *, channels=1):
+    network = Twin(1, 4)
+    network.features[0] = nn.Conv2d(channels, 4, 3, padding=1)
+    return network
+
+
 def of_channels(num_classes, *, channels=1):
     """The toy network for so many channels."""
     network = Network(num_classes, 4)

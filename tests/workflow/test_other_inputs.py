@@ -53,6 +53,17 @@ def test_one_logit_is_two_classes(tmp_path):
     assert table.loc[table["method"] == "saliency", "n_undefined"].item() == 0
 
 
+def test_one_logit_has_the_scores_of_its_twin_with_two(tmp_path):
+    folders = [tmp_path / name for name in ("one_logit", "two_logits_of_one")]
+    for folder in folders:
+        folder.mkdir()
+    one, two = (run(folder, 2, 1, f"toy_plugin:{folder.name}").folder / "results" for folder in folders)
+    for name in ("scores.csv", "idsds_table.csv"):
+        first, second = (pd.read_csv(folder / name) for folder in (one, two))
+        assert len(first) > 5
+        pd.testing.assert_frame_equal(first, second, rtol=0, atol=1e-6)
+
+
 def test_two_logits_stay_as_they_are():
     spec = ModelSpec("toy_plugin:network", "toy_plugin", {})
     two, three = (build_network(spec, classes) for classes in (2, 3))
