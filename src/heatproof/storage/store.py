@@ -303,16 +303,16 @@ def shards_made(store: str | Path) -> list[dict[str, Any]]:
         If the store or a manifest is damaged, or a manifest is of other config or code than the store, or of images
         that it has not.
     """
-    opened = open_store(store)
+    opened, folder = open_store(store), os.path.dirname(store)
     found = []
     for listing in shard_manifests(store):
         made = _made(opened, str(listing))
         if "images" not in made or made["images"][1] > len(opened.image_ids):
             raise HeatproofError(f"{listing} is of images that {store} has not: remove {listing} and {TARGET}")
         for facts in made["files"]:
-            file = os.path.join(listing.parent, facts["file"])
+            file = os.path.join(folder, facts["file"])
             # What was pruned is not there; whoever reads what is there compares its bytes.
-            if os.path.lexists(file) and os.lstat(file).st_size != facts["bytes"]:
+            if (there := _signature(file)) and there[1] != facts["bytes"]:
                 raise HeatproofError(
                     f"{file} is damaged (it has another size): remove it with `rm {file}` and {TARGET}"
                 )
