@@ -39,8 +39,8 @@ from heatproof.config_files import read_config  # noqa: E402
 from heatproof.ending import SIGNALS, _runs  # noqa: E402
 from heatproof.plan.graph import Graph, Job  # noqa: E402
 from heatproof.plan.validate import make_plan  # noqa: E402
-from heatproof.storage.files import read_json  # noqa: E402
 from heatproof.storage.manifest import whole  # noqa: E402
+from heatproof.storage.reading import read_json  # noqa: E402
 
 CONFIG = "micro.yaml"
 KINDS = [
