@@ -24,6 +24,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import chdir, suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ from heatproof.plan.graph import Graph, Job  # noqa: E402
 from heatproof.plan.validate import make_plan  # noqa: E402
 from heatproof.storage.manifest import whole  # noqa: E402
 from heatproof.storage.reading import read_json  # noqa: E402
+from heatproof.storage.sources import Record, read_record  # noqa: E402
 
 CONFIG = "micro.yaml"
 KINDS = [
@@ -61,6 +63,8 @@ MEASURED = re.compile(
     r"results/(costs\.csv|figures/costs\.\w+|report/.*|benchmarks/.*|logs/.*|ranking/critical_difference\.png)$"
 )
 MEASURED_COLUMNS = {"seconds", "cost", "on_front"}
+# Of the files of data and of checkpoints.
+RECORDS = (".files", ".sources")
 STANDING = re.compile(r"\.lock$|^\.last_run\.json$")
 
 
@@ -132,6 +136,8 @@ class Run:
                 found[name] = [{key: row[key] for key in row if key not in MEASURED_COLUMNS} for row in rows]
             elif MEASURED.match(name):
                 found[name] = "measured"
+            elif path.name.endswith(RECORDS):
+                found[name] = without_clock(read_record(path))
             else:
                 found[name] = path.read_bytes()
         return found
@@ -171,6 +177,19 @@ def without_measured(recorded: Mapping[str, Any], name: str) -> dict[str, Any]:
     if kept["input_sha256"] != read:
         del kept["key"]
     return kept
+
+
+def without_clock(record: Record | None) -> Any:
+    """Return what a record of files says, but for when they were looked at; None for a damaged one."""
+    if record is None:
+        return None
+    facts = {one.name: getattr(record, one.name) for one in fields(record) if one.name not in ("recorded", "rows")}
+    arrays = {
+        "stats": record.stats,
+        "digests": record.digests,
+        **{f"rows of {name}": of for name, of in record.rows.items()},
+    }
+    return {**facts, **{name: array.tolist() for name, array in arrays.items()}}
 
 
 def differences(expected: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
