@@ -228,7 +228,8 @@ def hit(running: subprocess.Popen[str], kind: tuple[str, signal.Signals], stage:
     snakemake = [process for process in tree if "snakemake" in " ".join(process.cmdline())][:1]
     command = [psutil.Process(running.pid)] if tree else []
     victims = {"job": chosen[:1], "Snakemake": snakemake, "command": command, "everything": [*command, *tree]}[whose]
-    if not victims or running.poll() is not None:
+    # A job can take less time than in the undisturbed run.
+    if not victims or running.poll() is not None or (stage and not chosen):
         return {"hit": False}
     for victim in victims:
         with suppress(psutil.NoSuchProcess):
@@ -248,8 +249,10 @@ def hit(running: subprocess.Popen[str], kind: tuple[str, signal.Signals], stage:
     return {"hit": True, "stages": sorted({name for _, name in at}), "status": running.returncode, "wrong": wrong}
 
 
-def cell(whole_run: Run, expected: Mapping[str, Any], name: str, folder: Path, draw: random.Random) -> dict[str, Any]:
-    """Kill once, run again and compare."""
+def cell(
+    whole_run: Run, expected: Mapping[str, Any], name: str, folder: Path, draw: random.Random, missed: int = 0
+) -> dict[str, Any]:
+    """Kill once, run again and compare; the more often the job had ended before, the earlier."""
     kind = draw.choice(KINDS)
     stages = list(dict.fromkeys(job.stage for job in whole_run.jobs()))
     stage = name.partition(": ")[2]
@@ -258,7 +261,8 @@ def cell(whole_run: Run, expected: Mapping[str, Any], name: str, folder: Path, d
     begin = stage or draw.choice(stages)
     run = whole_run.without(begin, folder)
     begun = time.monotonic()
-    longest = whole_run.seconds(stage) * 0.8 if stage else 4 + draw.random() * 0.6 * (len(stages) - stages.index(begin))
+    ended = whole_run.seconds(stage) * 0.8 / 2**missed
+    longest = ended if stage else 4 + draw.random() * 0.6 * (len(stages) - stages.index(begin))
     running = run.start()
     came = hit(running, kind, stage, draw.uniform(0.0, longest))
     if not came["hit"]:
@@ -343,7 +347,7 @@ def main() -> int:
             for attempt in range(8):
                 folder = Path(temporary) / "cell"
                 draw = random.Random(f"{options.seed} {name} {attempt}")
-                found = cell(whole_run, expected, name, folder, draw)
+                found = cell(whole_run, expected, name, folder, draw, attempt)
                 shutil.rmtree(folder)
                 if found:
                     break
