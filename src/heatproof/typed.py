@@ -42,7 +42,7 @@ def as_type(kind: Any, value: Any, where: str) -> Any:
         if value in args:
             return value
     elif is_dataclass(kind) and isinstance(value, Mapping):
-        return kind(**_typed_fields(kind, value, where))
+        return kind(**_typed_fields(kind, value, where))  # type: ignore[operator]  # mypy takes it for an instance
     elif issubclass(origin or kind, (list, tuple)) and isinstance(value, (list, tuple)):
         return _read_items(kind, value, where)
     elif origin is not None and issubclass(origin, Mapping) and isinstance(value, Mapping):
