@@ -124,7 +124,7 @@ def _parser() -> argparse.ArgumentParser:
 
     maps = commands.add_parser("maps", help="look at cached attribution maps")
     map_commands = maps.add_subparsers(required=True, metavar="COMMAND")
-    ls = command("ls", "heatproof.report.cli_list:print_stores", "list the map stores", map_commands)
+    ls = command("ls", "heatproof.report.store_list:print_stores", "list the map stores", map_commands)
     ls.add_argument("folder", nargs="?", default="results/maps")
     show = command("show", "heatproof.cli:show", "picture of an image beside its maps", map_commands)
     show.add_argument("store", help="a .zarr store, or a folder of stores, as `maps ls` prints them")

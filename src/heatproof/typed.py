@@ -42,8 +42,8 @@ def as_type(kind: Any, value: Any, where: str) -> Any:
         if value in args:
             return value
     elif is_dataclass(kind) and isinstance(value, Mapping):
-        return _read_fields(kind, value, where)
-    elif issubclass(origin or kind, list | tuple) and isinstance(value, list | tuple):
+        return kind(**_typed_fields(kind, value, where))  # type: ignore[operator]  # mypy takes it for an instance
+    elif issubclass(origin or kind, (list, tuple)) and isinstance(value, (list, tuple)):
         return _read_items(kind, value, where)
     elif origin is not None and issubclass(origin, Mapping) and isinstance(value, Mapping):
         if args[1] is Any or set(map(type, value.values())) <= {args[1]}:
@@ -64,22 +64,33 @@ def has_fields(kind: Any, value: Any) -> bool:
     """
     if not isinstance(value, Mapping):
         return False
-    known = {one.name for one in fields(kind)}
+    known, _ = _fields_of(kind)
     try:
-        as_type(kind, {name: item for name, item in value.items() if name in known}, "the value")
+        _typed_fields(kind, {name: item for name, item in value.items() if name in known}, "the value")
     except ValueError:
         return False
     return True
 
 
-def _read_fields(kind: Any, value: Mapping[str, Any], where: str) -> Any:
-    known, hints = {one.name: one for one in fields(kind)}, _hints(kind)
-    if more := value.keys() - known.keys():
+def _typed_fields(kind: Any, value: Mapping[str, Any], where: str) -> dict[str, Any]:
+    hints, asked = _fields_of(kind)
+    if more := value.keys() - hints.keys():
         raise ValueError(f"{where} has {min(more)!r}, which {kind.__name__} has not")
-    asked = {name for name, one in known.items() if one.default is MISSING and one.default_factory is MISSING}
     if missing := asked - value.keys():
         raise ValueError(f"{where} lacks {min(missing)!r} of {kind.__name__}")
-    return kind(**{name: as_type(hints[name], item, f"{where}.{name}") for name, item in value.items()})
+    # As in `as_type`, without a call and the name of each plain value.
+    return {
+        name: item if type(item) is hints[name] else as_type(hints[name], item, f"{where}.{name}")
+        for name, item in value.items()
+    }
+
+
+@cache
+def _fields_of(kind: Any) -> tuple[dict[str, Any], frozenset[str]]:
+    """Return the types of a dataclass's fields by name, and the names of those without a default."""
+    hints = _hints(kind)
+    asked = [one.name for one in fields(kind) if one.default is MISSING and one.default_factory is MISSING]
+    return {one.name: hints[one.name] for one in fields(kind)}, frozenset(asked)
 
 
 # A job reads a hundred explainers of one class.

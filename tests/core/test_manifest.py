@@ -1,10 +1,12 @@
 """Manifests say what was made from what, and no longer hold when a byte changes."""
 
 import os
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
 
+from heatproof.errors import HeatproofError
 from heatproof.storage import manifest
 from heatproof.storage.reading import file_digest, read_json
 
@@ -59,6 +61,17 @@ def test_whole(made, tmp_path):
     assert manifest.whole(path, key) is None, "same size, other bytes"
     (tmp_path / "tables/b.csv").unlink()
     assert manifest.whole(path, key) is None
+
+
+@pytest.mark.parametrize("asked", [manifest.verified, lambda file: manifest.whole(file.parent / "tables.json", "k")])
+def test_a_file_that_is_far_too_large_is_refused_by_its_size(tmp_path, monkeypatch, asked):
+    """A digest of 8 GiB takes a minute on a busy machine."""
+    (tmp_path / "a.csv").write_text("a")
+    manifest.write_manifest(tmp_path / "tables.json", [tmp_path / "a.csv"], spec_key=KEY, key="k")
+    os.truncate(tmp_path / "a.csv", 2**33)
+    monkeypatch.setattr(manifest, "file_digest", lambda file: pytest.fail("it was read"))
+    with suppress(HeatproofError):
+        assert asked(tmp_path / "a.csv") is None
 
 
 def test_a_folder_can_be_moved(made, tmp_path):

@@ -112,6 +112,26 @@ def test_float64_is_stored_in_the_type_of_the_array(path):
     assert read(path, "logit", 0, 4).dtype == np.float32
 
 
+LARGE = 2**33
+
+
+@pytest.mark.parametrize("file", ["attribution/zarr.json", "image_id/c/0", "label/c/0", "attribution/c/0/0/0/0"])
+def test_a_file_that_is_far_too_large_is_refused_by_its_size(path, monkeypatch, file):
+    """A digest of 8 GiB takes a minute on a busy machine."""
+    write_shard(path, "attribution", 0, 0, values(0))
+    os.truncate(path / file, LARGE)
+    digested, digest = set(), store_module.file_digest
+
+    def small(file):
+        digested.add(size := os.stat(file).st_size)
+        return digest(file) if size < LARGE else ""
+
+    monkeypatch.setattr(store_module, "file_digest", small)
+    with pytest.raises(HeatproofError, match="damaged"):
+        read(path, "attribution", 0, 4)
+    assert LARGE not in digested
+
+
 def test_describe(path):
     write_shard(path, "attribution", 1, 4, values(0))
     found = describe(path)

@@ -24,6 +24,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import chdir, suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,9 @@ from heatproof.config_files import read_config  # noqa: E402
 from heatproof.ending import SIGNALS, _runs  # noqa: E402
 from heatproof.plan.graph import Graph, Job  # noqa: E402
 from heatproof.plan.validate import make_plan  # noqa: E402
-from heatproof.storage.files import read_json  # noqa: E402
 from heatproof.storage.manifest import whole  # noqa: E402
+from heatproof.storage.reading import read_json  # noqa: E402
+from heatproof.storage.sources import Record, read_record  # noqa: E402
 
 CONFIG = "micro.yaml"
 KINDS = [
@@ -61,6 +63,8 @@ MEASURED = re.compile(
     r"results/(costs\.csv|figures/costs\.\w+|report/.*|benchmarks/.*|logs/.*|ranking/critical_difference\.png)$"
 )
 MEASURED_COLUMNS = {"seconds", "cost", "on_front"}
+# Of the files of data and of checkpoints.
+RECORDS = (".files", ".sources")
 STANDING = re.compile(r"\.lock$|^\.last_run\.json$")
 
 
@@ -132,6 +136,8 @@ class Run:
                 found[name] = [{key: row[key] for key in row if key not in MEASURED_COLUMNS} for row in rows]
             elif MEASURED.match(name):
                 found[name] = "measured"
+            elif path.name.endswith(RECORDS):
+                found[name] = without_clock(read_record(path))
             else:
                 found[name] = path.read_bytes()
         return found
@@ -173,6 +179,19 @@ def without_measured(recorded: Mapping[str, Any], name: str) -> dict[str, Any]:
     return kept
 
 
+def without_clock(record: Record | None) -> Any:
+    """Return what a record of files says, but for when they were looked at; None for a damaged one."""
+    if record is None:
+        return None
+    facts = {one.name: getattr(record, one.name) for one in fields(record) if one.name not in ("recorded", "rows")}
+    arrays = {
+        "stats": record.stats,
+        "digests": record.digests,
+        **{f"rows of {name}": of for name, of in record.rows.items()},
+    }
+    return {**facts, **{name: array.tolist() for name, array in arrays.items()}}
+
+
 def differences(expected: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
     """Return the files that are not as in the undisturbed run."""
     return sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
@@ -209,7 +228,8 @@ def hit(running: subprocess.Popen[str], kind: tuple[str, signal.Signals], stage:
     snakemake = [process for process in tree if "snakemake" in " ".join(process.cmdline())][:1]
     command = [psutil.Process(running.pid)] if tree else []
     victims = {"job": chosen[:1], "Snakemake": snakemake, "command": command, "everything": [*command, *tree]}[whose]
-    if not victims or running.poll() is not None:
+    # A job can take less time than in the undisturbed run.
+    if not victims or running.poll() is not None or (stage and not chosen):
         return {"hit": False}
     for victim in victims:
         with suppress(psutil.NoSuchProcess):
@@ -229,8 +249,10 @@ def hit(running: subprocess.Popen[str], kind: tuple[str, signal.Signals], stage:
     return {"hit": True, "stages": sorted({name for _, name in at}), "status": running.returncode, "wrong": wrong}
 
 
-def cell(whole_run: Run, expected: Mapping[str, Any], name: str, folder: Path, draw: random.Random) -> dict[str, Any]:
-    """Kill once, run again and compare."""
+def cell(
+    whole_run: Run, expected: Mapping[str, Any], name: str, folder: Path, draw: random.Random, missed: int = 0
+) -> dict[str, Any]:
+    """Kill once, run again and compare; the more often the job had ended before, the earlier."""
     kind = draw.choice(KINDS)
     stages = list(dict.fromkeys(job.stage for job in whole_run.jobs()))
     stage = name.partition(": ")[2]
@@ -239,7 +261,8 @@ def cell(whole_run: Run, expected: Mapping[str, Any], name: str, folder: Path, d
     begin = stage or draw.choice(stages)
     run = whole_run.without(begin, folder)
     begun = time.monotonic()
-    longest = whole_run.seconds(stage) * 0.8 if stage else 4 + draw.random() * 0.6 * (len(stages) - stages.index(begin))
+    ended = whole_run.seconds(stage) * 0.8 / 2**missed
+    longest = ended if stage else 4 + draw.random() * 0.6 * (len(stages) - stages.index(begin))
     running = run.start()
     came = hit(running, kind, stage, draw.uniform(0.0, longest))
     if not came["hit"]:
@@ -324,7 +347,7 @@ def main() -> int:
             for attempt in range(8):
                 folder = Path(temporary) / "cell"
                 draw = random.Random(f"{options.seed} {name} {attempt}")
-                found = cell(whole_run, expected, name, folder, draw)
+                found = cell(whole_run, expected, name, folder, draw, attempt)
                 shutil.rmtree(folder)
                 if found:
                     break

@@ -11,7 +11,8 @@ from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS
 from heatproof.models.registry import ARCHITECTURES
 from heatproof.plan.validate import make_plan
-from heatproof.report.cli_list import print_names, print_stores
+from heatproof.report.cli_list import print_names
+from heatproof.report.store_list import print_stores
 
 TABLES = {"datasets": DATASETS, "models": ARCHITECTURES, "explainers": EXPLAINERS, "metrics": METRICS}
 
@@ -101,8 +102,17 @@ def test_no_store_is_an_error_that_names_the_folder(tmp_path):
         print_stores(tmp_path / "nowhere")
 
 
+def test_a_listing_of_stores_imports_no_plan():
+    """It looks at folders of thousands of stores, and needs nothing that a config names."""
+    program = "import sys, heatproof.report.store_list; sys.exit('heatproof.config' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_report_imports_no_torch():
-    modules = ", ".join(f"heatproof.report.{name}" for name in ("cli_list", "stores", "map_figure", "plots", "page"))
+    modules = ", ".join(
+        f"heatproof.report.{name}" for name in ("cli_list", "store_list", "stores", "map_figure", "plots", "page")
+    )
     program = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

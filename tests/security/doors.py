@@ -50,7 +50,7 @@ FAULTS = ("flip", "cut", "zero", "swap", "append", "pipe", "link", "older")
 # Nobody's digest is of them: what a clock or a scheduler wrote, and the record of the last run, which names itself.
 NO_DIGEST = (".tsv", ".log", ".lock", ".last_run.json", ".target")
 NEEDED = ("api.results", "bundle", "cli", "diff", "prune", "running", "last_run", "adopt", "storage.lazy", "plan.graph")
-NEEDED += ("report.cli_list", "report.map_figure", "report.ranking", "ranking.per_image", "storage.store")
+NEEDED += ("report.store_list", "report.map_figure", "report.ranking", "ranking.per_image", "storage.store")
 MORE_SECONDS, MORE_BYTES = 30, 2**31
 
 
@@ -149,7 +149,7 @@ def pruned() -> Answer:
 
 
 def stores() -> Answer:
-    from heatproof.report.cli_list import print_stores
+    from heatproof.report.store_list import print_stores
 
     return {kind: said(lambda kind=kind: print_stores(f"results/{kind}")) for kind in ("maps", "drops")}
 

@@ -17,8 +17,8 @@ from heatproof.errors import HeatproofError
 from heatproof.job import guarded
 from heatproof.plan.validate import make_plan
 from heatproof.provenance import digest
-from heatproof.report.cli_list import print_stores
 from heatproof.report.map_figure import show
+from heatproof.report.store_list import print_stores
 from heatproof.storage.manifest import SEAL, read_sealed, write_sealed
 from heatproof.storage.publishing import escaped
 from heatproof.storage.store import describe
@@ -195,7 +195,7 @@ PLAIN = {
     "api/choose.py": "what a caller's own data are planned to take",
     "batches.py": "words of our own for a step, and numbers",
     "estimate/child.py": "JSON for the process that started it",
-    "report/cli_list.py": "cells that were escaped one by one",
+    "report/store_list.py": "cells that were escaped one by one",
     "running.py": "the name of a signal",
     "terminal.py": "paths of the results folder",
 }

@@ -37,8 +37,8 @@ from heatproof.models.registry import ModelSpec
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 from heatproof.provenance import Key
-from heatproof.report.cli_list import print_stores
 from heatproof.report.map_figure import show
+from heatproof.report.store_list import print_stores
 from heatproof.shards import Origin, open_shard
 from heatproof.specs import Runtime, ShardRange
 from heatproof.stages.weights import FetchStart

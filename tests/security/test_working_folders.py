@@ -15,6 +15,7 @@ import pytest
 import snakemake.io
 import yaml
 from PIL import Image
+from waiting import finished
 
 import heatproof
 from heatproof.config_files import default_config, read_config
@@ -174,20 +175,13 @@ ATTACKS = {
 }
 
 
-def heatproof_in(folder, *arguments, timeout=100):
+def heatproof_in(folder, *arguments):
     """Run a command in a folder. Whether it ends well is no matter here: some are refused with a sentence."""
     plain = {name: value for name, value in os.environ.items() if name not in ("PYTHONSAFEPATH", "PYTHONPATH")}
     given = {"PYTHONPATH": str(SOURCE), "SNAKEMAKE_PROFILE": "my_cluster", "OMP_NUM_THREADS": "1"}
     if not (Path(folder) / "my_cluster").exists():
         del given["SNAKEMAKE_PROFILE"]
-    return subprocess.run(
-        [sys.executable, "-m", "heatproof", *arguments],
-        cwd=folder,
-        env={**plain, **given},
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-    )
+    return finished([sys.executable, "-m", "heatproof", *arguments], cwd=folder, env={**plain, **given})
 
 
 @pytest.fixture
@@ -332,7 +326,7 @@ def test_settings_of_matplotlib_in_the_folder_decide_nothing(received, tmp_path_
 
 def test_a_pipe_in_place_of_matplotlibs_settings_is_not_waited_for(received):
     os.mkfifo(received / "matplotlibrc")
-    done = heatproof_in(received, "list", "metrics", timeout=30)
+    done = heatproof_in(received, "list", "metrics")
     assert done.returncode == 1
     assert "matplotlibrc is a named pipe, not a regular file: remove it" in done.stderr
 
@@ -360,6 +354,6 @@ def test_code_of_the_users_own_config_runs(received):
     (received / "small.yaml").write_text(yaml.safe_dump(named))
     environment = {**os.environ, "PYTHONPATH": f".{os.pathsep}{SOURCE}"}
     command = [sys.executable, "-m", "heatproof", "status", "small.yaml"]
-    done = subprocess.run(command, cwd=received, env=environment, capture_output=True, text=True, timeout=100)
+    done = finished(command, cwd=received, env=environment)
     assert done.returncode == 0, done.stderr
     assert (received / "ran").exists()

@@ -1,26 +1,21 @@
-"""Plain text for `heatproof list` and `heatproof maps ls`."""
+"""Plain text for `heatproof list`."""
 
 from __future__ import annotations
 
-import inspect
-import math
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from heatproof.attribution.registry import EXPLAINERS, KINDS
 from heatproof.config_files import default_config, read_config, workflow_folder
 from heatproof.data.registry import DATASETS
-from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS
 from heatproof.models.registry import ARCHITECTURES
 from heatproof.plan.validate import Plan, make_plan
-from heatproof.report.stores import Stored, open_stored, stores_below
+from heatproof.report.plain_text import Rows, in_columns, kind_with_options, options_as_text
 from heatproof.storage.publishing import escaped
 
-# Rows of a table.
-Rows = Sequence[tuple[str, ...]]
 # Titles with the rows below them; a title without rows is left out.
 Sections = dict[str, Rows]
 
@@ -48,7 +43,7 @@ def print_names(what: str | None, config_path: str | Path | None = None) -> None
         config = default_config() if config_path is None else read_config(config_path)
         whose = "the default config" if config_path is None else str(config_path)
         sections = _SECTIONS[what](make_plan(config), whose)
-    titled = [[title, *(f"  {line}" for line in _columns(rows))] for title, rows in sections.items() if rows]
+    titled = [[title, *(f"  {line}" for line in in_columns(rows))] for title, rows in sections.items() if rows]
     sys.stdout.write(escaped("\n\n".join("\n".join(lines) for lines in titled) + "\n"))
 
 
@@ -60,18 +55,18 @@ def _configs() -> Rows:
 
 
 def _datasets(plan: Plan, whose: str) -> Sections:
-    used = [(name, _of(entry["kind"], entry["options"])) for name, entry in plan.datasets.items()]
+    used = [(name, kind_with_options(entry["kind"], entry["options"])) for name, entry in plan.datasets.items()]
     return {"Datasets": _entries(DATASETS), f"In {whose}": used}
 
 
 def _models(plan: Plan, whose: str) -> Sections:
-    used = [(name, _of(entry.architecture, entry.options)) for name, entry in plan.models.items()]
+    used = [(name, kind_with_options(entry.architecture, entry.options)) for name, entry in plan.models.items()]
     return {"Architectures": _entries(ARCHITECTURES), f"Models in {whose}": used}
 
 
 def _explainers(plan: Plan, whose: str) -> Sections:
     others = [
-        (name, _of(entry.kind, entry.options))
+        (name, kind_with_options(entry.kind, entry.options))
         for name, entry in plan.explainers.items()
         if name != entry.kind or dict(EXPLAINERS[name].options) != dict(entry.options)
     ]
@@ -93,7 +88,10 @@ def _metrics(plan: Plan, whose: str) -> Sections:
     used = dict.fromkeys(
         (weights, ", ".join(plan.metrics_of(weights, model))) for weights in plan.weights for _, model in plan.pairs()
     )
-    named = [(name, _of(entry.metric.name, plan.config["metrics"][name])) for name, entry in plan.metrics.items()]
+    named = [
+        (name, kind_with_options(entry.metric.name, plan.config["metrics"][name]))
+        for name, entry in plan.metrics.items()
+    ]
     entries, of_drops = _entries(METRICS, _facts_of_metric), f"Of patch drops by weights, in {whose}"
     return {"Metrics": entries, of_drops: list(used), f"Further metrics in {whose}": named}
 
@@ -115,31 +113,11 @@ _SECTIONS = {
 }
 
 
-def _settings(options: Mapping[str, Any]) -> str:
-    return ", ".join(
-        f"{key} (needed)" if value is inspect.Parameter.empty else f"{key}={_value(value)}"
-        for key, value in options.items()
-    )
-
-
-def _value(value: Any) -> str:
-    if value is ...:
-        return "(to be given)"
-    if value is None or isinstance(value, bool):
-        # As it is written in YAML.
-        return {None: "null", True: "true", False: "false"}[value]
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _of(kind: str, options: Mapping[str, Any]) -> str:
-    return f"{kind} ({_settings(options)})" if options else kind
-
-
 def _entries(table: Mapping[str, Any], facts: Callable[[Any], Iterable[str]] = lambda entry: ()) -> Rows:
     """Name and summary in two columns; whatever else there is to say stands below the summary."""
     rows: list[tuple[str, ...]] = []
     for entry in table.values():
-        more = [*facts(entry), "options: " + _settings(entry.options) if entry.options else ""]
+        more = [*facts(entry), "options: " + options_as_text(entry.options) if entry.options else ""]
         rows += [(entry.name, entry.summary), *(("", text) for text in more if text)]
     return rows
 
@@ -159,69 +137,3 @@ def _facts_of_metric(entry: Any) -> Iterator[str]:
     better = "higher" if entry.higher_is_better else "lower"
     yield f"{better} is better, {entry.range[0]:g} to {entry.range[1]:g}"
     yield entry.source
-
-
-def _columns(rows: Rows, right: Collection[int] = ()) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    forms = [f"{'>' if place in right else '<'}{width}" for place, width in enumerate(widths)]
-    return ["  ".join(map(format, row, forms)).rstrip() for row in rows]
-
-
-# Begins what is said of a store that cannot be read.
-DAMAGED = "damaged"
-
-
-def print_stores(folder: str | Path) -> None:
-    """Print one line for each store in a folder and below: path, images, shape, bytes, maps, and what made it.
-
-    Raises
-    ------
-    HeatproofError
-        If there is no store; after all lines, if a store cannot be read.
-    """
-    rows = [tuple(escaped(cell, keep="") for cell in _store_row(path)) for path in stores_below(folder)]
-    if not rows:
-        remedy = "the workflow makes them" if Path(folder).is_dir() else "is it the folder that you mean?"
-        raise HeatproofError(f"There is no .zarr store in {folder}: {remedy} (results/maps holds attribution maps).")
-    header = ("store", "images", "shape", "bytes", "maps", "made by", "")
-    sys.stdout.write("\n".join(_columns([header, *rows], right=(1, 2, 3))) + "\n")
-    damaged = sum(row[-1].startswith(DAMAGED) for row in rows)
-    if damaged:
-        raise HeatproofError(f"{damaged} of {len(rows)} stores cannot be read: the last column says why.")
-
-
-def _store_row(path: Path) -> tuple[str, ...]:
-    try:
-        return _readable_row(path)
-    except HeatproofError as error:
-        wrong = str(error)
-    except Exception as error:
-        # Somebody else's store can be wrong in any way, and the others are still to be listed.
-        wrong = f"it is not as heatproof writes stores ({type(error).__name__}: {error})"
-    return (str(path), "?", "?", "?", "", "", f"{DAMAGED}: {wrong}")
-
-
-def _readable_row(path: Path) -> tuple[str, ...]:
-    stored = open_stored(path)
-    return (
-        str(path),
-        f"{stored.images}/{len(stored.image_ids)}",
-        "×".join(map(str, stored.shape)),
-        _bytes(stored.size),
-        ",".join(stored.maps) or "-",
-        _made_by(stored),
-        f"gap: {stored.gap}" if stored.gap else "",
-    )
-
-
-def _made_by(stored: Stored) -> str:
-    made_by = stored.made_by
-    if "explainer" in made_by:
-        return _of(made_by["explainer"]["kind"], made_by["explainer"]["options"])
-    return _of("patch drops", {key: made_by[key] for key in ("grid", "baseline") if key in made_by})
-
-
-def _bytes(size: float) -> str:
-    power = min(int(math.log10(max(size, 1)) // 3), 3)
-    size, unit = size / 1000**power, ("B", "kB", "MB", "GB")[power]
-    return f"{size:.1f} {unit}" if power and size < 10 else f"{size:.0f} {unit}"

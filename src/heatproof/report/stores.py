@@ -6,19 +6,16 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from heatproof.config import normalise
-from heatproof.config_files import read_config
-from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
-from heatproof.plan.resolve import read_dataset
-from heatproof.registry import look_up
-from heatproof.specs import DatasetSpec
 from heatproof.storage.publishing import ELSEWHERE
 from heatproof.storage.reading import own_folder
 from heatproof.storage.store import describe, shards_made
 from heatproof.typed import has_fields
+
+if TYPE_CHECKING:
+    from heatproof.specs import DatasetSpec
 
 
 @dataclass(frozen=True)
@@ -159,6 +156,14 @@ def dataset_behind(stored: Stored, config: str | Path | None = None) -> DatasetS
     HeatproofError
         If the dataset is code of somebody's own and no config names it.
     """
+    # A listing of stores, which can be many, imports no plan.
+    from heatproof.config import normalise
+    from heatproof.config_files import read_config
+    from heatproof.data.registry import DATASETS
+    from heatproof.plan.resolve import read_dataset
+    from heatproof.registry import look_up
+    from heatproof.specs import DatasetSpec
+
     said = stored.made_by.get("dataset")
     if said is None:
         raise HeatproofError(f"{stored.path} does not say what dataset it was made from: make it again with a run.")

@@ -148,8 +148,11 @@ def read_bytes(path: str | Path, most: int | None = None) -> bytes:
         size = os.fstat(file.fileno()).st_size
         if most is not None and size > most:
             raise OSError(f"it has {size:,} bytes, more than {most:,}")
-        content = file.read() if most is None else file.read(most + 1)
-    # It can grow while it is read.
+        # As much memory as is asked for is taken at once, so that a limit far above the size costs time.
+        content = file.read() if most is None else file.read(size + 1)
+        # It can grow while it is read.
+        if most is not None and len(content) > size:
+            content += file.read(most + 1 - size)
     if most is not None and len(content) > most:
         raise OSError(f"it has more than {most:,} bytes")
     return content

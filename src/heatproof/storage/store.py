@@ -35,7 +35,7 @@ from heatproof.errors import HeatproofError, fault_of
 from heatproof.provenance import digest
 from heatproof.storage.files import locked
 from heatproof.storage.manifest import SEAL, require_manifest, shard_manifests
-from heatproof.storage.reading import file_digest, parse_json, read_bytes, reason_of, refuse_links
+from heatproof.storage.reading import MOST_JSON_BYTES, file_digest, parse_json, read_bytes, reason_of, refuse_links
 from heatproof.storage.zarr_format import check_dimensions, expected_metadata, is_list, unpacked_bytes
 
 # The checksum comes last, over what lies on the disk.
@@ -49,6 +49,8 @@ DTYPES = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "s
 GROUP = {"zarr_format": 3, "node_type": "group"}
 LISTED = re.compile(r"[A-Za-z0-9_]+/(zarr\.json|c/0)")
 MOST_METADATA_BYTES, MOST_LENGTH = 2**24, 2**40
+# Names of images have at most half as many, unpacked; Zstandard adds little to what it cannot make smaller.
+MOST_LISTED_BYTES = 2 * MOST_JSON_BYTES
 # Stands in the index of a shard for a chunk that is not there.
 ABSENT = 2**64 - 1
 # Nanoseconds.
@@ -303,16 +305,16 @@ def shards_made(store: str | Path) -> list[dict[str, Any]]:
         If the store or a manifest is damaged, or a manifest is of other config or code than the store, or of images
         that it has not.
     """
-    opened = open_store(store)
+    opened, folder = open_store(store), os.path.dirname(store)
     found = []
     for listing in shard_manifests(store):
         made = _made(opened, str(listing))
         if "images" not in made or made["images"][1] > len(opened.image_ids):
             raise HeatproofError(f"{listing} is of images that {store} has not: remove {listing} and {TARGET}")
         for facts in made["files"]:
-            file = os.path.join(listing.parent, facts["file"])
+            file = os.path.join(folder, facts["file"])
             # What was pruned is not there; whoever reads what is there compares its bytes.
-            if os.path.lexists(file) and os.lstat(file).st_size != facts["bytes"]:
+            if (there := _signature(file)) and there[1] != facts["bytes"]:
                 raise HeatproofError(
                     f"{file} is damaged (it has another size): remove it with `rm {file}` and {TARGET}"
                 )
@@ -343,8 +345,11 @@ def _check_shard(opened: Store, facts: ArrayFacts, path: str, shard: int, remedy
     listing = f"{str(opened.path).removesuffix('.zarr')}.{shard}.json"
     recorded = _made(opened, listing)
     relative = os.path.relpath(path, Path(listing).parent)
-    told = next((one["sha256"] for one in recorded["files"] if one["file"] == relative), None)
-    if told is None or told != _digest(path, _signature(path)):
+    told = next((one for one in recorded["files"] if one["file"] == relative), None)
+    signature = _signature(path)
+    # The size first: a file that is far larger takes minutes to read.
+    is_larger = told is not None and signature and signature[1] > told["bytes"]
+    if told is None or is_larger or told["sha256"] != _digest(path, signature):
         raise HeatproofError(f"{path} is damaged (its bytes are not those that were written): {remedy}")
     with _damage_as_sentence(f"{path} is damaged (%s): {remedy}"):
         _check_frames(path, facts)
@@ -500,6 +505,8 @@ def _open(path: str, signatures: tuple[tuple[int, ...], ...], seal: str) -> Stor
         for file, recorded in attributes["files"].items():
             if not os.path.isfile(_inside(path, file)):
                 raise ValueError(f"{file} is missing")
+            if os.stat(_inside(path, file)).st_size > MOST_LISTED_BYTES:
+                raise ValueError(f"{file} is larger than any that heatproof writes")
             if file_digest(_inside(path, file)) != recorded:
                 raise ValueError(f"the bytes of {file} are not those that were written")
         for file in attributes["files"]:
