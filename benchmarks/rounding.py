@@ -1,15 +1,17 @@
-"""Print by how much logits of an image differ alone and in company, over networks of torchvision and timm.
+"""By how much logits of an image differ alone and in company, over networks of torchvision and timm.
 
-``python benchmarks/rounding.py [tv:resnet18 timm:vit_tiny_patch16_224 …]``: random weights, 64 pixels or the fixed
-size of a network, four precisions. The adapter's tolerance (`heatproof.models.adapter.TOLERANCE`) is held against it.
+Random weights, 64 pixels or the fixed size of a network, four precisions; as shares of the spread of the logits. The
+adapter's tolerance (`heatproof.models.adapter.TOLERANCE`) is held against it.
+
+    python benchmarks/rounding.py --out docs/data/rounding
 """
 
 import copy
-import sys
 
 import timm
 import torch
 import torchvision
+from _tell import parser, tell
 
 from heatproof.models.adapter import TOLERANCE, adapted, largest_difference
 
@@ -45,21 +47,30 @@ def measured(network, images):
     return largest_difference(alone, together) / spread, largest_difference(again, together) / spread
 
 
-def main(names):
+def main():
+    options = parser(__doc__)
+    options.add_argument("networks", nargs="*", help="tv:resnet18 timm:vit_tiny_patch16_224 …; by default 45 of them")
+    given = options.parse_args()
     torch.manual_seed(0)
     rows = {dtype: [] for dtype in TOLERANCE}
-    for name in names:
+    for name in ["tv:squeezenet1_0"] if given.small else given.networks or NETWORKS:
         network, size = build(name)
         images = torch.randn(4, 3, size, size)
         for dtype, found in rows.items():
             found.append((*measured(copy.deepcopy(network).to(dtype), images.to(dtype)), name))
-    for dtype, found in rows.items():
-        alone, again = (max(row[place] for row in found) for place in (0, 1))
-        worst = max(found)[2]
-        print(
-            f"{dtype}: {len(found)} networks, {alone:.1e} alone ({worst}), {again:.1e} again, of {TOLERANCE[dtype]:g}"
-        )
+    told = [
+        {
+            "precision": str(dtype).removeprefix("torch."),
+            "networks": len(found),
+            "alone": max(found)[0],
+            "of": max(found)[2],
+            "again": max(row[1] for row in found),
+            "tolerance": TOLERANCE[dtype],
+        }
+        for dtype, found in rows.items()
+    ]
+    tell(told, "rounding", given.out)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or NETWORKS)
+    main()

@@ -36,6 +36,7 @@ SMALLEST = {
     "random_numbers": ["--small", "--out", "{out}"],
     "rank_claims": ["--small", "--out", "{out}"],
     "reference": ["--small", "--out", "{out}"],
+    "rounding": ["--small", "--out", "{out}"],
     "road": ["--small", "--out", "{out}"],
     "same_task": ["--small", "--out", "{out}"],
     "scale": ["--small", "--out", "{out}"],

@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,7 @@ CHECKS = {
     "of another kind": foreign,
 }
 CHOSEN, NO_DIGEST, NOT_MADE = "the user's choice", "has no digest", "counts as not made"
+AGAIN = "made again"
 IN_JOB, IN_CHECK = "read by a job, which refuses it", "left to `heatproof check`"
 BY_SNAKEMAKE = "refused by Snakemake's process"
 
@@ -105,6 +107,24 @@ def opened(part: str, name: str) -> Callable[[], object]:
         return found if part in ("tables", "scores") else found.load()
 
     return read
+
+
+def in_memory(function: str) -> Callable[[], object]:
+    """Return a call of `heatproof.explain` or `heatproof.choose` with the cache that `prepared` filled."""
+
+    def call() -> object:
+        import torch
+
+        # A fork has no threads of its parent.
+        torch.set_num_threads(1)
+        torch.manual_seed(0)
+        network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 3)).eval()
+        images = torch.rand(16, 3, 8, 8)
+        if function == "explain":
+            return heatproof.explain(network, images, [0] * 16, "saliency", cache="cache").load()
+        return str(heatproof.choose(network, images, [0] * 16, ["saliency"], cache="cache", progress=False))
+
+    return call
 
 
 CONFIG = {"a link": CHOSEN, "cut off": NO_DIGEST}
@@ -156,6 +176,22 @@ DOORS: dict[str, Door] = {
     "open, its manifest of a store": Door(f"{STORE}.0.json", MAPS, MADE),
     "open, metadata of a store": Door(f"{STORE}.zarr/zarr.json", MAPS),
     "open, names of images": Door(f"{STORE}.zarr/image_id/c/0", MAPS),
+    **{
+        f"{function}, a batch of the cache": Door(
+            "cache/**/*.batch",
+            in_memory(function),
+            dict.fromkeys(("missing", "of 8 GiB", "cut off", "of another kind"), AGAIN),
+        )
+        for function in ("explain", "choose")
+    },
+    **{
+        f"{function}, the mark of the cache": Door(
+            "cache/heatproof-cache.json",
+            in_memory(function),
+            dict.fromkeys(("of 8 GiB", "cut off", "of another kind"), AGAIN),
+        )
+        for function in ("explain", "choose")
+    },
 }
 
 
@@ -164,7 +200,7 @@ def cell(project: Project, name: str, check: str) -> str:
     door = DOORS[name]
     if check in door.exempt:
         return door.exempt[check]
-    path = project.folder / door.file
+    path = min(project.folder.glob(door.file))
     content = path.read_bytes()
     path.unlink()
     try:
@@ -180,13 +216,17 @@ def cell(project: Project, name: str, check: str) -> str:
     assert memory < 2**31, f"{name}, {check}: {memory / 2**20:.0f} MiB"
     told = answer["answer"]
     # The file itself, or the config, store, table or folder that a reader knows it by.
-    names = [door.file, Path(door.file).name.partition(".")[0], "the config", "results"]
+    names = [path.name, path.name.partition(".")[0], door.file, "the config", "results", "cache"]
     if not any(one in told for one in names):
         raise AssertionError(f"{name}, {check}: {told[-500:]}")
     if told.startswith("sentence: "):
         return "refused"
     assert "damaged" in told or "link" in told, f"{name}, {check}: {told[-500:]}"
     return "named"
+
+
+def _answered(work: Callable[[], object]) -> dict[str, str]:
+    return {"answer": said(work)}
 
 
 def prepared(project: Project) -> Project:
@@ -196,6 +236,8 @@ def prepared(project: Project) -> Project:
     (project.folder / "table.csv").write_text("method,score\na,1\nb,2\nc,3\n")
     weights = next(project.folder.glob("results/weights/digits/vgg/*.safetensors"))
     (project.folder / "weights.safetensors").write_bytes(weights.read_bytes())
+    for function in ("explain", "choose"):
+        through(partial(_answered, in_memory(function)), project.folder)
     from PIL import Image
 
     for number in range(12):

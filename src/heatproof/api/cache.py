@@ -209,6 +209,8 @@ def _refuse_others(root: Path) -> None:
             "for `cache`, which is empty or not there yet."
         )
     refuse_links_in(root)
+    if (root / MARK).is_dir():
+        raise HeatproofError(f"{shown(root / MARK)} is a folder, not a regular file: remove it.")
     # What is damaged is written again.
     if (read_sealed(root / MARK) or KIND) != KIND:
         raise HeatproofError(

@@ -134,7 +134,7 @@ class BatchFolder:
 
     def _forget(self, path: Path, error: Exception) -> None:
         """Remove a damaged file, whose values are made again."""
-        if fault_of(error):
+        if fault_of(error) or path.is_dir():
             raise error
         log.info("%s is damaged and is made again (%s)", path, error)
         path.unlink(missing_ok=True)
