@@ -11,6 +11,7 @@ import threading
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from types import CellType, FunctionType, MethodType
 from typing import Any
 
@@ -152,7 +153,8 @@ def copy_of(network: nn.Module) -> nn.Module:
     memo: dict[int, Any] = {}
     # A copy of a scripted module would have a graph.
     with torch.inference_mode(False), torch.no_grad():
-        for holder in _holders(modules, network):
+        hooks = [each for one in modules for name in _OWN if "hooks" in name for each in vars(one)[name].values()]
+        for holder in chain(_holders(modules, network), *(_holders([], hook) for hook in hooks)):
             for one in filter(_is_tensor, holder.values):
                 # Only leaves of a graph have copies, and no gradient passes a tensor of inference mode.
                 if one.is_inference() or one.grad_fn is not None:
