@@ -209,7 +209,7 @@ def _hold_weights(module: nn.Module) -> None:
 
 
 def _separate_calls(traced: fx.GraphModule) -> None:
-    """Give each call of a module that is called several times a module of its own: rules keep what the last call read."""
+    """Give each call of a module its own module, since rules keep what the last call read."""
     called: set[str] = set()
     for index, node in enumerate(traced.graph.nodes):
         if node.op == "call_module" and node.target in called:
