@@ -128,7 +128,13 @@ def choose(
     from heatproof.finetuned import domain_of, warn_out_of_domain
     from heatproof.inputs.arrays import warn_of_range
     from heatproof.inputs.read import read_inputs
-    from heatproof.models.adapter import adapted, check_network, predicted, warn_of_probabilities
+    from heatproof.models.adapter import (
+        adapted,
+        check_network,
+        check_no_probabilities,
+        predicted,
+        warn_of_probabilities,
+    )
 
     if not isinstance(model, torch.nn.Module):
         raise HeatproofError(f"The model is {type(model).__name__}: give a torch.nn.Module, whose layers can be read.")
@@ -166,6 +172,7 @@ def choose(
         if given.is_labelled:
             right = run.labels.cpu() == torch.cat([predicted(network, part) for _, part in source.batches()])
             _warn_of_targets(right)
+        check_no_probabilities(network)
         warn_of_probabilities(network)
         metrics = metrics or _selected(_measures(source, domain), domain)
         run.cache = cache_of(root, network, few, [digests[row] for row in run.first])

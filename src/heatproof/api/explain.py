@@ -534,6 +534,7 @@ class Explaining:
             verdicts.add([self.keys[row] for row in rows], rows == self.first, error, failed)
         finally:
             counter.close()
+            self.network.check_passes += counter.check_images
         if failed:
             warnings.warn(f"The method {one.name!r} is left out: {reason}.", stacklevel=4)
         return (None if reason else kept), reason

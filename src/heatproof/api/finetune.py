@@ -135,7 +135,7 @@ def finetune(
     with gradients_allowed():
         train, chosen_by = (Examples(images[rows].cpu(), labels[rows].cpu()) for rows in (order[few:], order[:few]))
     # What is needed of a dataset to read the mean colour of its training images.
-    pixels = images[order[few:]].cpu().numpy()
+    pixels = network.taken(images[order[few:]]).cpu().numpy()
     dataset: Any = SimpleNamespace(splits={"train": pixels}, images=lambda split, low, high: pixels[low:high])
     colour = mean_value(dataset, UNSCALED)
     options = {"value": colour} if baseline == "mean" else {}

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 import threading
-from typing import Any
+from typing import Any, cast
 
 import torch
 from timm.layers import Conv2dSame, get_same_padding
 from torch import fx, nn
 from torch.fx.experimental.optimization import fuse
+from torch.nn.utils import parametrize
 from zennit.composites import SpecialFirstLayerMapComposite, layer_map_base
 from zennit.core import BasicHook, ParamMod, Stabilizer
 from zennit.layer import Sum
@@ -99,6 +101,7 @@ def canonise(network: nn.Module) -> nn.Module:
     plain = copy_of(network)
     _split(plain)
     for module in plain.modules():
+        _hold_weights(module)
         module._forward_hooks.clear()
         module._forward_pre_hooks.clear()
         if getattr(module, "inplace", False) is True:
@@ -107,7 +110,9 @@ def canonise(network: nn.Module) -> nn.Module:
         # It changes what a call of any module does, also of those of other threads.
         with _TRACING:
             graph = _Tracer().trace(plain)
-        traced: Any = fuse(fx.GraphModule(plain, graph), no_trace=True)
+        traced: Any = fx.GraphModule(plain, graph)
+        _separate_calls(traced)
+        traced = fuse(traced, no_trace=True)
     except Exception as error:
         # Tracing runs the network's own code on stand-ins for tensors, which can fail in any way.
         raise NotApplicable(
@@ -185,6 +190,34 @@ class _Tracer(fx.Tracer):
     def is_leaf_module(self, module: nn.Module, name: str) -> bool:
         """Keep what looks at sizes whole."""
         return isinstance(module, _SamePadding) or super().is_leaf_module(module, name)
+
+
+def _hold_weights(module: nn.Module) -> None:
+    """Turn weights that a parametrization or a hook computes into parameters, which alone rules can change."""
+    # Weight norm, spectral norm and pruning by hooks leave an attribute, that of the last pass.
+    own = vars(module)
+    computed = {name: own[name] for name in ("weight", "bias") if isinstance(own.get(name), torch.Tensor)}
+    if parametrize.is_parametrized(module):
+        with torch.no_grad():
+            computed |= {name: getattr(module, name) for name in cast(nn.ModuleDict, module.parametrizations)}
+        # `remove_parametrizations` would change the class, which is also that of the caller's module.
+        module.__class__ = type(module).__bases__[0]
+        del module.parametrizations
+    for name, value in computed.items():
+        own.pop(name, None)
+        module.register_parameter(name, nn.Parameter(value.detach().clone()))
+
+
+def _separate_calls(traced: fx.GraphModule) -> None:
+    """Give each call of a module its own module, since rules keep what the last call read."""
+    called: set[str] = set()
+    for index, node in enumerate(traced.graph.nodes):
+        if node.op == "call_module" and node.target in called:
+            again = f"canonical_call_{index}"
+            traced.add_submodule(again, copy.deepcopy(traced.get_submodule(str(node.target))))
+            node.target = again
+        called.add(str(node.target))
+    traced.recompile()
 
 
 def _split(network: nn.Module) -> None:

@@ -36,6 +36,10 @@ SAME = 1e-2
 # Sums of probabilities in half precision come no nearer to 1.
 NEAR_ONE = 2e-3
 HALF = (torch.float16, torch.bfloat16)
+PROBABILITIES = (
+    "The model returns probabilities, which sum to 1 for every image, where logits are read: leave its softmax out, or "
+    "give the logarithm, as in lambda images: model(images).log()."
+)
 
 _checking: ContextVar[bool] = ContextVar("checking", default=False)
 
@@ -156,8 +160,9 @@ class Adapted:
         few = self.taken(images[:FEW])
         count = len(few)
         if count == 1:
-            # It is accompanied by two that are made of it.
-            few = torch.cat([few, -few, 2 * few.flip(-1)])
+            # It is accompanied by two that are made of it, in its range and that of its darker shades.
+            low, high = few.amin().clamp(max=0), few.amax().clamp(min=0)
+            few = torch.cat([few, low + high - few, few.flip(-1) / 2])
         with as_check(), torch.no_grad():
             with _Precisions() as met:
                 together = self._pass(few.flip(0)).flip(0)
@@ -531,6 +536,19 @@ def warn_of_probabilities(adapted: Adapted, stacklevel: int = 3) -> None:
     assert adapted.logits is not None, "the network is checked first"
     if said := said_of_probabilities(adapted.logits, adapted.one_logit):
         warnings.warn(said, stacklevel=stacklevel)
+
+
+def check_no_probabilities(adapted: Adapted) -> None:
+    """Refuse a network whose outputs sum to 1, before anything is made that cannot be scored.
+
+    Raises
+    ------
+    HeatproofError
+        As `heatproof.perturbation.batching.run_batched` would later.
+    """
+    assert adapted.logits is not None, "the network is checked first"
+    if not adapted.one_logit and said_of_probabilities(adapted.logits):
+        raise HeatproofError(PROBABILITIES)
 
 
 def said_of_probabilities(logits: torch.Tensor, one_logit: bool = False) -> str | None:

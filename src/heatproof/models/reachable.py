@@ -35,6 +35,8 @@ def check_mode(function: object, what: str = "model") -> None:
         # A frozen module has no mode at all.
         if getattr(module, "training", False) and module not in without_mode:
             part = f"part {name!r} of the {what} ({type(module).__name__})" if name else what
+            if not name and module is not function:
+                part = f"{type(module).__name__} that the {what} holds"
             raise HeatproofError(
                 f"The {part} is in training mode, so its output would depend on the batch: call eval() on it first."
             )

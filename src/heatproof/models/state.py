@@ -11,6 +11,7 @@ import threading
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from types import CellType, FunctionType, MethodType
 from typing import Any
 
@@ -18,7 +19,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from heatproof.errors import HeatproofError
+from heatproof.errors import HeatproofError, fault_of, first_line
 from heatproof.models.reachable import MOST, held_by, is_plain_object, of_library, reachable_modules
 
 # What a network may keep tensors of a pass in. Deeper than this nobody nests them.
@@ -147,17 +148,33 @@ def left_as_is(model: Any) -> Iterator[None]:
 
 
 def copy_of(network: nn.Module) -> nn.Module:
-    """Return a deep copy of a network, also of one that keeps tensors of a pass with their graph."""
+    """Return a deep copy of a network, also of one that keeps tensors of a pass with their graph.
+
+    Raises
+    ------
+    HeatproofError
+        If it holds something that has no copy.
+    """
     modules = list(dict.fromkeys(module for _, module in reachable_modules(network)))
     memo: dict[int, Any] = {}
     # A copy of a scripted module would have a graph.
     with torch.inference_mode(False), torch.no_grad():
-        for holder in _holders(modules, network):
+        hooks = [each for one in modules for name in _OWN if "hooks" in name for each in vars(one)[name].values()]
+        for holder in chain(_holders(modules, network), *(_holders([], hook) for hook in hooks)):
             for one in filter(_is_tensor, holder.values):
                 # Only leaves of a graph have copies, and no gradient passes a tensor of inference mode.
                 if one.is_inference() or one.grad_fn is not None:
                     memo[id(one)] = _plain_copy(one)
-        return copy.deepcopy(network, memo)
+        try:
+            return copy.deepcopy(network, memo)
+        except Exception as error:
+            # A network of the caller's own can hold anything.
+            if fault_of(error):
+                raise
+            raise HeatproofError(
+                f"The model cannot be copied ({type(error).__name__}: {first_line(error)}): keep what has no copy, "
+                "such as a lock, a file or a generator, outside of it."
+            ) from error
 
 
 def _plain_copy(tensor: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from heatproof.errors import HeatproofError
-from heatproof.models.adapter import NEAR_ONE
+from heatproof.models.adapter import NEAR_ONE, PROBABILITIES
 from heatproof.models.logits import read_logits
 from heatproof.models.memory import WithinMemory, batch_size_of, kept_beside
 from heatproof.models.network import load_network
@@ -90,10 +90,7 @@ def run_batched(
     # Logits of 0 and 1 are no probabilities yet, of which some image's are undecided.
     undecided = read.pop("undecided").any()
     if read.pop("distribution").all() and undecided:
-        raise HeatproofError(
-            "The model returns probabilities, which sum to 1 for every image, where logits are read: leave its softmax "
-            "out, or give the logarithm, as in lambda images: model(images).log()."
-        )
+        raise HeatproofError(PROBABILITIES)
     if not finite.all():
         image_id = image_ids[rows_read[np.flatnonzero(~finite)[0]]]
         raise HeatproofError(

@@ -1,0 +1,121 @@
+"""Weights that are computed, modules that are called twice, and hooks: maps are those of the plain twin, or refused."""
+
+import copy
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from odd_networks import Plain
+from public import METHODS, images_of
+from torch import nn
+from torch.nn.utils import parametrizations, parametrize, prune, weight_norm
+
+import heatproof
+
+TARGETS = torch.tensor([0, 1, 2, 0, 1, 2])
+
+
+class Doubled(nn.Module):
+    def forward(self, weight):
+        return weight * 2
+
+    def right_inverse(self, weight):
+        return weight / 2
+
+
+class Same(nn.Module):
+    """The same module twice, or two that are equal."""
+
+    def __init__(self, shared):
+        super().__init__()
+        made = Plain()
+        self.first, self.second, self.head = made.features[:2], made.features[2:], made.head
+        self.third = self.second if shared else copy.deepcopy(self.second)
+        self.eval()
+
+    def forward(self, images):
+        return self.head(self.third(self.second(self.first(images))).flatten(1))
+
+
+def of_old_hooks():
+    made = Plain()
+    with warnings.catch_warnings(action="ignore"):
+        weight_norm(made.features[0])
+        weight_norm(made.head)
+    return made
+
+
+def of_weight_norm():
+    made = Plain()
+    for one in (made.features[2], made.head):
+        parametrizations.weight_norm(one)
+    return made.eval()
+
+
+def of_a_parametrization():
+    made = Plain()
+    parametrize.register_parametrization(made.features[2], "weight", Doubled().eval())
+    return made.eval()
+
+
+def pruned():
+    made = Plain()
+    prune.l1_unstructured(made.features[2], "weight", 0.5)
+    return made
+
+
+def pruned_for_good():
+    made = pruned()
+    prune.remove(made.features[2], "weight")
+    return made
+
+
+TWINS = {
+    "weight norm by hooks": (of_old_hooks, Plain),
+    "weight norm": (of_weight_norm, Plain),
+    "parametrization": (of_a_parametrization, Plain),
+    "pruned": (pruned, pruned_for_good),
+    "called twice": (lambda: Same(True), lambda: Same(False)),
+}
+
+
+@pytest.mark.parametrize("kind", TWINS)
+def test_maps_are_those_of_the_plain_twin(kind):
+    images = images_of()
+    odd, plain = (heatproof.explain(make(), images, TARGETS, METHODS, background=images) for make in TWINS[kind])
+    assert odd["reason"].values.tolist() == plain["reason"].values.tolist()
+    assert odd["reason"].sel({"method": "lrp"}) == ""
+    np.testing.assert_allclose(odd["attribution"], plain["attribution"], rtol=1e-4, atol=1e-5)
+
+
+HOOKS = {
+    "of an output": lambda made: made.features[2].register_forward_hook(lambda module, given, output: output * 2),
+    "of an input": lambda made: made.features[2].register_forward_pre_hook(lambda module, given: (given[0] * 2,)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The method 'lrp'")
+@pytest.mark.parametrize("kind", HOOKS)
+def test_hooks_that_change_a_pass_are_no_hooks_of_lrp(kind):
+    network = Plain()
+    HOOKS[kind](network)
+    made = heatproof.explain(network, images_of(), TARGETS, ["lrp", "saliency"])
+    assert "returns other logits" in str(made["reason"].values[0])
+    assert made["reason"].values[1] == ""
+
+
+def test_lrp_where_a_hook_keeps_a_tensor_of_a_pass():
+    class Recorder:
+        def keep(self, module, given, output):
+            self.kept = [output]
+
+    network, recorder = Plain(), Recorder()
+    network.features[2].register_forward_hook(recorder.keep)
+    images = images_of()
+    methods = ["saliency", "lrp"]
+    made, plain = (heatproof.explain(one, images, TARGETS, methods) for one in (network, Plain()))
+    assert made["reason"].values.tolist() == ["", ""]
+    np.testing.assert_array_equal(made["attribution"], plain["attribution"])
+    network(images)
+    heatproof.finetune(network, images, TARGETS, epochs=1, grid=2, batch_size=4)
