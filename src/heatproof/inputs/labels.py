@@ -158,6 +158,9 @@ def _by_content(
             if rows[image] < 0 and found:
                 rows[image] = found.pop()
                 free.discard(rows[image])
+    # Of an image that is given more often than it has maps, the same map again.
+    again = {(one, kind): row for row, (one, kind) in enumerate(zip(theirs, classes, strict=True))}
+    rows = [again.get((ours[image], wanted[image]), -1) if row < 0 else row for image, row in enumerate(rows)]
     if -1 in rows:
         name = images.ids[rows.index(-1)]
         raise HeatproofError(
