@@ -224,6 +224,25 @@ def joined_options(options: dict[str, Any], images: ImageSource, known: dict[int
     return found
 
 
+def options_of_rows(options: dict[str, Any], rows: Any, count: int) -> dict[str, Any]:
+    """Return options of a metric in which what is of each image is that of some of them.
+
+    Parameters
+    ----------
+    options
+        As `joined_options` returns them.
+    rows
+        Numbers of images.
+    count
+        Of images before.
+    """
+    of_images = [name for name, axes in AXES.items() if axes[0] == "image" and options.get(name) is not None]
+    for name in of_images:
+        if len(options[name]) != count:
+            raise HeatproofError(f"The {name} are of {len(options[name])} images and {count} are given: give one each.")
+    return {**options, **{name: options[name][rows] for name in of_images}}
+
+
 def _parts_of(values: Any) -> list[str] | None:
     if is_labelled_array(values) and "part" in values.dims and "part" in values.coords:
         return [str(one) for one in values.coords["part"].values.tolist()]
