@@ -161,7 +161,7 @@ def choose(
         few = source.read(run.first)
         warn_of_range(given.images if given.is_checked else few, model)
         network.check_precision(few)
-        check_network(network, few)
+        check_network(network, few, with_gradients=root is not None)
         network.check_targets(run.labels, [given.ids[row] for row in order])
         right = None
         if given.is_labelled:
