@@ -1,17 +1,21 @@
 """Digests of networks, of functions and of objects: the same where these do the same, in every process.
 
 A network is told by its layers, their code, weights and buffers. A function is told by its code, and by what the code
-can see: defaults, closure, and the globals that it names. An object is told by its class and its attributes. What
-belongs to an installed library is told by its name and the library's version. What holds something that no digest can
-tell, such as an open file or a generator of random numbers, is refused.
+can see: defaults, closure, attributes, the globals that it names, and the modules that it imports. A module of the
+user's is told by all that it holds. An object is told by its class and its attributes. What stands in a file of an
+installed library is told by its name and the library's version. What holds something that no digest can tell, such as
+an open file or a generator of random numbers, is refused. What a function reads from files or the environment when it
+is called is not seen.
 """
 
 from __future__ import annotations
 
+import builtins
 import dis
 import enum
 import functools
 import hashlib
+import importlib.util
 import inspect
 import logging
 import random
@@ -21,6 +25,7 @@ import sys
 import sysconfig
 import weakref
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from pathlib import Path, PurePath
 from types import (
@@ -85,7 +90,7 @@ def network_identity(network: Any) -> str:
 
     Plain attributes do not count, as networks count calls in them: what they change, outputs tell.
     """
-    return hashlib.sha256(" ".join(_Telling(refuses=False).tell(network, "")).encode()).hexdigest()
+    return hashlib.sha256(" ".join(_Telling(refuses=False, code_only=True).tell(network, "")).encode()).hexdigest()
 
 
 class _Telling:
@@ -95,10 +100,12 @@ class _Telling:
     ----------
     refuses
         Whether what cannot be told is refused, or passed over.
+    code_only
+        Whether of what code sees only other code is told, and of a network no attributes.
     """
 
-    def __init__(self, refuses: bool = True) -> None:
-        self.refuses = refuses
+    def __init__(self, refuses: bool = True, code_only: bool = False) -> None:
+        self.refuses, self.code_only = refuses, code_only
         # With the objects themselves: an address is used again for another one.
         self.known: dict[int, tuple[int, Any]] = {}
 
@@ -112,7 +119,7 @@ class _Telling:
             yield f"#{self.known[id(value)][0]}"
             return
         self.known[id(value)] = (len(self.known), value)
-        if len(self.known) > MOST:
+        if len(self.known) > MOST and not self.code_only:
             raise HeatproofError(_cannot(where, value, "holds too much"))
         yield f"{kind.__module__}.{kind.__qualname__}("
         yield from self._inside(value, where)
@@ -134,7 +141,7 @@ class _Telling:
                 yield from self.tell(one, f"{where}[{place}]")
         elif isinstance(value, set | frozenset):
             # In the order of their words, as a process has an order of its own.
-            yield from sorted(" ".join(_Telling(self.refuses).tell(one, where)) for one in value)
+            yield from sorted(" ".join(_Telling(self.refuses, self.code_only).tell(one, where)) for one in value)
         elif isinstance(value, functools.partial):
             yield from self.tell((value.func, value.args, value.keywords), where)
         elif isinstance(value, MethodType):
@@ -169,7 +176,7 @@ class _Telling:
             yield from self.tell(type(module), name)
             own = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
             yield from (f"{key}={_tensor(one)}" for key, one in own)
-            if self.refuses:
+            if not self.code_only:
                 told = {key: one for key, one in vars(module).items() if key not in of_every}
                 yield from self._attributes({f".{key}": (key, one) for key, one in told.items()}, name)
 
@@ -200,7 +207,7 @@ class _Telling:
 
     def _function(self, function: FunctionType, where: str) -> Iterator[str]:
         yield f"{function.__module__}.{function.__qualname__}"
-        if _is_of_library(function.__module__):
+        if is_of_library := _is_library_code(function):
             yield _library(function.__module__)
             if not function.__closure__:
                 return
@@ -213,20 +220,32 @@ class _Telling:
             except ValueError:  # of a name that has no value yet
                 continue
             yield from self._seen(name, content, where)
-        if not _is_of_library(function.__module__):
+        if not is_of_library:
+            for name, one in vars(function).items():
+                yield from self._seen(name, one, where)
             for name in sorted(_global_names(function.__code__)):
                 if name in function.__globals__:
                     yield from self._seen(name, function.__globals__[name], where)
+            for name in sorted(_imported(function.__code__, function.__globals__)):
+                yield from self._import(name)
 
     def _seen(self, name: str, value: Any, where: str) -> Iterator[str]:
-        """Tell what a function's code sees under a name; of a network's code, other code alone."""
-        if self.refuses or isinstance(value, FunctionType | type):
+        """Tell what a function's code sees under a name."""
+        if not self.code_only or isinstance(value, FunctionType | type | ModuleType):
             yield name
             yield from self.tell(value, f"{where}.{name}" if where else name)
 
+    def _import(self, name: str) -> Iterator[str]:
+        """Tell a module that code imports when it runs; one of the user's is imported for it."""
+        yield name
+        # What is not there is said by the code that needs it.
+        with suppress(Exception):
+            if name in sys.modules or not _is_library_file(importlib.util.find_spec(name).origin):  # type: ignore[union-attr]
+                yield from self.tell(importlib.import_module(name), name)
+
     def _class(self, kind: type, where: str) -> Iterator[str]:
         yield f"{kind.__module__}.{kind.__qualname__}"
-        if _is_of_library(kind.__module__):
+        if _is_library_class(kind):
             yield _library(kind.__module__)
             return
         for base in kind.__bases__:
@@ -236,7 +255,7 @@ class _Telling:
             if isinstance(inner, FunctionType):
                 yield name
                 yield from self.tell(inner, where)
-            elif self.refuses and not name.startswith(("__", "_abc_")) and not inspect.isdatadescriptor(one):
+            elif not self.code_only and not name.startswith(("__", "_abc_")) and not inspect.isdatadescriptor(one):
                 yield name
                 yield from self.tell(one, f"{where}.{name}")
 
@@ -249,17 +268,18 @@ class _Telling:
                 yield from _constant(constant)
 
     def _module(self, module: ModuleType) -> Iterator[str]:
-        """Tell a module: one of the user's by the functions, classes and plain values that it has."""
+        """Tell a module: one of the user's by all that it has, of which nothing is refused."""
         if _is_of_library(module.__name__):
             yield _library(module.__name__)
             return
         yield module.__name__
         refuses, self.refuses = self.refuses, False
-        for name, one in sorted(vars(module).items()):
-            if not name.startswith("__") and isinstance(one, (FunctionType, type, *PLAIN)):
-                yield name
-                yield from self.tell(one, name)
-        self.refuses = refuses
+        try:
+            for name, one in sorted(vars(module).items()):
+                if not name.startswith("__"):
+                    yield from self._seen(name, one, "")
+        finally:
+            self.refuses = refuses
 
     def _cannot(self, where: str, value: Any) -> Iterator[str]:
         if self.refuses:
@@ -276,8 +296,10 @@ def _constant(value: Any) -> Iterator[str]:
     if isinstance(value, frozenset):
         yield f"{sorted(map(repr, value))}"
     elif isinstance(value, tuple):
+        yield "("
         for one in value:
             yield from _constant(one)
+        yield ")"
     else:
         yield repr(value)
 
@@ -310,16 +332,37 @@ def version_of(package: str) -> str:
     return " ".join(map(version, known)) or sys.version.partition(" ")[0]
 
 
-@functools.cache
 def _is_of_library(name: str | None) -> bool:
     """Tell whether a module is of Python or of an installed package, and so what its version says."""
     package = (name or "").partition(".")[0]
-    if package != "__main__" and (package in sys.stdlib_module_names or package in (PACKAGE, "builtins")):
-        return True
+    if package == "__main__":
+        return False
     file = getattr(sys.modules.get(name or ""), "__file__", None)
+    # A module of the user's may have the name of one of Python's.
+    return package in (*sys.stdlib_module_names, PACKAGE) if file is None else _is_library_file(file)
+
+
+def _is_library_code(function: FunctionType) -> bool:
+    # A wrapper of the user's takes over the name of the module of what it wraps, but not its file.
+    file = function.__code__.co_filename
+    return _is_of_library(function.__module__) if file.startswith("<") else _is_library_file(file)
+
+
+def _is_library_class(kind: type) -> bool:
+    # A class that code made that was run without a module counts as one of `builtins`.
+    name = kind.__module__
+    return vars(builtins).get(kind.__name__) is kind if name == "builtins" else _is_of_library(name)
+
+
+@functools.cache
+def _is_library_file(file: str | None) -> bool:
+    """Tell whether a file is of Python, of an installed package or of this one; what has none is of C."""
+    if file is None or file in ("built-in", "frozen"):
+        return True
     paths = sysconfig.get_paths()
-    installed = {Path(one) for one in (paths["purelib"], paths["platlib"], site.getusersitepackages())}
-    return file is not None and any(folder in Path(file).parents for folder in installed)
+    installed = {paths[one] for one in ("stdlib", "platstdlib", "purelib", "platlib")}
+    installed |= {*site.getsitepackages(), site.getusersitepackages(), str(Path(__file__).parent)}
+    return any(folder in Path(file).parents for folder in map(Path, installed))
 
 
 def _listed(slots: Any) -> list[str]:
@@ -338,3 +381,14 @@ def _is_of_c(kind: type) -> bool:
 def _global_names(code: CodeType) -> set[str]:
     names = {step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
     return names.union(*(_global_names(inner) for inner in code.co_consts if isinstance(inner, CodeType)))
+
+
+def _imported(code: CodeType, seen: Mapping[str, Any]) -> set[str]:
+    """Return the full names of the modules that code imports, and what it takes of them in case these are modules."""
+    found, steps = set(), list(dis.get_instructions(code))
+    for level, names, step in zip(steps, steps[1:], steps[2:], strict=False):
+        if step.opname == "IMPORT_NAME":
+            with suppress(ImportError, TypeError, ValueError):
+                module = importlib.util.resolve_name("." * level.argval + step.argval, seen.get("__package__"))
+                found |= {module, *(f"{module}.{name}" for name in names.argval or ())}
+    return found.union(*(_imported(inner, seen) for inner in code.co_consts if isinstance(inner, CodeType)))

@@ -245,6 +245,39 @@ def test_an_edited_forward_with_the_same_answers_is_noticed_by_its_code(explain,
     assert explain.passes == 12
 
 
+class PartlyDetached(nn.Module):
+    """The same answers, of whose gradient a share is left."""
+
+    def __init__(self, inner, share):
+        super().__init__()
+        self.inner, self.share, self.images = inner, share, 0
+        self.eval()
+
+    def forward(self, batch):
+        self.images += len(batch)
+        logits = self.inner(batch)
+        return self.share * logits + (1 - self.share) * logits.detach()
+
+
+@pytest.mark.parametrize("others", [False, True], ids=["same images", "other images"])
+def test_other_gradients_of_the_same_answers_are_noticed(others, explain, network, images):
+    explain(["saliency"], model=PartlyDetached(network, 1.0), images=torch.randn(12, 3, 16, 16) if others else images)
+    explain(["saliency"], model=PartlyDetached(network, 1.0))
+    assert explain.passes == (12 if others else 0)
+    halved = explain(["saliency"], model=PartlyDetached(network, 0.5))
+    assert explain.passes == 12
+    right = explain(["saliency"], model=PartlyDetached(network, 0.5), cache=None)
+    np.testing.assert_allclose(halved["attribution"], right["attribution"], rtol=1e-5)
+
+
+def test_a_hook_that_changes_gradients_is_noticed(explain, counted):
+    explain(["saliency"])
+    hook = counted.inner[0].register_full_backward_hook(lambda layer, into, out: (into[0] * 2,))
+    explain(["saliency"])
+    hook.remove()
+    assert explain.passes == 12
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -1,11 +1,13 @@
 """The answer of `choose` as a file, and methods that are odd: what is said of them, and how often they are ranked."""
 
+import itertools
 import json
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+import xarray
 from torch import nn
 
 import heatproof
@@ -99,6 +101,14 @@ DAMAGED = {
     "a row with a column more": lambda told: changed(told, "rows", 0, "more", to=1),
     "words of no measure": lambda told: changed(told, "words", to={"other": "words"}),
     "a measure without words": lambda told: changed(told, "found", "measures", to={}),
+    "a measure without a metric": lambda told: changed(told, "measures", next(iter(told["measures"])), to={}),
+    "a level that is no probability": lambda told: changed(told, "level", to=2.0),
+    "images below none": lambda told: changed(told, "images", to=[-1, 5]),
+    "a method twice": lambda told: changed(told, "rows", to=[*told["rows"], told["rows"][0]]),
+    "a verdict without its methods": lambda told: changed(changed(told, "found", "verdict", to="found"), "rows", to=[]),
+    "a verdict of another method": lambda told: changed(
+        changed(told, "found", "verdict", to="found"), "found", "best", to=["other"]
+    ),
     "rows that are a text": lambda told: changed(told, "rows", to="many"),
 }
 
@@ -258,3 +268,39 @@ def test_a_compiled_network_is_explained_and_chosen_for_as_it_is(network, many):
     plain, found = (heatproof.choose(one, many[:16], methods=methods) for one in (network, compiled))
     pd.testing.assert_frame_equal(plain.table.drop(columns="seconds"), found.table.drop(columns="seconds"))
     assert (found.table["reason"] == "").all()
+
+
+@pytest.mark.parametrize("is_labelled", [False, True], ids=["arrays", "labelled arrays"])
+def test_parts_of_images_go_with_their_images(is_labelled, network, many):
+    masks = torch.zeros(len(many), 4, 16, 16, dtype=torch.bool)
+    for image, part in itertools.product(range(len(many)), range(4)):
+        masks[image, part, :, 4 * ((part + image) % 4) : 4 * ((part + image) % 4) + 4] = True
+    removed = many[:, None] * ~masks[:, :, None]
+    order = torch.randperm(len(many), generator=torch.Generator().manual_seed(1))
+
+    def scores(rows):
+        options = {"masks": masks[rows].numpy(), "removed": removed[rows].numpy()}
+        if is_labelled:
+            images = xarray.DataArray(many.numpy(), dims=("image", "channel", "y", "x")).assign_coords(
+                image=[f"photo {number}" for number in range(len(many))]
+            )
+            dims = {"masks": ("image", "part", "y", "x"), "removed": ("image", "part", "channel", "y", "x")}
+            options = {
+                name: xarray.DataArray(values, dims=dims[name], coords={"image": images["image"].values[rows]})
+                for name, values in options.items()
+            }
+        else:
+            images = many[rows]
+        measures = {"parts": {"metric": "part_deletion", **options}}
+        return heatproof.choose(network, images, methods=["saliency", "grad_cam"], measures=measures).table["parts"]
+
+    pd.testing.assert_series_equal(scores(order), scores(torch.arange(len(many))))
+
+
+def test_parts_of_other_images_are_one_sentence(network, many):
+    half = len(many) // 2
+    masks = np.ones((half, 2, 16, 16), dtype=bool)
+    removed = np.zeros((half, 2, 3, 16, 16), dtype=np.float32)
+    measures = {"parts": {"metric": "part_deletion", "masks": masks, "removed": removed}}
+    with pytest.raises(HeatproofError, match=f"of {half} images and {len(many)} are given"):
+        heatproof.choose(network, many, methods=["saliency"], measures=measures)

@@ -35,6 +35,11 @@ def plain(made):
     return one_method(made).reset_coords(["image_digest", "target"], drop=True)
 
 
+def renumbered(made):
+    """Maps in another order with the numbers that they have where images were explained in it."""
+    return made.isel(image=ORDER).assign_coords(image=made["image"].values)
+
+
 CHANGES = {
     "images in another order": lambda made: made.isel(image=ORDER),
     "an array of them": lambda made: made.isel(image=ORDER)["attribution"],
@@ -46,6 +51,14 @@ CHANGES = {
     },
     "datasets of one method": lambda made: {name: made.sel({"method": name}).isel(image=ORDER) for name in METHODS},
     "without names of images": lambda made: made.isel(image=ORDER).drop_vars("image"),
+    "a table of pandas and back": lambda made: renumbered(made).to_dataframe().to_xarray(),
+    "labels as plain variables": lambda made: renumbered(made).reset_coords(),
+    "results of one method, in a dict": lambda made: {
+        name: made.sel({"method": [name]}).isel(image=ORDER) for name in METHODS
+    },
+    "arrays of one method, in a dict": lambda made: {
+        name: made["attribution"].sel({"method": [name]}).isel(image=ORDER) for name in METHODS
+    },
     "with further images": lambda made: xarray.concat([made, made.isel(image=ORDER)], "image"),
 }
 
@@ -55,6 +68,11 @@ def test_maps_are_those_of_the_image_that_they_were_made_of(change, network, ima
     found = heatproof.evaluate("sds", network, images, targets, CHANGES[change](made))
     np.testing.assert_array_equal(found["score"].values, scored)
     np.testing.assert_array_equal(found["image"].values, made["image"].values)
+
+
+def test_an_image_that_is_there_twice_has_its_map_twice(network, images, targets, made, scored):
+    found = heatproof.evaluate("sds", network, images[[4, 2, 4]], targets[[4, 2, 4]], made)
+    np.testing.assert_allclose(found["score"].values, scored[:, [4, 2, 4]], atol=1e-6)
 
 
 def test_images_and_maps_that_are_put_in_another_order_together(network, images, targets, made, scored):

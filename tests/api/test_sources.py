@@ -18,6 +18,7 @@ from torch.utils.data import (
     Subset,
     SubsetRandomSampler,
     TensorDataset,
+    default_collate,
 )
 
 import heatproof
@@ -52,6 +53,12 @@ def pairs(images, labels, size=5):
     return list(zip(images.split(size), labels.split(size), strict=True))
 
 
+def refilled(x, y):
+    images, labels = torch.empty_like(x[:4]), torch.empty_like(y[:4])
+    for low in range(0, len(x), 4):
+        yield images.copy_(x[low : low + 4]), labels.copy_(y[low : low + 4])
+
+
 LABELLED = {
     "a loader": lambda x, y: DataLoader(TensorDataset(x, y), 5),
     "a loader that shuffles": lambda x, y: DataLoader(TensorDataset(x, y), 5, shuffle=True),
@@ -77,6 +84,11 @@ LABELLED = {
     "a list of batches": pairs,
     "a list of dicts": lambda x, y: [{"images": a, "targets": b} for a, b in pairs(x, y)],
     "a generator": lambda x, y: (pair for pair in pairs(x, y)),
+    "a generator that fills one tensor again and again": refilled,
+    "a generator of samples": lambda x, y: zip(x, y.tolist(), strict=True),
+    "a stream of samples": lambda x, y: DataLoader(Stream(x, y), batch_size=None),
+    "samples without batches": lambda x, y: DataLoader(TensorDataset(x, y), batch_size=None),
+    "labels under a name of their own": lambda x, y: Samples(x, y, lambda a, b: {"img": a, "fine_label": b}),
 }
 
 
@@ -225,6 +237,10 @@ class Fails(Samples):
         return super().__getitem__(number)
 
 
+def in_order_of_brightness(batch):
+    return default_collate(sorted(batch, key=lambda one: float(one[0].sum())))
+
+
 REFUSED = {
     "random augmentation": (lambda x, y: DataLoader(Jitters(x, y), 5), "each time that it is read: take random"),
     "random augmentation of one image": (lambda x, y: DataLoader(Jitters(x[:1], y), 5), "each time that it is read"),
@@ -232,6 +248,18 @@ REFUSED = {
     "batches of other shapes": (lambda x, y: [(x[:6], y[:6]), (x[6:, :, :8], y[6:])], "shapes.*resize all to one"),
     "a data set that fails": (lambda x, y: DataLoader(Fails(x, y), 5), "loader fails .*KeyError.*next"),
     "a sampler with replacement": (lambda x, y: DataLoader(TensorDataset(x, y), 5, sampler=[1, 1]), "an image twice"),
+    "a loader that sorts each batch": (
+        lambda x, y: DataLoader(
+            Samples(x, y),
+            5,
+            collate_fn=in_order_of_brightness,
+        ),
+        "sorting out of its `collate_fn`",
+    ),
+    "labels of two kinds": (
+        lambda x, y: Samples(x, y, lambda a, b: {"image": a, "fine_label": b, "coarse_label": b}),
+        "fine_label and coarse_label.*give `targets`",
+    ),
     "an empty loader": (lambda x, y: DataLoader(TensorDataset(x[:0], y[:0]), 5), "no images"),
     "an empty generator": (lambda x, y: iter(()), "only once"),
     "labels that are names": (lambda x, y: [(x, ["cat"] * 12)], "class names, as 'cat'"),
@@ -297,6 +325,14 @@ def test_a_folder_has_names_and_classes(kind, network, photos):
     pixels = torch.stack([transform(Image.open(photos / path)) for path in PATHS])
     right = heatproof.explain(network, pixels, CLASSES, ["saliency"], image_ids=PATHS)
     xarray.testing.assert_identical(found.drop_vars("seconds"), right.drop_vars("seconds"))
+
+
+def test_folders_of_systems_are_no_classes(network, photos):
+    for name in ("__MACOSX", "@eaDir"):
+        (photos / name).mkdir()
+        (photos / name / "._0.png").write_bytes(b"")
+    found = heatproof.explain(network, photos, None, "saliency", transform=transform)
+    assert found["target"].values.tolist() == [0] * 2 + [1] * 4 + [2] * 3
 
 
 def test_a_loader_of_a_folder_has_the_same_names_and_classes(network, photos):

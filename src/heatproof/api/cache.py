@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 MARK, KIND = "heatproof-cache.json", {"kind": "cache of heatproof", "version": 1}
 VERDICTS = "verdicts.json"
+# By how much the gradients of one network may differ, as a share: a unit near zero may switch by rounding.
+GRADIENTS = 0.01
 # Faults of the machine or of the installation: another call can do without them.
 PASSING = (OSError, ImportError, MemoryError)
 
@@ -219,7 +221,7 @@ def _refuse_others(root: Path) -> None:
 
 
 def cache_of(root: Path | None, network: Adapted, few: torch.Tensor, digests: Sequence[str]) -> Cache:
-    """Return what a folder keeps of a network: of these weights, and of these answers to the images of the check.
+    """Return what a folder keeps of a network: of these weights, and of these logits and gradients of a few images.
 
     Parameters
     ----------
@@ -233,6 +235,7 @@ def cache_of(root: Path | None, network: Adapted, few: torch.Tensor, digests: Se
     if root is None:
         return Cache()
     assert network.logits is not None, "the network is checked first"
+    assert network.gradients is not None, "with gradients"
     # The check passes as many of them as it needs.
     few, digests = few[: len(network.logits)], digests[: len(network.logits)]
     weights = root / digest([network_identity(network.network), *_surroundings(network)])
@@ -247,7 +250,7 @@ def cache_of(root: Path | None, network: Adapted, few: torch.Tensor, digests: Se
         elif _answers_as(network, known, digests):
             return Cache(folder)
     folder = next(one for one in (weights / str(number) for number in count()) if not one.exists())
-    arrays = {"images": network.taken(few), "logits": network.logits}
+    arrays = {"images": network.taken(few), "logits": network.logits, "gradients": network.gradients}
     BatchFolder(folder / "check").add(digests, {key: one.cpu().numpy() for key, one in arrays.items()}, 0.0, 0)
     return Cache(folder)
 
@@ -270,6 +273,15 @@ def _surroundings(network: Adapted) -> list[Any]:
     return [versions, describe_device(network.device), *settings]
 
 
+def _has_gradients(network: Adapted, now: torch.Tensor, then: torch.Tensor) -> bool:
+    """Tell whether two gradients (B, C, H, W) are the same but for units that rounding switches on or off."""
+    import torch
+
+    now, then = now.cpu().double().nan_to_num(), then.double().nan_to_num()
+    share = 0.2 if network.weights in (torch.float16, torch.bfloat16) else GRADIENTS
+    return bool((now - then).norm() <= share * then.norm())
+
+
 def _answers_as(network: Adapted, known: BatchFolder, digests: Sequence[str]) -> bool:
     """Tell whether a network answers as it did when its maps were kept."""
     import torch
@@ -278,22 +290,23 @@ def _answers_as(network: Adapted, known: BatchFolder, digests: Sequence[str]) ->
 
     shared = [one for one in dict.fromkeys(digests) if one in known.names]
     assert network.logits is not None, "the network is checked first"
+    assert network.gradients is not None, "with gradients"
     if shared:
-        then = torch.from_numpy(known.read(shared)["logits"])
-        now = network.logits[[list(digests).index(one) for one in shared]]
+        kept, rows = known.read(shared), [list(digests).index(one) for one in shared]
+        passed = network.logits[rows], network.gradients[rows]
     else:
-        kept = known.read(known.names)
-        then, images = torch.from_numpy(kept["logits"]), torch.from_numpy(kept["images"])
-        with as_check(), torch.no_grad():
-            network.check_passes += len(images)
-            try:
-                now = network.network(network.taken(images))
-            except Exception as error:
-                # A network that was edited can fail in any way.
-                if fault_of(error):
-                    raise
-                return False
-    return network.agrees(now, then)
+        kept, passed = known.read(known.names), None
+        try:
+            with as_check():
+                passed = network.answers(network.taken(torch.from_numpy(kept["images"])))
+        except Exception as error:
+            # A network that was edited can fail in any way.
+            if fault_of(error):
+                raise
+    if passed is None or "gradients" not in kept:
+        return False
+    then = {name: torch.from_numpy(values) for name, values in kept.items()}
+    return network.agrees(passed[0], then["logits"]) and _has_gradients(network, passed[1], then["gradients"])
 
 
 class MethodKeys:

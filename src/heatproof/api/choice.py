@@ -281,11 +281,19 @@ def _table_of(told: SavedChoice) -> pd.DataFrame:
         raise ValueError("its columns are not those of its measures")
     if told.words.keys() != told.measures.keys() or not set(told.words.values()) <= told.found.measures.keys():
         raise ValueError("its measures are not those of its verdict")
+    if any(type(one.get("metric")) is not str for one in told.measures.values()):
+        raise ValueError("it has a measure without a metric")
+    if not (0 < told.level < 1 and min(told.images) >= 0):
+        raise ValueError("its level is no probability, or it has fewer images than none")
     for row in told.rows:
         fits = row.keys() <= set(told.columns) and all(type(row.get(name)) is str for name in ("method", "reason"))
         if not fits or any(type(value) not in KINDS.get(TYPES.get(name, ""), NUMBER) for name, value in row.items()):
             raise ValueError(f"its table has a row of other types, {str(row)[:60]}")
-    return typed_table(pd.DataFrame(told.rows, columns=told.columns))
+    table = typed_table(pd.DataFrame(told.rows, columns=told.columns))
+    best = table.loc[table["in_set"].fillna(False).astype(bool), "method"]
+    if table["method"].duplicated().any() or (told.found.verdict == FOUND and set(best) != set(told.found.best)):
+        raise ValueError("it has a method twice, or the best methods of its table are not those of its verdict")
+    return table
 
 
 def _plain(value: Any) -> Any:

@@ -127,6 +127,7 @@ def choose(
     from heatproof.batches import show_progress
     from heatproof.finetuned import domain_of, warn_out_of_domain
     from heatproof.inputs.arrays import warn_of_range
+    from heatproof.inputs.labels import joined_options, options_of_rows
     from heatproof.inputs.read import read_inputs
     from heatproof.models.adapter import (
         adapted,
@@ -166,7 +167,7 @@ def choose(
         few = source.read(run.first)
         warn_of_range(given.images if given.is_checked else few, model)
         network.check_precision(few)
-        check_network(network, few)
+        check_network(network, few, with_gradients=root is not None)
         network.check_targets(run.labels, [given.ids[row] for row in order])
         right = None
         if given.is_labelled:
@@ -175,6 +176,11 @@ def choose(
         check_no_probabilities(network)
         warn_of_probabilities(network)
         metrics = metrics or _selected(_measures(source, domain), domain)
+        known: dict[int, Any] = {}
+        joined = {key: joined_options(one.options, given, known) for key, one in metrics.items()}
+        metrics = {
+            key: one._replace(options=options_of_rows(joined[key], order, len(given))) for key, one in metrics.items()
+        }
         run.cache = cache_of(root, network, few, [digests[row] for row in run.first])
         return _answer(_Judge(run, asked, metrics, level), domain, right)
 
@@ -300,6 +306,7 @@ class _Judge:
     ) -> _Scored:
         """Return the scores of methods on some of the images; of all, or of those that are `picked`."""
         from heatproof.api.scores import Scoring
+        from heatproof.inputs.labels import options_of_rows
 
         run = self.run.part(rows)
         made = run.dataset(list(asked.values()), stops=False)
@@ -316,7 +323,12 @@ class _Judge:
         methods = [one for one in methods_of(signed) if picked is None or one.name in picked]
         places = [one.index for one in methods]
         keys = {name: run.key_of(one) for one in asked.values() for name in one.maps}
-        found = Scoring(run, known["attribution"], methods, [keys[name] for name in names], self.metrics).scores()
+        count = len(self.run.ids)
+        metrics = {
+            key: one._replace(options=options_of_rows(one.options, rows.tolist(), count))
+            for key, one in self.metrics.items()
+        }
+        found = Scoring(run, known["attribution"], methods, [keys[name] for name in names], metrics).scores()
         return _Scored(
             methods,
             dict(zip([one.name for one in methods], (parents[name] for name in names[places]), strict=True)),

@@ -190,7 +190,7 @@ def explain(
         few = source.read(run.first)
         warn_of_range(source.images if source.is_checked else few, model)
         network.check_precision(few)
-        check_network(network, few)
+        check_network(network, few, with_gradients=root is not None)
         network.check_targets(run.labels, run.ids)
         warn_of_probabilities(network)
         run.cache = cache_of(root, network, few, [run.digests[row] for row in run.first])

@@ -329,8 +329,12 @@ def looked_for(root: str) -> str:
     return "" if absolute else f" (looked for from the working folder …/{Path.cwd().name})"
 
 
+# Folders that systems put beside those of people.
+OF_SYSTEMS = ("__MACOSX", "@eaDir", "$RECYCLE.BIN", "System Volume Information", "lost+found", "__pycache__")
+
+
 def subfolders(folder: Path) -> list[str]:
-    """Return the names of the folders in a folder, sorted, hidden ones left out.
+    """Return the names of the folders in a folder, sorted, hidden ones and those of systems left out.
 
     Raises
     ------
@@ -340,6 +344,7 @@ def subfolders(folder: Path) -> list[str]:
     if not folder.is_dir():
         return []
     names = [entry.name for entry in _entries(folder) if entry.is_dir() and not entry.name.startswith(".")]
+    names = [name for name in names if name not in OF_SYSTEMS]
     for name in names:
         require_utf8(folder / name, "folder")
     return names

@@ -158,6 +158,9 @@ def _by_content(
             if rows[image] < 0 and found:
                 rows[image] = found.pop()
                 free.discard(rows[image])
+    # Of an image that is given more often than it has maps, the same map again.
+    again = {(one, kind): row for row, (one, kind) in enumerate(zip(theirs, classes, strict=True))}
+    rows = [again.get((ours[image], wanted[image]), -1) if row < 0 else row for image, row in enumerate(rows)]
     if -1 in rows:
         name = images.ids[rows.index(-1)]
         raise HeatproofError(
@@ -219,6 +222,25 @@ def joined_options(options: dict[str, Any], images: ImageSource, known: dict[int
             known[id(value)] = by_image(name, value, images)
         found[name] = known[id(value)]
     return found
+
+
+def options_of_rows(options: dict[str, Any], rows: Any, count: int) -> dict[str, Any]:
+    """Return options of a metric in which what is of each image is that of some of them.
+
+    Parameters
+    ----------
+    options
+        As `joined_options` returns them.
+    rows
+        Numbers of images.
+    count
+        Of images before.
+    """
+    of_images = [name for name, axes in AXES.items() if axes[0] == "image" and options.get(name) is not None]
+    for name in of_images:
+        if len(options[name]) != count:
+            raise HeatproofError(f"The {name} are of {len(options[name])} images and {count} are given: give one each.")
+    return {**options, **{name: options[name][rows] for name in of_images}}
 
 
 def _parts_of(values: Any) -> list[str] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     import torch
 
 LABEL_KEYS = ("label", "labels", "target", "targets", "y", "class", "classes", "class_id")
+# What names of labels of one's own have in them, as "fine_label".
+LABEL_WORDS = ("label", "target", "class")
 # Images that are read again and again to see whether they stay the same: most random changes are seen with one of ten
 # thousand missed.
 PROBED, TIMES = 4, 4
@@ -39,6 +42,12 @@ class Loaded:
 
     labels: Any
     is_shuffled: bool = False
+
+
+class Several(tuple[str, ...]):
+    """Names of more than one kind of labels, of which nothing says which are the classes."""
+
+    __slots__ = ()
 
 
 def is_loader(images: Any) -> bool:
@@ -130,6 +139,7 @@ def _by_number(loader: Any) -> tuple[ImageSource, Loaded]:
             own = batch(probed)[1]
             if own is None:
                 return None
+            _refuse_several(own)
             first = check_targets(own, len(probed))
             listed = _listed_targets(dataset)
             if listed is not None:
@@ -174,13 +184,14 @@ def refuse_random(read: Any, rows: Sequence[int], ids: Sequence[str], what: str)
 
     with random_states():
         first = read(rows)
-        for _ in range(max(TIMES, 16 // len(rows)) - 1):
-            again = read(rows)
+        for time in range(max(TIMES, 16 // len(rows)) - 1):
+            # Also beside others in another order, as what puts samples together may sort them.
+            again = read(rows) if time % 2 else read(rows[::-1]).flip(0)
             for row, one, other in zip(rows, first, again, strict=True):
                 if not torch.equal(one.nan_to_num(), other.nan_to_num()):
                     raise HeatproofError(
                         f"{what} gives another image {ids[row]!r} each time that it is read: take random augmentation "
-                        "out of its transform."
+                        "out of its transform, and sorting out of its `collate_fn`."
                     )
 
 
@@ -193,7 +204,11 @@ def _read_once(batches: Iterable[Any]) -> tuple[ImageSource, Loaded]:
     with random_states(batches), sentences("while it is gone through"):
         for batch in batches:
             own, said = parts_of(batch)
-            own = check_images(own)
+            if getattr(own, "ndim", 0) == 3 and _is_number(said):
+                # One sample after another.
+                own, said = own[None], [int(said)]
+            # A generator may fill one array again and again.
+            own, said = check_images(own).clone(), deepcopy(said)
             if images and own.shape[1:] != images[0].shape[1:]:
                 shapes = f"{tuple(images[0].shape[1:])} and {tuple(own.shape[1:])}"
                 raise HeatproofError(f"The images of the loader have the shapes {shapes}: resize all to one.")
@@ -208,9 +223,22 @@ def _read_once(batches: Iterable[Any]) -> tuple[ImageSource, Loaded]:
     def classes() -> torch.Tensor | None:
         if any(one is None for one in labels):
             return None
+        _refuse_several(labels[0])
         return check_targets(_joined(labels), len(whole))
 
     return in_memory(whole), Loaded(classes)
+
+
+def _is_number(said: Any) -> bool:
+    return np.ndim(said) == 0 and np.asarray(said).dtype.kind in "iu"
+
+
+def _refuse_several(labels: Any) -> None:
+    if isinstance(labels, Several):
+        raise HeatproofError(
+            f"The loader gives {' and '.join(labels)}, and nothing says which are the classes: give `targets`, or name "
+            f"one of them {LABEL_KEYS[0]!r}."
+        )
 
 
 def parts_of(batch: Any) -> tuple[Any, Any]:
@@ -218,13 +246,15 @@ def parts_of(batch: Any) -> tuple[Any, Any]:
     if isinstance(batch, Mapping) or (hasattr(batch, "keys") and hasattr(batch, "__getitem__")):
         keys = list(batch.keys())
         image = next((key for key in IMAGE_KEYS if key in keys), None)
-        label = next((key for key in LABEL_KEYS if key in keys), None)
+        own = [key for key in keys if key != image and any(word in str(key).lower() for word in LABEL_WORDS)]
+        label = next((key for key in LABEL_KEYS if key in keys), own[0] if len(own) == 1 else None)
+        several = Several(map(str, own)) if label is None and own else None
         if image is None:
             raise HeatproofError(
                 f"The loader gives {', '.join(map(str, keys)) or 'nothing'}: name its images {IMAGE_KEYS[0]!r} or "
                 f"{IMAGE_KEYS[2]!r}, and their labels {LABEL_KEYS[0]!r}."
             )
-        return batch[image], None if label is None else batch[label]
+        return batch[image], several if label is None else batch[label]
     if isinstance(batch, list | tuple) and batch:
         return batch[0], batch[1] if len(batch) > 1 else None
     return batch, None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from heatproof.errors import HeatproofError
-from heatproof.inputs.labels import Scored, check_explained, labels_of, rows_of
+from heatproof.inputs.labels import DIGEST, Scored, check_explained, labels_of, rows_of
 from heatproof.named_axes import MAPS, in_order, is_labelled_array
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def _methods(maps: Any) -> tuple[Any, dict[str, str]]:
                 "heatproof.explain returns, or one of its arrays."
             )
         reasons = maps.get("reason")
-        maps = maps["attribution"]
+        maps = _with_labels(maps)
         if reasons is not None and "method" in reasons.coords and reasons.dims in ((), ("method",)):
             told = zip(np.atleast_1d(reasons["method"].values), np.atleast_1d(reasons.values), strict=True)
             gaps = {str(name): str(reason) for name, reason in told if reason}
@@ -107,10 +107,27 @@ def _methods(maps: Any) -> tuple[Any, dict[str, str]]:
         names = maps["method"].values.tolist()
         return _named([(name, maps.isel(method=row, drop=True)) for row, name in enumerate(names)], gaps), gaps
     if isinstance(maps, Mapping):
-        inside = {name: one["attribution"] if hasattr(one, "data_vars") and "attribution" in one else one
-                  for name, one in maps.items()}  # fmt: skip
+        inside = {name: _of_one(one) for name, one in maps.items()}
         return _named(inside.items(), gaps), gaps
     return maps, gaps
+
+
+def _with_labels(maps: Any) -> Any:
+    """Return the array of a data set of maps, labelled also by what became plain variables, as in a table of pandas."""
+    array = maps["attribution"]
+    for name in ("target", DIGEST):
+        if name in maps.data_vars and "image" in maps[name].dims:
+            values = maps[name]
+            others = [one for one in values.dims if one not in ("image", "method")]
+            array = array.assign_coords({name: values.isel(dict.fromkeys(others, 0), drop=True)})
+    return array
+
+
+def _of_one(maps: Any) -> Any:
+    """Return maps of one method without a dimension method."""
+    found = _with_labels(maps) if hasattr(maps, "data_vars") and "attribution" in maps else maps
+    is_one = is_labelled_array(found) and "method" in found.dims and found.sizes["method"] == 1
+    return found.isel(method=0, drop=True) if is_one else found
 
 
 def _named(pairs: Any, gaps: Mapping[str, str]) -> dict[str, Any]:

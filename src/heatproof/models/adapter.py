@@ -99,6 +99,8 @@ class Adapted:
         Images that went through the network in `check`.
     classes, logits
         Number of classes, and logits (B, K) of the few images that `check` passed; None before.
+    gradients
+        (B, C, H, W) of a sum of these logits where `check` was asked for them.
     """
 
     network: nn.Module
@@ -108,6 +110,7 @@ class Adapted:
     check_passes: int = 0
     classes: int | None = None
     logits: torch.Tensor | None = field(default=None, repr=False)
+    gradients: torch.Tensor | None = field(default=None, repr=False)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -143,13 +146,15 @@ class Adapted:
                 f"The images are {images.dtype} and the model's weights {self.weights}: give images.to({self.weights})."
             )
 
-    def check(self, images: torch.Tensor) -> torch.Tensor:
+    def check(self, images: torch.Tensor, with_gradients: bool = False) -> torch.Tensor:
         """Pass a few images in company and alone, and return their logits (B, K).
 
         Parameters
         ----------
         images
             (B, C, H, W), at most `FEW` of them are passed.
+        with_gradients
+            Whether to find the gradients too.
 
         Raises
         ------
@@ -165,7 +170,8 @@ class Adapted:
             few = torch.cat([few, low + high - few, few.flip(-1) / 2])
         with as_check(), torch.no_grad():
             with _Precisions() as met:
-                together = self._pass(few.flip(0)).flip(0)
+                together, gradients = self.answers(few.flip(0)) if with_gradients else (self._pass(few.flip(0)), None)
+                together, gradients = together.flip(0), None if gradients is None else gradients.flip(0)[:count]
             first, last, again = (self._pass(part) for part in (few[:1], few[-1:], few[:1]))
         if first.shape[1] != together.shape[1] or first.shape != last.shape:
             raise HeatproofError(
@@ -180,7 +186,7 @@ class Adapted:
             raise HeatproofError(_dependence(difference, False))
         if (hooks := hooks_of(self.network)) is not None:
             hooks.few = few
-        self.classes, self.logits = together.shape[1], together[:count]
+        self.classes, self.logits, self.gradients = together.shape[1], together[:count], gradients
         return self.logits
 
     def rounding(self, logits: torch.Tensor, met: Iterable[torch.dtype] = (), share: float = 1.0) -> float:
@@ -209,6 +215,26 @@ class Adapted:
         now, then = now.detach().cpu().double(), then.detach().cpu().double()
         return now.shape == then.shape and largest_difference(now, then) <= self.rounding(then)
 
+    def answers(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the logits (B, K) of images, and the gradient of a sum of them; zeros where there is none.
+
+        An attribute, a hook or a backward of one's own can leave logits and change gradients.
+        """
+        given = images.detach().clone().requires_grad_()
+        gradients = None
+        with torch.enable_grad():
+            # Layers that write to their input cannot write to a leaf.
+            logits = self._pass(given.clone())
+            try:
+                # Not of the plain sum, which is the same for all images where probabilities are returned.
+                weights = torch.arange(1, logits.shape[1] + 1, device=logits.device, dtype=logits.dtype).cos()
+                (gradients,) = torch.autograd.grad((logits * weights).sum(), given, allow_unused=True)
+            except Exception as error:
+                # A network can cut them off, or fail in a backward of its own.
+                if fault_of(error):
+                    raise
+        return logits.detach(), torch.zeros_like(given).detach() if gradients is None else gradients.detach()
+
     def _pass(self, images: torch.Tensor) -> torch.Tensor:
         self.check_passes += len(images)
         output: torch.Tensor = self.network(images)
@@ -232,7 +258,7 @@ class Adapted:
             )
 
 
-def check_network(network: Adapted, images: torch.Tensor) -> None:
+def check_network(network: Adapted, images: torch.Tensor, with_gradients: bool = False) -> None:
     """Pass a few images (B, C, H, W), as `Adapted.check` does, for a caller who has no log with a traceback.
 
     Raises
@@ -241,7 +267,7 @@ def check_network(network: Adapted, images: torch.Tensor) -> None:
         As there, and whatever the network fails with in a sentence.
     """
     with _failures(images):
-        network.check(images)
+        network.check(images, with_gradients)
 
 
 @contextmanager

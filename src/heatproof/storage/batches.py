@@ -159,8 +159,8 @@ class BatchFolder:
 
         Raises
         ------
-        OSError
-            If the file cannot be written.
+        HeatproofError
+            If the file cannot be written; what was kept before stays.
         """
         kept = {name: np.ascontiguousarray(arrays[name]) for name in sorted(arrays)}
         contents = [b"".join(values[row].tobytes() for values in kept.values()) for row in range(len(names))]
@@ -169,9 +169,17 @@ class BatchFolder:
         line = json.dumps(vars(told), sort_keys=True).encode() + b"\n"
         head = KIND + hashlib.sha256(line).hexdigest().encode() + b"\n" + line
         path = self.path / (hashlib.sha256("\n".join(names).encode()).hexdigest()[:24] + ENDING)
-        with written_aside(path) as aside, open(aside, "wb") as file:
-            file.write(head)
-            file.writelines(contents)
+        try:
+            with written_aside(path) as aside, open(aside, "wb") as file:
+                file.write(head)
+                file.writelines(contents)
+        except OSError as error:
+            error.filename = error.filename or str(path)
+            said = fault_of(error) or (
+                f"{path} cannot be written ({error}): make it possible, or use another folder, and repeat the call, "
+                "which goes on with what was kept."
+            )
+            raise HeatproofError(said) from error
         self.arrays = described if self.arrays is None else self.arrays
         self._take(_File(path, told, len(head)))
 

@@ -1,0 +1,152 @@
+"""What tells functions, objects and networks from each other, where the cache keeps what they made."""
+
+import importlib
+import sys
+import threading
+import types
+
+import numpy as np
+import pytest
+
+import heatproof
+from heatproof.errors import HeatproofError
+from heatproof.identity import identity_of
+from heatproof.storage import batches
+
+ONE, OTHER = "images.sum(1)", "images.sum(1) * 2"
+FUNCTION = "def method(model, images, targets):\n    return "
+
+
+@pytest.fixture
+def imported(tmp_path, monkeypatch):
+    """Import modules of the user's that were edited, and return the method of one of them."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    written = set()
+    kept = {name: sys.modules.get(name) for name in ("profile", "own")}
+
+    def read(modules):
+        for name, text in modules.items():
+            path = tmp_path / f"{name.replace('.', '/')}.py"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+            written.add(name)
+        for name in [*written, *(name.partition(".")[0] for name in written)]:
+            sys.modules.pop(name, None)
+        importlib.invalidate_caches()
+        return importlib.import_module(next(iter(modules))).method
+
+    yield read
+    for name in [*written, *(name.partition(".")[0] for name in written)]:
+        sys.modules.pop(name, None)
+    sys.modules.update({name: one for name, one in kept.items() if one is not None})
+
+
+MODULES = {
+    "a module with the name of one of Python's": lambda one: {"profile": FUNCTION + one},
+    "a value of a module": lambda one: {
+        "own": "import others\n" + FUNCTION + "images.sum(1) * others.SETTINGS['scale']",
+        "others": f"SETTINGS = {{'scale': {len(one)}}}",
+    },
+    "an object of a module": lambda one: {
+        "own": "import others\n" + FUNCTION + "images.sum(1) * others.SCALE.value",
+        "others": f"class Scale:\n    pass\nSCALE = Scale()\nSCALE.value = {len(one)}",
+    },
+    "a module that a module imports": lambda one: {
+        "own": "import others\n" + FUNCTION + "others.helper(images)",
+        "others": "import further\ndef helper(images):\n    return further.helper(images)",
+        "further": f"def helper(images):\n    return {one}",
+    },
+    "an import in a function": lambda one: {
+        "own": "def method(model, images, targets):\n    from others import helper\n    return helper(images)",
+        "others": f"def helper(images):\n    return {one}",
+    },
+    "a module of a package": lambda one: {
+        "own": "import pack.inner\n" + FUNCTION + "pack.inner.helper(images)",
+        "pack.inner": f"def helper(images):\n    return {one}",
+    },
+    "a module of a package, imported in a function": lambda one: {
+        "own": "def method(model, images, targets):\n    from pack import inner\n    return inner.helper(images)",
+        "pack.inner": f"def helper(images):\n    return {one}",
+    },
+}
+
+
+@pytest.mark.parametrize("case", MODULES)
+def test_an_edited_module_is_noticed_and_an_equal_one_is_not(case, imported):
+    first, again, edited = (identity_of(imported(MODULES[case](one))) for one in (ONE, ONE, OTHER))
+    assert first == again != edited
+
+
+def run(text, names=None):
+    space = {} if names is None else names
+    exec(text, space)
+    return space["method"]
+
+
+def with_attribute(value):
+    def method(model, images, targets):
+        return images.sum(1) * method.scale
+
+    method.scale = value
+    return method
+
+
+def named_as_of_torch(text):
+    method = run(FUNCTION + text)
+    method.__module__ = "torch.nn.functional"
+    return method
+
+
+CLASS = "class Own:\n    def __call__(self, model, images, targets):\n        return {}\nmethod = Own()"
+PAIRS = {
+    "a function that was run as text": (run(FUNCTION + ONE), run(FUNCTION + OTHER)),
+    "a class that was run as text": (run(CLASS.format(ONE)), run(CLASS.format(OTHER))),
+    "a class of a notebook": tuple(run(CLASS.format(one), {"__name__": "__main__"}) for one in (ONE, OTHER)),
+    "an attribute of a function": (with_attribute(1), with_attribute(2)),
+    "constants in other brackets": (lambda: print((1, 2), 3), lambda: print(1, (2, 3))),
+}
+
+
+@pytest.mark.parametrize("case", PAIRS)
+def test_these_two_are_told_apart(case):
+    one, other = PAIRS[case]
+    assert identity_of(one) == identity_of(one) != identity_of(other)
+
+
+def test_a_wrapper_with_the_name_of_a_module_of_a_library_is_told_by_its_code(imported):
+    def made(one):
+        method = imported({"own": FUNCTION + one})
+        method.__module__ = "torch.nn.functional"
+        return identity_of(method)
+
+    assert made(ONE) == made(ONE) != made(OTHER)
+
+
+def test_what_a_module_has_beside_is_not_refused():
+    module = types.ModuleType("beside")
+    module.lock, module.generator = threading.Lock(), np.random.default_rng()
+    assert identity_of(module)
+    with pytest.raises(HeatproofError, match="nothing tells"):
+        identity_of({"lock": module.lock})
+
+
+def test_a_full_disk_is_one_sentence_and_what_was_kept_stays(network, images, targets, tmp_path, monkeypatch):
+    whole, left = batches.written_aside, iter(range(3))
+
+    def written(path):
+        if next(left, None) is None:
+            raise OSError(28, "No space left on device")
+        return whole(path)
+
+    def call():
+        return heatproof.explain(network, images, targets, "saliency", batch_size=3, cache=tmp_path / "cache")
+
+    monkeypatch.setattr(batches, "written_aside", written)
+    with pytest.raises(HeatproofError, match="full"):
+        call()
+    monkeypatch.undo()
+    kept = len(list(tmp_path.rglob("maps/*/*.batch")))
+    assert kept == 2
+    right = heatproof.explain(network, images, targets, "saliency")
+    np.testing.assert_allclose(call()["attribution"], right["attribution"], atol=1e-6)
