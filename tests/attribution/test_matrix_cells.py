@@ -12,8 +12,14 @@ matrix = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(matrix)
 
 
-# Each takes about a minute; networks of the other families are smaller.
-LONG = {"torchvision:vgg11_bn", "torchvision:densenet121", "timm:maxvit_rmlp_pico_rw_256"}
+# Each takes a quarter of a minute and more; networks of the other families are smaller.
+LONG = {
+    "torchvision:vgg11_bn",
+    "torchvision:densenet121",
+    "timm:maxvit_rmlp_pico_rw_256",
+    "timm:deit_tiny_distilled_patch16_224",
+    "timm:resnet10t",
+}
 
 
 @pytest.mark.parametrize(

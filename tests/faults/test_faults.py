@@ -28,7 +28,7 @@ def test_nothing_is_lost_and_nothing_goes_unnoticed():
     assert sum(hit.values()) > RUNS / 2, hit
 
 
-@pytest.mark.parametrize("every", [pytest.param(5, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("every", [pytest.param(10, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.long)])
 def test_one_flipped_bit_in_each_kind_of_file_is_noticed_and_healed(every):
     command = [sys.executable, SCRIPT.with_name("flips.py"), "--every", str(every)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1800)

@@ -29,7 +29,7 @@ def test_methods_that_are_all_alike_are_told_apart_no_more_often_than_the_level_
     assert (found["rate"] <= 1 - LEVEL + 4 * spread).all(), found
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.workflow
 def test_a_run_on_networks_that_have_learnt_nothing_finds_nothing(tmp_path):
     small = {"architecture": "cifar_vgg11_bn", "options": {"width": 4}}
