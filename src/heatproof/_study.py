@@ -66,6 +66,13 @@ class Study:
         HeatproofError
             If there are no maps or metrics, maps are not those of the images, or there is no such metric or option.
         """
+        metrics = [metrics] if isinstance(metrics, str) else metrics
+        is_named = isinstance(metrics, Mapping) and all(isinstance(own, Mapping) for own in metrics.values())
+        if not (is_named or isinstance(metrics, list | tuple)) or not all(isinstance(name, str) for name in metrics):
+            raise HeatproofError(
+                f"The metrics are {type(metrics).__name__}: give names of metrics, or names with their options, after "
+                "model, images, targets and maps."
+            )
         named = metrics if isinstance(metrics, Mapping) else {name: {} for name in metrics}
         chosen = {name: dict(options) for name, options in named.items()}
         if not len(maps) or not chosen:

@@ -348,6 +348,17 @@ def test_studies_of_metrics_join(function, network, images, targets, made):
         study(network, images + 1, targets, made, ["sds"], **options)
 
 
+@pytest.mark.parametrize("function", QUALITY)
+def test_metrics_in_the_place_of_others_are_one_sentence(function, network, images, targets, made):
+    study, options = getattr(heatproof.quality, function), QUALITY[function]
+    with pytest.raises(HeatproofError, match="The metrics are Dataset: give names of metrics"):
+        study("sds", network, images, targets, made, **options)
+    pd.testing.assert_frame_equal(
+        study(network, images, targets, made, "sds", **options),
+        study(network, images, targets, made, ["sds"], **options),
+    )
+
+
 def test_a_comparison_does_not_depend_on_the_order_of_its_results(network, images, targets, made):
     scores = heatproof.evaluate(["sds", "rise_deletion"], network, images, targets, made, steps=8)
     moved = {name: one.isel(image=ORDER, method=[2, 0, 1]) for name, one in scores.items()}

@@ -138,7 +138,7 @@ def explain(
         and the same call goes on; what was made before is made again only where the network, an image, its name or
         class, a method with its options, the seed, the layer, the background or a version changed. Maps are read from
         it when they are asked for, so that memory does not grow with the number of images. Methods of your own are
-        told by their code and what they hold.
+        told by their code and what they hold, not by files that they read.
 
     Returns
     -------
