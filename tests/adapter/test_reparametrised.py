@@ -10,6 +10,7 @@ from odd_networks import Plain
 from public import METHODS, images_of
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune, weight_norm
+from torch.utils.checkpoint import checkpoint
 
 import heatproof
 
@@ -83,7 +84,9 @@ TWINS = {
 @pytest.mark.parametrize("kind", TWINS)
 def test_maps_are_those_of_the_plain_twin(kind):
     images = images_of()
-    odd, plain = (heatproof.explain(make(), images, TARGETS, METHODS, background=images) for make in TWINS[kind])
+    # One that both call once.
+    options = {"background": images, "layer": "first" if kind == "called twice" else None}
+    odd, plain = (heatproof.explain(make(), images, TARGETS, METHODS, **options) for make in TWINS[kind])
     assert odd["reason"].values.tolist() == plain["reason"].values.tolist()
     assert odd["reason"].sel({"method": "lrp"}) == ""
     np.testing.assert_allclose(odd["attribution"], plain["attribution"], rtol=1e-4, atol=1e-5)
@@ -119,3 +122,41 @@ def test_lrp_where_a_hook_keeps_a_tensor_of_a_pass():
     np.testing.assert_array_equal(made["attribution"], plain["attribution"])
     network(images)
     heatproof.finetune(network, images, TARGETS, epochs=1, grid=2, batch_size=4)
+
+
+class Mirrored(nn.Module):
+    """The mean of the logits of an image and of its mirror image, of one network that runs twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = Plain()
+        self.eval()
+
+    def forward(self, images):
+        return (self.net(images) + self.net(images.flip(-1))) / 2
+
+
+@pytest.mark.parametrize("layer", [None, "net.features.2"])
+def test_a_layer_that_a_pass_calls_twice_has_no_map(layer):
+    cams = ["grad_cam", "hires_cam", "score_cam", "guided_grad_cam"]
+    made = heatproof.explain(Mirrored(), images_of(), TARGETS, [*cams, "saliency"], layer=layer)
+    said = "called several times in one pass" if layer else "finds none"
+    assert [said in one for one in made["reason"].values.tolist()] == [True] * len(cams) + [False]
+
+
+def test_the_rule_passes_over_an_activation_that_is_called_twice():
+    shared, own = Plain(), Plain()
+    shared.features[3] = shared.features[1]
+    found = [heatproof.explain(one, images_of(), TARGETS, ["grad_cam", "hires_cam"]) for one in (shared, own)]
+    np.testing.assert_array_equal(*(one["attribution"] for one in found))
+
+
+def test_checkpointing_calls_no_layer_twice():
+    class Checkpointed(Plain):
+        def forward(self, images):
+            return self.head(checkpoint(self.features, images, use_reentrant=False).flatten(1))
+
+    made = [
+        heatproof.explain(one, images_of(), TARGETS, ["grad_cam", "hires_cam"]) for one in (Checkpointed(), Plain())
+    ]
+    np.testing.assert_array_equal(*(one["attribution"] for one in made))

@@ -142,8 +142,9 @@ def test_sets_and_methods_are_best_first(network, many):
 
 
 def test_passes_of_checks_are_counted_apart(choice, network, many):
-    # Two images in company, each of two alone, and all for the classes that the network predicts.
-    assert choice.check_passes == len(many) + 6
+    # Three images in company, two of them alone, one of these again, all for the classes that the network predicts, and
+    # two to find the layer of class activation maps.
+    assert choice.check_passes == len(many) + 6 + 2
     assert f"{choice.check_passes} images went through the network to check it" in choice.how
     passes = choice.table.set_index("method")["passes"]
     assert passes["random"] == 0

@@ -9,6 +9,7 @@ their gradients are zero. What modules inside of an attention module put out is 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -117,9 +118,39 @@ def grid_layer(explained: Explained, name: str | None = None) -> Iterator[tuple[
         in_this_thread(lambda module, inputs, output: _through(probe, output, size, given))
     )
     try:
-        yield _beside(explained.output, probe), probe, name
+        with _once_in_a_pass(explained.network, layer, name):
+            yield _beside(explained.output, probe), probe, name
     finally:
         handle.remove()
+
+
+@contextmanager
+def _once_in_a_pass(network: nn.Module, layer: nn.Module, name: str) -> Iterator[None]:
+    """Refuse a layer that a pass calls several times: of its outputs, each with a gradient, only one would be read.
+
+    A network that averages over a flipped copy of the image would get the map of the flipped one.
+    """
+    # Calls in a pass that is under way; checkpointing calls layers again behind it.
+    calls: list[int] = []
+
+    def count(*given: Any) -> None:
+        if calls:
+            calls[-1] += 1
+            if calls[-1] > 1:
+                raise NotApplicable(
+                    f"the layer {name!r} is called several times in one pass: name another in cam_layer"
+                )
+
+    handles = [
+        network.register_forward_pre_hook(in_this_thread(lambda *given: calls.append(0))),
+        network.register_forward_hook(in_this_thread(lambda *given: calls.clear()), always_call=True),
+        layer.register_forward_hook(in_this_thread(count)),
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def _beside(network: nn.Module, probe: nn.Module) -> nn.Module:
@@ -164,6 +195,9 @@ def _search(network: nn.Module, images: torch.Tensor, name: str | None) -> Layou
     finally:
         for handle in handles:
             handle.remove()
+    times = Counter(called for called, _ in met)
+    if not name:
+        met = [(called, output) for called, output in met if times[called] == 1]
     candidates = _candidates(network, met, tuple(images.shape[2:]))
     if name:
         return replace(candidates[-1][0], found=False) if candidates else None
