@@ -540,7 +540,6 @@ class _Called(nn.Module):
 
     def __init__(self, function: Any) -> None:
         super().__init__()
-        # In a list where it is a function, since only modules are registered.
         self.function = function
         self.eval()
 
