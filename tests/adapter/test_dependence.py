@@ -119,7 +119,7 @@ QUICK = {"dropout", "some classes", "batch norm", "largest", "counted"}
 
 @pytest.mark.parametrize("function", ["explain", "evaluate", "choose", "finetune"])
 @pytest.mark.parametrize(
-    "kind", [one if one in QUICK else pytest.param(one, marks=pytest.mark.slow) for one in REFUSED]
+    "kind", [one if one in QUICK else pytest.param(one, marks=pytest.mark.long) for one in REFUSED]
 )
 def test_what_depends_on_more_than_its_image_is_refused(function, kind):
     make, sentence = REFUSED[kind]
@@ -133,7 +133,7 @@ def test_what_depends_on_more_than_its_image_is_refused(function, kind):
 
 
 @pytest.mark.parametrize("function", sorted(set(FUNCTIONS) - {"explain", "evaluate", "choose", "finetune"}))
-@pytest.mark.parametrize("kind", ["dropout", pytest.param("batch norm", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["dropout", pytest.param("batch norm", marks=pytest.mark.long)])
 def test_other_functions_refuse_it_too(function, kind):
     with pytest.raises(HeatproofError, match=f"{CHANCE}|{COMPANY}"):
         FUNCTIONS[function](REFUSED[kind][0](), images_of(), TARGETS, maps_of())

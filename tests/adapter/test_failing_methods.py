@@ -108,7 +108,7 @@ def alone():
     return heatproof.explain(network(), images_of(), TARGETS, ["saliency", "grad_cam", "guided_backprop", "rise"])
 
 
-@pytest.mark.parametrize("batch_size", [64, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("batch_size", [64, pytest.param(2, marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", FAILS | CHANGES)
 def test_other_maps_are_as_without_it(kind, batch_size, alone):
     late.passed = 0
@@ -124,7 +124,7 @@ def test_other_maps_are_as_without_it(kind, batch_size, alone):
     assert np.isnan(made["attribution"].sel({"method": "mine"})).all() == (kind in FAILS)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("kind", FAILS)
 def test_choose_goes_on(kind):
     late.passed = 0

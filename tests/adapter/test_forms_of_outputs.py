@@ -95,13 +95,13 @@ def of_two_logits():
 
 @pytest.mark.parametrize("function", [one for one in MAIN if one != "finetune"])
 @pytest.mark.parametrize(
-    "form", [one if one in ("squeezed", "logits") else pytest.param(one, marks=pytest.mark.slow) for one in ONE_LOGIT]
+    "form", [one if one in ("squeezed", "logits") else pytest.param(one, marks=pytest.mark.long) for one in ONE_LOGIT]
 )
 def test_one_logit_is_as_two(form, function, of_two_logits):
     assert_same(call(function, Plain(classes=1, finish=ONE_LOGIT[form])), of_two_logits[function])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["convolutions", "transformer"])
 def test_one_logit_has_the_maps_of_two_by_all_explainers(kind):
     if kind == "convolutions":
@@ -155,7 +155,7 @@ def test_the_exact_map_of_a_linear_network_scores_one(target, classes, images):
 
 @pytest.mark.parametrize("function", MAIN)
 @pytest.mark.parametrize(
-    "form", [one if one in ("object", "half") else pytest.param(one, marks=pytest.mark.slow) for one in SEVERAL]
+    "form", [one if one in ("object", "half") else pytest.param(one, marks=pytest.mark.long) for one in SEVERAL]
 )
 def test_logits_are_found_among_other_things(form, function, of_three):
     assert_same(call(function, Plain(finish=SEVERAL[form])), of_three[function], 2e-3 if form == "half" else 1e-6)
@@ -224,7 +224,7 @@ FORMS = {
 
 @pytest.mark.parametrize(
     "form",
-    [one if one in ("frozen", "exported", "compiled") else pytest.param(one, marks=pytest.mark.slow) for one in FORMS],
+    [one if one in ("frozen", "exported", "compiled") else pytest.param(one, marks=pytest.mark.long) for one in FORMS],
 )
 def test_forms_of_modules(form, recwarn):
     compiled = torch._dynamo.utils.counters["frames"]["total"]
@@ -247,7 +247,7 @@ def test_forms_of_modules(form, recwarn):
     assert torch._dynamo.utils.counters["frames"]["total"] == compiled, "nothing is compiled"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("metric", EVERY_METRIC)
 def test_every_metric_reads_one_logit_as_two(metric):
     found = [

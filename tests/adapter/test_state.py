@@ -120,7 +120,7 @@ CONTEXTS = {
 METRICS = ["idsds", "mas_difference", "aic"]
 EXPLAINERS = ["saliency", "guided_backprop", "grad_cam", "deep_lift", "lrp"]
 SLOWER = ("offset_sensitivity", "noise_sensitivity", "baseline_invariance", "modification_distances")
-EVERY = [one if one not in SLOWER else pytest.param(one, marks=pytest.mark.slow) for one in FUNCTIONS]
+EVERY = [one if one not in SLOWER else pytest.param(one, marks=pytest.mark.long) for one in FUNCTIONS]
 
 
 def call(function, network, images=None):
@@ -148,7 +148,7 @@ def check_left(function, network, images=None, expected=None):
 
 @pytest.mark.parametrize("function", EVERY)
 @pytest.mark.parametrize(
-    "kind", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in NETWORKS]
+    "kind", [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in NETWORKS]
 )
 def test_network_and_process_are_as_before(function, kind):
     network = NETWORKS[kind]()
@@ -166,7 +166,7 @@ def test_network_and_process_are_as_before(function, kind):
 @pytest.mark.parametrize("function", EVERY)
 @pytest.mark.parametrize(
     "context",
-    [one if one in ("inference_mode", "autocast") else pytest.param(one, marks=pytest.mark.slow) for one in CONTEXTS],
+    [one if one in ("inference_mode", "autocast") else pytest.param(one, marks=pytest.mark.long) for one in CONTEXTS],
 )
 def test_whatever_the_mode_of_the_caller(function, context):
     network = with_norm()
@@ -180,8 +180,8 @@ def test_whatever_the_mode_of_the_caller(function, context):
 
 
 @pytest.mark.parametrize("function", EVERY)
-@pytest.mark.parametrize("error", [pytest.param(RuntimeError, marks=pytest.mark.slow), Stopped])
-@pytest.mark.parametrize("passes", [4, *(pytest.param(count, marks=pytest.mark.slow) for count in (0, 1, 9))])
+@pytest.mark.parametrize("error", [pytest.param(RuntimeError, marks=pytest.mark.long), Stopped])
+@pytest.mark.parametrize("passes", [4, *(pytest.param(count, marks=pytest.mark.long) for count in (0, 1, 9))])
 def test_also_where_it_ends_early(function, error, passes):
     count = 0
 

@@ -39,7 +39,7 @@ def alone():
     return {what: ask(Plain(), what) for what in [*METHODS, "evaluate"]}
 
 
-@pytest.mark.parametrize("threads", [pytest.param(2, marks=pytest.mark.slow), 4])
+@pytest.mark.parametrize("threads", [pytest.param(2, marks=pytest.mark.long), 4])
 def test_threads_on_one_network(threads, alone):
     network = Plain()
     with ThreadPoolExecutor(threads) as pool:
@@ -48,7 +48,7 @@ def test_threads_on_one_network(threads, alone):
             assert_same(answer.result(LONGEST), alone[what], 0)
 
 
-@pytest.mark.parametrize("threads", [pytest.param(2, marks=pytest.mark.slow), 4])
+@pytest.mark.parametrize("threads", [pytest.param(2, marks=pytest.mark.long), 4])
 def test_threads_on_networks_of_their_own(threads, alone):
     """Tracing for LRP changes what a call of any module does."""
     # Before any thread, whose calls use the global random states that weights are drawn from.

@@ -38,14 +38,14 @@ def dead_on_blank():
 
 
 @pytest.mark.parametrize("kind", BLANK)
-@pytest.mark.parametrize("batch_size", [64, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("batch_size", [64, pytest.param(3, marks=pytest.mark.long)])
 def test_blank_images_take_no_method_away(kind, batch_size):
     made = heatproof.explain(dead_on_blank(), BLANK[kind], TARGETS, METHODS, batch_size=batch_size)
     assert not made["reason"].values.any()
 
 
 @pytest.mark.parametrize(
-    "kind", [one if one == "first" else pytest.param(one, marks=pytest.mark.slow) for one in BLANK]
+    "kind", [one if one == "first" else pytest.param(one, marks=pytest.mark.long) for one in BLANK]
 )
 def test_the_order_decides_nothing(kind):
     images = BLANK[kind]

@@ -33,7 +33,7 @@ def answers_of_twins():
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize(
-    "writes", [name if name in ("relu", "a view") else pytest.param(name, marks=pytest.mark.slow) for name in WRITES]
+    "writes", [name if name in ("relu", "a view") else pytest.param(name, marks=pytest.mark.long) for name in WRITES]
 )
 def test_a_network_that_writes_to_its_input_is_read_as_its_twin(function, writes):
     network, twin = WRITES[writes]
