@@ -55,13 +55,7 @@ def as_check() -> Iterator[None]:
 
 
 class CountPasses:
-    """Count the images that pass through a network, those of checks apart.
-
-    Attributes
-    ----------
-    images, check_images
-        Images that went through for results, and for checks.
-    """
+    """Count the images that pass through a network: for results in `images`, and for checks in `check_images`."""
 
     def __init__(self, network: nn.Module | None) -> None:
         self.images = 0
