@@ -13,12 +13,12 @@ import torch
 
 from heatproof.data.few import few_of_images
 from heatproof.errors import HeatproofError
-from heatproof.evaluation import COMMON, Metrics, evaluate, predicted_classes
+from heatproof.evaluation import COMMON, Metrics, evaluate
 from heatproof.inputs.maps import read_maps
 from heatproof.inputs.read import read_inputs
 from heatproof.metrics.arrays import area, spearman_rows
 from heatproof.metrics.registry import METRICS
-from heatproof.models.adapter import adapted, check_network
+from heatproof.models.adapter import adapted, check_network, predicted
 from heatproof.models.logits import read_logits
 from heatproof.registry import look_up
 from heatproof.responses.curves import Curves
@@ -83,15 +83,14 @@ class Study:
             look_up(METRICS, name, "metric")
         for key in common:
             look_up(dict.fromkeys(COMMON[:4]), key, "option of a study of metrics")
-        source = read_inputs(
-            model, images, targets, common.get("image_ids"), maps=maps, predict=partial(predicted_classes, model)
-        )
-        found = read_maps(maps, source)
-        if found.names is None:
-            raise HeatproofError("The maps have no names of methods: give a mapping from methods to maps.")
-        arrays = {method: found.values[:, place] for place, method in enumerate(found.names)}
-        # Before its answers are kept, by which chance and dependence on the batch would not be found.
-        with adapted(model, source.images, int(common.get("seed", 0))) as network:
+        # Checked before its answers are kept, by which chance and dependence on the batch would not be found.
+        with adapted(model, images, int(common.get("seed", 0))) as network:
+            of_network = partial(predicted, network)
+            source = read_inputs(model, images, targets, common.get("image_ids"), maps=maps, predict=of_network)
+            found = read_maps(maps, source)
+            if found.names is None:
+                raise HeatproofError("The maps have no names of methods: give a mapping from methods to maps.")
+            arrays = {method: found.values[:, place] for place, method in enumerate(found.names)}
             network.check_precision(source.images)
             check_network(network, source.images[few_of_images(source.digests, source.images)])
         # Whatever had labels is in order now.

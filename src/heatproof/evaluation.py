@@ -178,7 +178,7 @@ def evaluate(
     seed = int(common.get("seed", 0))
     named = None if common.get("device") is None else _device(common["device"])
     # The device of a network without parameters.
-    placed = torch.empty(0, device=named) if named else images if isinstance(images, torch.Tensor) else torch.empty(0)
+    placed = torch.empty(0, device=named) if named else images
     with adapted(model, placed, seed) as network:
         # Without targets, maps that say which class they explain are scored by it, and others by the predicted class.
         of_network = partial(predicted, network)
@@ -297,6 +297,24 @@ def selected_metrics(metrics: Metrics, common: Mapping[str, Any], domain: Domain
     return selected
 
 
+def readings_of(one: SelectedMetric, metrics: Mapping[str, SelectedMetric], session: Session) -> list[Reading]:
+    """Return what a metric reads; a response that another of the metrics needs in finer steps serves it too.
+
+    Raises
+    ------
+    HeatproofError
+        If the session lacks something that a response needs.
+    """
+    served = serving(response for other in metrics.values() for response in other.responses.values())
+    readings = []
+    for argument, needed in one.responses.items():
+        response, points = served[needed]
+        if lacking := response.lacks(session):
+            raise HeatproofError(f"The metric {one.entry.name!r} needs {lacking}.")
+        readings.append(Reading(argument, response, points, one.options.get("output", "logit")))
+    return readings
+
+
 @dataclass(frozen=True, eq=False)
 class _Asking:
     """A model, images and maps, and the responses computed so far."""
@@ -309,20 +327,14 @@ class _Asking:
     answers: dict[tuple[Any, ...], Mapping[str, np.ndarray]] = field(default_factory=dict)
 
     def score(self, one: SelectedMetric) -> dict[str, xarray.Dataset]:
-        """Return a metric's scores of each method; a response that another one needs in finer steps serves it too."""
+        """Return a metric's scores of each method."""
         # What only the caller can give of the responses.
         given = {key: one.options[key] for key in one.entry.reads.in_memory}
         session = replace(self.session, given={**self.session.given, **given})
-        served = serving(response for other in self.metrics.values() for response in other.responses.values())
         size = self.along.maps.shape[2], self.along.maps.shape[3]
         images = ScoredImages(self.batch.ids, self.batch.labels.cpu().numpy(), size, session.seed)
-        read, arrays = [], {}
-        for argument, needed in one.responses.items():
-            response, points = served[needed]
-            if lacking := response.lacks(session):
-                raise HeatproofError(f"The metric {one.entry.name!r} needs {lacking}.")
-            arrays[argument] = self._ask(response, session, given)
-            read.append(Reading(argument, response, points, one.options.get("output", "logit")))
+        read = readings_of(one, self.metrics, session)
+        arrays = {reading.argument: self._ask(reading.response, session, given) for reading in read}
         options = one.options | {"seed": session.seed, "batch_size": session.batch_size}
         shares = _shares(read[0], size) if read else None
         explained = [Explanations(self.along.methods, self.along.maps, arrays)]
@@ -414,14 +426,6 @@ def _device(named: Any) -> Any:
         raise HeatproofError(
             f"The device {short(named)} cannot be used ({first_line(error)}): leave it out, or name another."
         ) from None
-
-
-def predicted_classes(model: Any, images: torch.Tensor) -> torch.Tensor:
-    """Return the class that a network predicts for each image, (N,) int64."""
-    from heatproof.models.adapter import adapted, predicted
-
-    with adapted(model, images) as network:
-        return predicted(network, images)
 
 
 def _dataset(one: SelectedMetric, options: dict[str, Any], images: ScoredImages, scored: Scored) -> xarray.Dataset:

@@ -147,9 +147,7 @@ def choose(
     metrics = _selected(measures, domain) if measures else {}
     if measures:
         warn_out_of_domain([one.options for one in metrics.values() if one.is_renamed], domain)
-    # The device of a network without parameters.
-    placed = images if isinstance(images, torch.Tensor) else torch.empty(0)
-    with held_cache(cache) as root, adapted(model, placed, seed) as network, show_progress(progress):
+    with held_cache(cache) as root, adapted(model, images, seed) as network, show_progress(progress):
         of_network = partial(predicted, network)
         given = read_inputs(model, images, targets, classes=classes, transform=transform, predict=of_network)
         if len(given) < LEAST:

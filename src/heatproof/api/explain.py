@@ -180,9 +180,7 @@ def explain(
     if background is not None:
         background = check_images(background)
         check_finite(background, range(len(background)))
-    # The device of a network without parameters.
-    placed = images if isinstance(images, torch.Tensor) else torch.empty(0)
-    with held_cache(cache) as root, adapted(model, placed, seed) as network, show_progress(progress):
+    with held_cache(cache) as root, adapted(model, images, seed) as network, show_progress(progress):
         source = read_inputs(
             model, images, targets, image_ids, classes=classes, transform=transform, predict=partial(predicted, network)
         )

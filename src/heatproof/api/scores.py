@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from heatproof.errors import HeatproofError
-from heatproof.evaluation import SelectedMetric, exact_arrays, why_undefined
+from heatproof.evaluation import SelectedMetric, exact_arrays, readings_of, why_undefined
 from heatproof.identity import identity_of
 from heatproof.methods import Method
 from heatproof.metrics.scoring import Explanations, score_batch
@@ -22,7 +21,7 @@ from heatproof.models.adapter import CountPasses
 from heatproof.models.memory import WithinMemory
 from heatproof.perturbation.batching import intact_responses
 from heatproof.provenance import code_digest
-from heatproof.responses.base import Along, Arrays, Batch, Reading, Response, ScoredImages, Session, serving
+from heatproof.responses.base import Along, Arrays, Batch, Reading, Response, ScoredImages, Session
 
 if TYPE_CHECKING:
     import xarray
@@ -85,13 +84,7 @@ class Scoring:
     def _of(self, one: SelectedMetric) -> dict[str, Scores]:
         given = {key: one.options[key] for key in one.entry.reads.in_memory}
         session = replace(self._session, given=given)
-        served = serving(response for other in self.metrics.values() for response in other.responses.values())
-        readings = []
-        for argument, needed in one.responses.items():
-            response, points = served[needed]
-            if lacking := response.lacks(session):
-                raise HeatproofError(f"The metric {one.entry.name!r} needs {lacking}.")
-            readings.append(Reading(argument, response, points, one.options.get("output", "logit")))
+        readings = readings_of(one, self.metrics, session)
         kept = {
             (reading.argument, method): self._filled(reading.response, session, method)
             for reading in readings

@@ -356,7 +356,7 @@ def _dependence(difference: float, by_chance: bool) -> str:
 
 
 @contextmanager
-def adapted(model: Any, images: torch.Tensor, seed: int | None = None) -> Iterator[Adapted]:
+def adapted(model: Any, images: Any, seed: int | None = None) -> Iterator[Adapted]:
     """Adapt a caller's network for a call, and leave it, random states and the grad mode as they were.
 
     Other threads wait where they would explain or score the same network.
@@ -366,7 +366,7 @@ def adapted(model: Any, images: torch.Tensor, seed: int | None = None) -> Iterat
     model
         A module, or a function of images, in eval mode in all parts that can be found.
     images
-        Images that it is given; their device is that of a network without parameters.
+        Images that it is given; the device of a tensor is that of a network without parameters.
     seed
         What foreign code draws from meanwhile; None leaves it to the global random states.
 
@@ -386,7 +386,8 @@ def adapted(model: Any, images: torch.Tensor, seed: int | None = None) -> Iterat
         stack.enter_context(left_as_is(model))
         stack.enter_context(as_written(modules))
         network = model if _takes_hooks(model) else _Called(model)
-        found = attach(network, modules, images.device, thread=threading.get_ident())
+        placed = images.device if isinstance(images, torch.Tensor) else None
+        found = attach(network, modules, placed, thread=threading.get_ident())
         stack.callback(found.hooks.remove)
         if (kind := found.device.type) and torch.is_autocast_enabled(kind):
             # Of the caller: it is for the network, and not for sums of its outputs.
