@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from jobs import without_times
 from scipy.stats import spearmanr
 from toy_project import Project
 
@@ -20,6 +21,7 @@ from heatproof.responses.base import Batch, Session
 from heatproof.responses.explanations import Explanations
 from heatproof.responses.pictures import Pictures
 from heatproof.responses.run import explainer_of
+from heatproof.shards import Shard
 from heatproof.storage.reading import read_json
 from heatproof.storage.store import describe, read
 
@@ -384,3 +386,28 @@ def test_what_was_finished_before_a_kill_is_kept(project, monkeypatch):
     assert len(calls) == 4, "three batches of ten images, of which the first was done"
     whole = project(metrics=["ids"], explainers=[{"mine": {"explainer": "toy_plugin:gradient"}}]).attribute().respond(4)
     assert made.bytes("curves") == whole.bytes("curves")
+
+
+def test_a_job_that_resumes_has_all_that_the_first_recorded(project, monkeypatch):
+    """The journal has every batch, and the job is killed before it publishes: the manifests say as much as ever."""
+    change = {"metrics": ["ids"], "explainers": [{"mine": {"explainer": "toy_plugin:gradient"}}, "random"]}
+    undisturbed, killed = project(**change).attribute().respond(4), project(**change).attribute()
+
+    def killed_here(piece, *given):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as changed:
+        changed.setattr(Shard, "publish_behind", killed_here)
+        with pytest.raises(KeyboardInterrupt):
+            killed.respond(4)
+    killed.respond(4)
+    said = [
+        {
+            path.relative_to(made.folder): without_times(read_json(path))
+            for path in (made.folder / "results/curves").rglob("*.json")
+            if "files" in read_json(path)
+        }
+        for made in (killed, undisturbed)
+    ]
+    assert said[0] == said[1]
+    assert all(one["check_passes"] for one in said[0].values())

@@ -54,9 +54,12 @@ class Work:
 
     @property
     def todo(self) -> bool:
-        """Whether images of the shard are missing."""
+        """Whether the shard is to be written: images are missing, or a job that was killed left them in the journal.
+
+        The manifest of those is to say what that job found of the network, which is found again.
+        """
         start, stop = self.piece.missing()
-        return self.gap is None and start < stop
+        return self.gap is None and (start < stop or self.piece.changed)
 
     def along(self, low: int, high: int) -> Along | None:
         """Return the maps of images [low, high) for a map response, else None."""
