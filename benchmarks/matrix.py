@@ -4,10 +4,12 @@ Weights are random, with norms that have seen photographs. A cell works if maps 
 figure of the check on the first images is within its limit, a class activation map is an enlargement of its layer's
 grid, and the maps of the same network with other random weights differ. A cell that is not declared is tried once where
 it is cheap. Options are the cheapest that show this, and Score-CAM and its kin see the first channels of their layer
-alone. A network whose table is there already is not run again.
+alone. A network whose table is there already is not run again, but for the rows of `--explainers`, which are put in the
+place of those that are there.
 
     python benchmarks/matrix.py --out docs/data/matrix && python docs/pages.py
     python benchmarks/matrix.py --out docs/data/matrix --only torchvision:resnet18 timm:vit_tiny_patch16_224
+    python benchmarks/matrix.py --out docs/data/matrix --explainers lrp guided_backprop
 """
 
 from __future__ import annotations
@@ -346,6 +348,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", nargs="+", help="these networks")
+    parser.add_argument("--explainers", nargs="+", help="these explainers, also where a table is there")
     parser.add_argument("--small", action="store_true", help="one small network and the cheap explainers")
     given = parser.parse_args()
     warnings.filterwarnings("ignore")
@@ -353,10 +356,16 @@ def main() -> None:
     given.out.mkdir(parents=True, exist_ok=True)
     for name, options in networks.items():
         path = given.out / f"{name.replace(':', '.')}.csv"
-        if path.is_file() or (given.only and name not in given.only):
+        there = pd.read_csv(path) if path.is_file() else None
+        if (there is not None and not given.explainers) or (given.only and name not in given.only):
             continue
         print(name, flush=True)
-        row_by_row(name, options, sorted(CHEAP) if given.small else None).to_csv(path, index=False)
+        made = row_by_row(name, options, given.explainers or (sorted(CHEAP) if given.small else None))
+        if there is not None:
+            kept = there[~there["explainer"].isin(made["explainer"])]
+            order = {explainer: place for place, explainer in enumerate(EXPLAINERS)}
+            made = pd.concat([kept, made]).sort_values("explainer", key=lambda names: names.map(order))
+        made.to_csv(path, index=False)
     table = pd.concat([pd.read_csv(path) for path in sorted(given.out.glob("*.csv"))])
     declared = table[table["declared"]]
     print(
