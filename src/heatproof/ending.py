@@ -35,9 +35,10 @@ class Ended(SystemExit):
         super().__init__(self.status)
 
 
-# The signal that came first, and the thread that ends the child processes since then.
+# The signal that came first, the thread that ends the child processes since then, and whether Python ignored `Ended`.
 _first: int | None = None
 _ender: threading.Thread | None = None
+_ignored = False
 
 
 def asked() -> int | None:
@@ -70,13 +71,16 @@ def end_in_order(what: str = "") -> None:
     process, grace = os.getpid(), OF_COMMAND if what == "command" else GRACE
 
     def end(number: int, frame: FrameType | None) -> None:
-        global _first, _ender
+        global _first, _ender, _ignored
         if os.getpid() != process:
             # A fork, which whoever made it ends: it ends as if nobody listened.
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
             return
         if _first is not None:
+            if _ignored:
+                _ignored = False
+                raise Ended(_first)
             return
         _first = number
         if what:
@@ -92,7 +96,20 @@ def end_in_order(what: str = "") -> None:
     for number in SIGNALS:
         if signal.getsignal(number) not in (signal.SIG_IGN, None):
             signal.signal(number, end)
+    sys.unraisablehook = _unraisable
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+
+def _unraisable(ignored: sys.UnraisableHookArgs) -> None:
+    """Ask again where Python ignores `Ended`, as in the callback of a weak reference, and print any other error."""
+    global _ignored
+    if not isinstance(ignored.exc_value, Ended):
+        sys.__unraisablehook__(ignored)
+        return
+    _ignored = True
+    number = ignored.exc_value.status - 128
+    # Not at once: it would be raised in here, and ignored again.
+    threading.Timer(STEP, signal.pthread_kill, (threading.main_thread().ident, number)).start()
 
 
 @contextmanager
@@ -104,7 +121,7 @@ def ending_in_order(what: str) -> Iterator[None]:
     what
         As for `end_in_order`.
     """
-    before = {number: signal.getsignal(number) for number in SIGNALS}
+    before, hook = {number: signal.getsignal(number) for number in SIGNALS}, sys.unraisablehook
     end_in_order(what)
     try:
         yield
@@ -116,6 +133,7 @@ def ending_in_order(what: str) -> Iterator[None]:
                 # None is that of a program that Python is a part of.
                 if handler is not None:
                     signal.signal(number, handler)
+            sys.unraisablehook = hook
 
 
 def as_process(main: Callable[[], int], what: str) -> NoReturn:

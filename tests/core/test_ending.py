@@ -51,6 +51,18 @@ def test_a_job_ends_with_one_sentence_and_with_what_it_started(tmp_path, number)
     assert not any(map(_runs, children))
 
 
+def test_a_signal_where_python_ignores_errors_is_not_ignored(tmp_path):
+    """As in the callback of a weak reference, which importing modules runs too."""
+    # What is killed after the grace time runs no such function.
+    body = "import atexit, weakref\natexit.register(lambda: open('ended', 'w').close())\nclass One: pass\none = One()\n"
+    body += "kept = weakref.ref(one, lambda _: (print('in', flush=True), time.sleep(60)))\ndel one\ntime.sleep(60)"
+    job = start(tmp_path, body)
+    job.send_signal(signal.SIGTERM)
+    assert said_by(job) == SENTENCE.format(what="job", name="SIGTERM")
+    assert job.returncode == 128 + signal.SIGTERM
+    assert (tmp_path / "ended").exists()
+
+
 @pytest.mark.parametrize("error", ["ImportError", "SystemError"])
 def test_an_error_that_a_library_makes_of_a_signal_is_none(tmp_path, error):
     """As an extension module does that is interrupted while it is imported."""
