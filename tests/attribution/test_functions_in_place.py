@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from heatproof.attribution._attn_lrp import AttentionRules
 from heatproof.attribution._functions import AttentionSeen
@@ -214,6 +215,26 @@ class Holding(nn.Module):
         h = torch.relu(self.one(images))
         place = self.inside(torch.linspace(-1, 1, 4)) if self.bias else 0
         return self.head((self.two(h) if self.bias else self.inside(self.two(h))).mean((2, 3)) + place)
+
+
+class Checkpointed(nn.Module):
+    """What is checkpointed is called once more while its gradient is taken."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+
+    def forward(self, images):
+        return checkpoint(self.network, images, use_reentrant=False)
+
+
+@pytest.mark.parametrize("name", ["guided_backprop", "deconvolution", "attn_lrp"])
+def test_rules_reach_what_is_checkpointed(name, explain_digits):
+    torch.manual_seed(0)
+    network = Holding(torch.relu)
+    plain = EXPLAINERS[name].function(explained_by(network, explain_digits))[name]
+    again = EXPLAINERS[name].function(explained_by(Checkpointed(network), explain_digits))[name]
+    torch.testing.assert_close(again, plain)
 
 
 def explained_by(network, explain_digits):

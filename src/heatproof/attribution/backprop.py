@@ -135,9 +135,7 @@ def _through_relus(
             outputs = part.output(start.clone())
         require_plain_outputs(part, both.images, outputs)
         rules.watch(outputs)
-        # Within the rules, as layers that are checkpointed are called again.
-        with rules:
-            (slope,) = torch.autograd.grad(outputs.gather(1, both.targets[:, None]).sum(), start)
+        slope = rules.gradient(outputs.gather(1, both.targets[:, None]).sum(), start)
         if rules.missed:
             raise NotApplicable(
                 f"{name} cannot reach a ReLU of this network, which runs in another thread, in a part that is scripted "

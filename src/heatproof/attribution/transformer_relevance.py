@@ -115,10 +115,10 @@ def attn_lrp(explained: Explained, *, tolerance: Tolerance = None) -> dict[str, 
         both, count = accompany(part), len(part.image_ids)
         rules, images = AttentionRules(both.images), leaf(both.images)
         with rules, torch.enable_grad():
-            logits = explained.network(images)
+            logits = explained.network(images.clone())
         require_plain_outputs(part, images, logits)
         chosen = logits.gather(1, both.targets[:, None])[:, 0]
-        (slope,) = torch.autograd.grad(chosen.sum(), images)
+        slope = rules.gradient(chosen.sum(), images)
         relevance = (slope * images.detach()).sum(1)
         largest = logits.detach().abs().amax(1)
         lost = ((relevance.sum((1, 2)) + rules.constants - chosen.detach()).abs() / largest)[:count]
