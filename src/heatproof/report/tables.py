@@ -98,7 +98,7 @@ def passes(table: pd.DataFrame, scores: Sequence[str], explainers: Mapping[str, 
     Returns
     -------
     dict
-        ``passes``, for one map; ``check_passes``, before all of its explainer's maps, to check network and explainer.
+        ``passes``, for one map; ``check_passes``, for all of its explainer's maps, to check network and explainer.
     """
     costs = {case: manifest["costs"]["explainers"] for case, manifest in read_manifests(scores).items()}
     rows = table[[*CASE, "method"]].itertuples(index=False, name=None)
