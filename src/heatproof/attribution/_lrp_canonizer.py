@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import operator
 import threading
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -18,6 +20,7 @@ from zennit.layer import Sum
 from zennit.rules import ClampMod, Epsilon, Flat, zero_bias
 from zennit.types import Convolution
 
+from heatproof.attribution._out_of_place import RecordingProxy, write_out_of_place
 from heatproof.errors import NotApplicable
 from heatproof.models.logits import held_logits
 from heatproof.models.state import copy_of
@@ -88,29 +91,36 @@ def composite() -> SpecialFirstLayerMapComposite:
     )
 
 
-def canonise(network: nn.Module) -> nn.Module:
+def canonise(network: nn.Module, images: torch.Tensor) -> nn.Module:
     """Return a copy with batch norms merged into convolutions, and sums, gates and ReLUs as separate modules.
 
     A traced copy fits residual networks of any library, where zennit's canonizers are written for torchvision's.
+
+    Parameters
+    ----------
+    network
+        In eval mode.
+    images
+        (B, C, H, W), at least two, which the copy runs on once.
 
     Raises
     ------
     NotApplicable
         If the network cannot be traced.
     """
-    plain = copy_of(network)
+    plain = _without_parallel(copy_of(network))
     _split(plain)
     for module in plain.modules():
         _hold_weights(module)
         module._forward_hooks.clear()
         module._forward_pre_hooks.clear()
-        if getattr(module, "inplace", False) is True:
-            module.inplace = False  # type: ignore[assignment]
+    weights = next((one.dtype for one in plain.parameters() if one.is_floating_point()), images.dtype)
     try:
         # It changes what a call of any module does, also of those of other threads.
         with _TRACING:
-            graph = _Tracer().trace(plain)
+            graph = _Tracer().trace(plain, _defaults(plain.forward))
         traced: Any = fx.GraphModule(plain, graph)
+        write_out_of_place(traced, images.to(weights))
         _separate_calls(traced)
         traced = fuse(traced, no_trace=True)
     except Exception as error:
@@ -121,27 +131,46 @@ def canonise(network: nn.Module) -> nn.Module:
     for index, node in enumerate(list(traced.graph.nodes)):
         if node.op not in ("call_function", "call_method"):
             continue
-        terms = node.args if len(node.args) == 2 and all(isinstance(term, fx.Node) for term in node.args) else ()
+        given = [*node.args, *(node.kwargs[name] for name in ("input", "other") if name in node.kwargs)]
+        weighted = bool(node.kwargs.keys() - {"input", "other", "inplace"})
+        terms = given if len(given) == 2 and not weighted and all(isinstance(term, fx.Node) for term in given) else []
         if node.target in ADDITIONS and terms:
             # A parameter is a bias, which takes no relevance.
             if any(term.op == "get_attr" for term in terms):
                 continue
             with traced.graph.inserting_before(node):
                 # Terms of other shapes, as a position embedding, are broadcast as in the sum.
-                stacked = traced.graph.call_function(_stack, node.args)
+                stacked = traced.graph.call_function(_stack, tuple(terms))
             _replace(traced, node, f"canonical_sum_{index}", Sum(), stacked)
         elif node.target in PRODUCTS and terms:
             _replace(traced, node, f"canonical_gate_{index}", Gate(), *terms)
         elif node.target in RELUS:
-            _replace(traced, node, f"canonical_relu_{index}", nn.ReLU(), node.args[0])
+            _replace(traced, node, f"canonical_relu_{index}", nn.ReLU(), given[0])
         elif node.target is nn.functional.adaptive_avg_pool2d:
-            _replace(traced, node, f"canonical_pool_{index}", nn.AdaptiveAvgPool2d(node.args[1]), node.args[0])
+            size = node.args[1] if len(node.args) > 1 else node.kwargs["output_size"]
+            _replace(traced, node, f"canonical_pool_{index}", nn.AdaptiveAvgPool2d(size), given[0])
     traced.graph.lint()
     traced.recompile()
     # Whoever counts the network's passes counts these too, and its output is read in the same way.
     for hooks in HOOKS:
         setattr(traced, hooks, getattr(network, hooks))
     return traced.eval().requires_grad_(False)
+
+
+def _without_parallel(network: nn.Module) -> nn.Module:
+    """Leave out the modules that spread a batch over devices."""
+    while isinstance(network, nn.DataParallel):
+        network = network.module
+    for module in list(network.modules()):
+        for name, child in module.named_children():
+            setattr(module, name, _without_parallel(child))
+    return network
+
+
+def _defaults(forward: Callable[..., Any]) -> dict[str, Any]:
+    """Return what a network's arguments behind the images are where nobody gives them."""
+    _, *others = inspect.signature(forward).parameters.values()
+    return {one.name: one.default for one in others if one.default is not one.empty}
 
 
 def _stack(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
@@ -175,6 +204,10 @@ class _Tracer(fx.Tracer):
     def __init__(self) -> None:
         super().__init__()
         self.thread = threading.get_ident()
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        """Stand in for a tensor."""
+        return RecordingProxy(node, self)
 
     def create_arg(self, a: Any) -> Any:
         """Take the logits out of an output that torch.fx knows no type for."""

@@ -1,4 +1,4 @@
-"""Class activation maps, through torchcam, and HiResCAM through captum.
+"""Class activation maps, through torchcam, and HiResCAM.
 
 Every map reads the layer that the model's input facts name, or that a rule finds where they name none, is not rescaled,
 and is enlarged to the image's size bilinearly. All but HiResCAM's are not negative: torchcam applies the ReLU of the
@@ -260,7 +260,7 @@ def is_cam(explained: Explained, *, samples: Count = 10, grid: Cells | None = No
 
 @explainer("hires_cam", family="cam", needs={"cam_layer"})
 def hires_cam(explained: Explained, *, grid: Cells | None = None) -> dict[str, torch.Tensor]:
-    """HiResCAM: activations times their gradients, summed over channels (captum `LayerGradientXActivation`).
+    """HiResCAM: activations times their gradients, summed over channels.
 
     Draelos and Carin, "Use HiResCAM instead of Grad-CAM for faithful explanations of convolutional neural networks",
     2020, section 3. It has no ReLU: where nothing but global average pooling and a linear layer follow the layer, the
@@ -277,20 +277,23 @@ def hires_cam(explained: Explained, *, grid: Cells | None = None) -> dict[str, t
         If the network has no layer with a spatial grid.
     """
     import torch
-    from captum.attr import LayerGradientXActivation
 
-    from heatproof.attribution._hooks import hookable
     from heatproof.attribution._layers import grid_layer
 
     maps = []
     with grid_layer(explained) as (output, layer, name):
-        method: Any = LayerGradientXActivation(output, layer)
         for part in parts(explained):
-            both = accompany(part)
-            with hookable(output), torch.enable_grad():
-                products = method.attribute(leaf(both.images), target=both.targets)
-            _require_grid(products, name)
-            cam = products.detach().sum(1, keepdim=True)[: len(part.image_ids)]
+            both, seen = accompany(part), []
+            handle = layer.register_forward_hook(lambda module, inputs, features: seen.append(features))
+            try:
+                with torch.enable_grad():
+                    outputs = output(leaf(both.images))
+            finally:
+                handle.remove()
+            features = seen[0] if seen else None
+            _require_grid(features, name)
+            (gradients,) = torch.autograd.grad(outputs.gather(1, both.targets[:, None]).sum(), features)
+            cam = (features.detach() * gradients).sum(1, keepdim=True)[: len(part.image_ids)]
             maps.append(_enlarged(cam, part.images, grid, name))
     return {"hires_cam": torch.cat(maps)}
 
@@ -368,9 +371,11 @@ def _enlarged(cams: torch.Tensor, images: torch.Tensor, grid: int | None, name: 
     return interpolate(cams.float(), images.shape[2:], mode="bilinear", align_corners=False)[:, 0]
 
 
-def _require_grid(activations: torch.Tensor | None, name: str) -> None:
+def _require_grid(activations: Any, name: str) -> None:
+    import torch
+
     require(
-        activations is not None and activations.ndim == 4,
+        isinstance(activations, torch.Tensor) and activations.ndim == 4,
         f"The layer {name!r} does not put out (N, channels, height, width), which class activation maps need: name "
         "another in cam_layer.",
     )

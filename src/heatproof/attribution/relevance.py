@@ -59,7 +59,7 @@ def lrp(explained: Explained, *, tolerance: Tolerance = None) -> dict[str, torch
 
     if explained.output is not explained.network:
         raise NotApplicable("LRP distributes a logit, and attribution.output asks for probabilities")
-    network = canonise(explained.network)
+    network = canonise(explained.network, accompany(explained).images[:2])
     maps = []
     with Gradient(network, composite=composite()) as attributor, torch.enable_grad():
         for part in parts(explained):
