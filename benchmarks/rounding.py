@@ -1,7 +1,7 @@
 """By how much logits of an image differ alone and in company, over networks of torchvision and timm.
 
 Random weights, 64 pixels or the fixed size of a network, four precisions; as shares of the spread of the logits. The
-adapter's tolerance (`heatproof.models.adapter.TOLERANCE`) is held against it.
+adapter's tolerance (`heatproof.models.rounding.TOLERANCE`) is held against it.
 
     python benchmarks/rounding.py --out docs/data/rounding
 """
@@ -13,7 +13,8 @@ import torch
 import torchvision
 from _tell import parser, tell
 
-from heatproof.models.adapter import TOLERANCE, adapted, largest_difference
+from heatproof.models.adapter import adapted
+from heatproof.models.rounding import TOLERANCE, largest_difference
 
 TORCHVISION = """
     resnet18 resnet50 vgg11_bn densenet121 mobilenet_v2 mobilenet_v3_small efficientnet_b0 shufflenet_v2_x1_0

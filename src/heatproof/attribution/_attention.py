@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from heatproof.attribution._batches import leaf, never_alone, parts
 from heatproof.attribution._hooks import prefix_tokens, split_tokens
+from heatproof.attribution._plain import require_plain_outputs
 from heatproof.attribution.registry import Explained
 from heatproof.errors import NotApplicable
 
@@ -54,7 +55,9 @@ class Attended:
     tokens: Tokens
 
 
-def attend(explained: Explained, *, gradients: bool | Literal["last"] = False) -> Iterator[Attended]:
+def attend(
+    explained: Explained, *, gradients: bool | Literal["last"] = False, compares: bool = True
+) -> Iterator[Attended]:
     """Yield the attention of each part of the batch, with one network pass per part.
 
     Parameters
@@ -63,17 +66,19 @@ def attend(explained: Explained, *, gradients: bool | Literal["last"] = False) -
         The batch.
     gradients
         Whether the gradients are wanted too: of all blocks, or of the last one, which costs little.
+    compares
+        Whether the outputs are compared with those of the network as it is.
 
     Raises
     ------
     NotApplicable
-        If the network has no attention blocks, or their tokens are no grid of patches.
+        If the network has no attention blocks, or their tokens are no grid of patches, or the outputs differ.
     """
     import torch
 
     blocks = attention_blocks(explained.network)
     if not blocks:
-        yield from _attend_any(explained, gradients)
+        yield from _attend_any(explained, gradients, compares)
         return
     transformer = find_transformer(explained.network, blocks)
     for part in parts(explained):
@@ -81,6 +86,8 @@ def attend(explained: Explained, *, gradients: bool | Literal["last"] = False) -
             outputs = never_alone(part.output)(leaf(part.images) if gradients else part.images)
             chosen = outputs.gather(1, part.targets[:, None]).sum()
         require_tokens(seen, part.images, transformer, len(blocks))
+        if compares:
+            require_plain_outputs(part, part.images, outputs)
         yield _collect(part, seen, chosen, gradients, tokens_of(transformer, part.images))
 
 
@@ -96,7 +103,7 @@ def _collect(
     return Attended([each.detach()[:count] for each in seen], slopes, part.images, tokens)
 
 
-def _attend_any(explained: Explained, gradients: bool | Literal["last"]) -> Iterator[Attended]:
+def _attend_any(explained: Explained, gradients: bool | Literal["last"], compares: bool) -> Iterator[Attended]:
     """Yield the attention of a network of any library, from the softmax that it calls."""
     import torch
 
@@ -120,6 +127,8 @@ def _attend_any(explained: Explained, gradients: bool | Literal["last"]) -> Iter
                 f"the network's attention is between {sizes} tokens, which no grid of patches makes: it is within "
                 "windows, or tokens are pooled on the way"
             )
+        if compares:
+            require_plain_outputs(part, part.images, outputs)
         if index == 0:
             (slope,) = torch.autograd.grad(chosen, seen[-1], retain_graph=bool(gradients))
             queries = (slope != 0).any(3).any(1).any(0).nonzero()[:, 0].tolist()

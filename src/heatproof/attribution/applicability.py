@@ -13,6 +13,9 @@ from heatproof.attribution.registry import Figure
 from heatproof.storage.manifest import read_sealed, write_sealed
 from heatproof.storage.publishing import public
 
+# The figure of `heatproof.attribution._plain`, of every image that is compared.
+COMPARED = "difference_from_network"
+
 
 class FigureRecord(TypedDict):
     """A figure of an explainer, and the limit that it must not exceed; None for none."""
@@ -30,6 +33,8 @@ class Gate(TypedDict):
         Number of explained images.
     gap
         Reason why the explainer does not apply, or None.
+    check_passes
+        Images that went through the network to compare altered passes with its own.
     """
 
     key: NotRequired[str]
@@ -37,6 +42,7 @@ class Gate(TypedDict):
     figures: dict[str, FigureRecord]
     gap: str | None
     network_passes: int
+    check_passes: int
 
 
 def read_gate(path: str, key: str) -> Gate | None:
@@ -60,8 +66,9 @@ def write_gate(
         Number of explained images.
     figures
         Figures of the explainer: ``completeness_error`` (integrated gradients) is the mean of the images;
-        ``convergence_delta`` (DeepLift), ``conservation_error`` (LRP, BagNet, B-cos) and ``difference_from_gradient``
-        (guided backprop, deconvolution) are the largest; ``constant_maps`` is a share in [0, 1].
+        ``convergence_delta`` (DeepLift), ``conservation_error`` (LRP, BagNet, B-cos), ``difference_from_gradient``
+        (guided backprop, deconvolution) and ``difference_from_network`` (explainers that alter a pass) are the largest;
+        ``constant_maps`` is a share in [0, 1].
     gap
         Reason why the explainer does not apply, or None.
     network_passes
@@ -79,6 +86,7 @@ def write_gate(
         "figures": told,
         "gap": public(gap),
         "network_passes": network_passes,
+        "check_passes": figures[COMPARED].images if COMPARED in figures else 0,
     }
     write_sealed(path, record)
     return record
@@ -93,4 +101,4 @@ def restore_gate(path: str, key: str, manifest: str) -> None:
 
 def for_manifest(record: Gate) -> dict[str, object]:
     """Return the part of the record that manifests repeat."""
-    return {name: record[name] for name in ("images", "figures", "gap", "network_passes")}
+    return {name: record[name] for name in ("images", "figures", "gap", "network_passes", "check_passes")}

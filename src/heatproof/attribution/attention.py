@@ -165,7 +165,8 @@ def transition_attention(
         # The whole image comes last, and its attention is kept.
         slopes: list[torch.Tensor] = []
         for share in torch.linspace(0, 1, steps).tolist():
-            (attended,) = attend(replace(part, images=part.images * share), gradients="last")
+            along = replace(part, images=part.images * share)
+            (attended,) = attend(along, gradients="last", compares=share == 1)
             slopes.append(attended.gradients[-1])
         weights = (sum(slopes[1:], slopes[0]) / steps).clamp(min=0).mean(1)
         reached = [each.mean(1) for each in attended.attention[int(skipped * len(attended.attention)) :]]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from heatproof.attribution.applicability import for_manifest, read_gate, restore_gate, write_gate
+from heatproof.attribution.applicability import Gate, for_manifest, read_gate, restore_gate, write_gate
 from heatproof.attribution.explaining import MapMaker, check_applies, explain_batch
 from heatproof.attribution.own import PLAIN, as_explainer, positional_of
 from heatproof.attribution.registry import (
@@ -37,6 +37,7 @@ from heatproof.provenance import digest
 from heatproof.randomness import numpy_generator
 from heatproof.shards import EVALUATION, WRITING, Origin, Shard, open_shard
 from heatproof.specs import Runtime
+from heatproof.storage.manifest import compared_in
 from heatproof.storage.publishing import public
 from heatproof.storage.sources import images_of
 from heatproof.storage.stored_maps import encode_maps, map_arrays
@@ -195,7 +196,10 @@ def attribute(job: Maps, runtime: Runtime) -> None:
                 piece.provenance["check_passes"] = checked
             gap = None
             try:
-                _pass_gate(piece, context, few)
+                record = _pass_gate(piece, context, few)
+                if checked is not None:
+                    low, high = piece.wanted
+                    piece.provenance["check_passes"] = checked + compared_in(record, high - low)
                 _explain(piece, context)
             except NotApplicable as reason:
                 gap = str(reason)
@@ -301,8 +305,8 @@ class _Context:
         return torch.full_like(labels, int(self.target))
 
 
-def _pass_gate(piece: Shard, context: _Context, few: list[int]) -> None:
-    """Check the explainer on a few images of the split, once for all shards, and record its figures."""
+def _pass_gate(piece: Shard, context: _Context, few: list[int]) -> Gate:
+    """Check the explainer on a few images of the split, once for all shards, and return what was found of it."""
     path = f"{piece.base}.gate.json"
     record, cause = read_gate(path, _gate_key(piece)), None
     if record is None:
@@ -319,6 +323,7 @@ def _pass_gate(piece: Shard, context: _Context, few: list[int]) -> None:
     piece.provenance["gate"] = for_manifest(record)
     if record["gap"]:
         raise NotApplicable(record["gap"]) from cause
+    return record
 
 
 def _explain(piece: Shard, context: _Context) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from heatproof.attribution._batches import accompany, leaf, parts
+from heatproof.attribution._plain import require_plain_outputs
 from heatproof.attribution.registry import EXPLAINERS, Explained, Tolerance, explainer, require_library
 from heatproof.errors import NotApplicable
 
@@ -45,8 +46,8 @@ def lrp(explained: Explained, *, tolerance: Tolerance = None) -> dict[str, torch
     Raises
     ------
     NotApplicable
-        If probabilities are explained, the network cannot be traced, the traced network returns other logits, or the
-        sum of a map differs from the logit by more than `tolerance`.
+        If probabilities are explained, the network cannot be traced, the traced network returns other logits
+        than the network, or the sum of a map differs from the logit by more than `tolerance`.
     HeatproofError
         If zennit is not installed.
     """
@@ -66,8 +67,7 @@ def lrp(explained: Explained, *, tolerance: Tolerance = None) -> dict[str, torch
             both = accompany(part)
             logits, relevance = attributor(leaf(both.images), _only(both.targets, explained.network))
             count = len(part.image_ids)
-            if explained.figures is not None:
-                _require_same_logits(explained.network, both.images, logits.detach())
+            require_plain_outputs(part, both.images, logits)
             maps.append(relevance.detach().sum(1)[:count])
             _require_conservation(part, maps[-1], logits.detach()[:count], tolerance)
     return {"lrp": torch.cat(maps)}
@@ -86,22 +86,6 @@ def _only(targets: torch.Tensor, network: torch.nn.Module) -> Callable[[torch.Te
         return scale * logits * torch.nn.functional.one_hot(targets, logits.shape[1])
 
     return keep
-
-
-def _require_same_logits(network: torch.nn.Module, images: torch.Tensor, logits: torch.Tensor) -> None:
-    import torch
-
-    from heatproof.models.adapter import as_check
-
-    with as_check(), torch.no_grad():
-        own = network(images)
-    differs = (logits - own).abs().max() / (own.max() - own.min() + own.abs().max())
-    # Batch norms that are merged into convolutions round otherwise.
-    if not differs <= TOLERANCE:
-        raise NotApplicable(
-            f"the traced network that LRP explains returns other logits, by {differs:.2g} of their spread: leave out "
-            "hooks that change what passes, and branches that depend on it"
-        )
 
 
 def _require_conservation(part: Explained, maps: torch.Tensor, logits: torch.Tensor, tolerance: Tolerance) -> None:

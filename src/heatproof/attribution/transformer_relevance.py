@@ -17,6 +17,7 @@ from heatproof.attribution._attention import (
     weigh,
 )
 from heatproof.attribution._batches import accompany, leaf, parts
+from heatproof.attribution._plain import require_plain_outputs
 from heatproof.attribution.registry import Explained, Tolerance, explainer
 from heatproof.errors import NotApplicable
 
@@ -115,6 +116,7 @@ def attn_lrp(explained: Explained, *, tolerance: Tolerance = None) -> dict[str, 
         rules, images = AttentionRules(both.images), leaf(both.images)
         with rules, torch.enable_grad():
             logits = explained.network(images)
+        require_plain_outputs(part, images, logits)
         chosen = logits.gather(1, both.targets[:, None])[:, 0]
         (slope,) = torch.autograd.grad(chosen.sum(), images)
         relevance = (slope * images.detach()).sum(1)
@@ -161,6 +163,7 @@ def relevances(explained: Explained) -> Iterator[tuple[Attended, list[torch.Tens
         with watch(blocks) as attention, record(transformer) as seen, torch.enable_grad():
             logits = torch.func.functional_call(network, exact, (leaf(both.images.double()),))
         require_tokens(attention, both.images, transformer, len(blocks))
+        require_plain_outputs(part, both.images, logits)
         if not torch.equal(logits, seen[transformer][1]):
             raise NotApplicable("no rule covers what the network does with the logits of its vision transformer")
         slopes = torch.autograd.grad(logits.gather(1, both.targets[:, None]).sum(), attention)

@@ -17,7 +17,7 @@ from heatproof.metrics.scoring import Explanations, score_batch
 from heatproof.provenance import digest
 from heatproof.responses.base import Reading, ScoredImages, response_of
 from heatproof.storage.files import write_table
-from heatproof.storage.manifest import read_sealed, read_shard, write_manifest
+from heatproof.storage.manifest import compared_in, read_sealed, read_shard, write_manifest
 from heatproof.storage.sources import joined_data
 from heatproof.storage.store import describe, read
 from heatproof.storage.stored_maps import stored_maps
@@ -165,12 +165,18 @@ def _shards(told: Score, base: str, keys: dict[str, str]) -> list[dict[str, Any]
 def _cost(pieces: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Return how many images the shards of a store hold, and what network passes and seconds they took.
 
-    Passes of checks are those of one job, whatever the number of shards.
+    Passes of checks are those of one job, whatever the number of shards, and those that compare each image.
     """
     summed = {key: sum(piece.get(key, 0) for piece in pieces) for key in ("network_passes", "seconds")}
-    checks = max(piece.get("check_passes", 0) + piece.get("gate", {}).get("network_passes", 0) for piece in pieces)
-    images = sum(piece["images"][1] - piece["images"][0] for piece in pieces)
-    return {"images": images, "check_passes": checks, **summed}
+    counts = [piece["images"][1] - piece["images"][0] for piece in pieces]
+    once, compared = [0], 0
+    for piece, count in zip(pieces, counts, strict=True):
+        checks, gate = piece.get("check_passes", 0), piece.get("gate")
+        if gate:
+            compared += (each := compared_in(gate, count))
+            checks += gate["network_passes"] + gate["check_passes"] - each
+        once.append(checks)
+    return {"images": sum(counts), "check_passes": max(once) + compared, **summed}
 
 
 def _score(

@@ -22,15 +22,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from heatproof.errors import HeatproofError, fault_of, first_line
 from heatproof.models.logits import is_one_logit, read_logits
 from heatproof.models.reachable import check_mode, reachable_modules
+from heatproof.models.rounding import largest_difference, rounding
 from heatproof.models.state import alone_on, gradients_allowed, left_as_is, same_random_states
 
 # Of the images that are passed in company; the first and the last of them alone as well.
 FEW = 3
-# By how much of the logits' spread an image's logits may differ alone and in company, as float sums depend on the size
-# of a batch. Over 45 networks of 40 families of torchvision and timm the largest were 3e-15, 1e-6, 7e-4 and 2e-3, and
-# two passes of one size never differed on a CPU (benchmarks/rounding.py); GPUs choose algorithms by the size.
-TOLERANCE = {torch.float64: 1e-7, torch.float32: 2e-4, torch.float16: 1e-2, torch.bfloat16: 6e-2}
-TF32 = 1e-2
 # By how much less the logits of one image may differ in two passes of the same size.
 SAME = 1e-2
 # Sums of probabilities in half precision come no nearer to 1.
@@ -179,7 +175,7 @@ class Adapted:
         if difference > self.rounding(together, met.dtypes):
             raise HeatproofError(_dependence(difference, False))
         if (hooks := hooks_of(self.network)) is not None:
-            hooks.few = few
+            hooks.few, hooks.precisions = few, frozenset({*met.dtypes, self.weights or self.dtype})
         self.classes, self.logits, self.gradients = together.shape[1], together[:count], gradients
         return self.logits
 
@@ -195,14 +191,7 @@ class Adapted:
         share
             Of the tolerance.
         """
-        kinds = {*met, self.weights or self.dtype}
-        least, eps = max(TOLERANCE[one] for one in kinds), max(torch.finfo(one).eps for one in kinds)
-        if torch.backends.cuda.matmul.allow_tf32 and self.device.type == "cuda":
-            least = max(least, TF32)
-        finite = logits[logits.isfinite()]
-        if not len(finite):
-            return 0.0
-        return share * least * float(finite.max() - finite.min()) + 8 * eps * float(finite.abs().max())
+        return rounding(logits, {*met, self.weights or self.dtype}, self.device, share)
 
     def agrees(self, now: torch.Tensor, then: torch.Tensor) -> bool:
         """Tell whether two tensors of logits (B, K) differ by rounding at most."""
@@ -337,12 +326,6 @@ class _Precisions(TorchDispatchMode):
         return made
 
 
-def largest_difference(one: torch.Tensor, other: torch.Tensor) -> float:
-    """Return the largest difference of two tensors of one shape; infinite where only one has a number."""
-    alike = (one == other) | (one.isnan() & other.isnan())
-    return float((one - other).abs().nan_to_num(nan=float("inf")).masked_fill(alike, 0).max())
-
-
 def _dependence(difference: float, by_chance: bool) -> str:
     if by_chance:
         return (
@@ -471,6 +454,8 @@ class Hooks:
         of an object that the caller can change, nothing is remembered for longer.
     few
         The images of the last check, at least two; None before.
+    precisions
+        In which that check computed; empty before.
     """
 
     def __init__(self, classes: int | None, thread: int | None, half: torch.dtype | None) -> None:
@@ -480,6 +465,7 @@ class Hooks:
         self.handles: list[Any] = []
         self.found: dict[Any, Any] = {}
         self.few: torch.Tensor | None = None
+        self.precisions: frozenset[torch.dtype] = frozenset()
         self._running: list[torch.autocast] = []
 
     def remove(self) -> None:

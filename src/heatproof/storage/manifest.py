@@ -73,6 +73,15 @@ class Check:
     figures: dict[str, Any]
     gap: str | None
     network_passes: int
+    check_passes: int = 0
+
+
+def compared_in(gate: Mapping[str, Any], images: int) -> int:
+    """Return how often images of a shard pass to compare altered passes with plain ones, as in the check on a few.
+
+    Of a shard that a killed job left, it could not be counted any more.
+    """
+    return 0 if gate["gap"] else round(gate["check_passes"] * images / gate["images"])
 
 
 @dataclass(frozen=True)

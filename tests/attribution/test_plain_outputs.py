@@ -1,0 +1,98 @@
+"""What explainers alter in a pass leaves the network's outputs as they are, in every batch, or they do not apply."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+
+import heatproof
+from heatproof.attribution._plain import require_plain_outputs
+from heatproof.attribution.registry import EXPLAINERS, Explained
+from heatproof.errors import NotApplicable
+from heatproof.storage.reading import read_json
+
+# Those that run the network otherwise than it is, where no check of their own tells.
+ALTERING = ["lrp"]
+OF_ATTENTION = ["raw_attention", "attention_rollout", "chefer_attention", "attn_lrp", "chefer_lrp"]
+
+
+def explained_by(network, images, figures=None):
+    ids = tuple(map(str, range(len(images))))
+    network = network.eval().requires_grad_(False)
+    return Explained(network, network, None, images, torch.arange(len(images)) % 3, ids, seed=0, figures=figures)
+
+
+def plain():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_same_outputs_pass_and_others_do_not(count):
+    network, images, figures = plain(), torch.rand(count, 3, 8, 8), {}
+    explained = explained_by(network, images, figures)
+    outputs = network(images)
+    require_plain_outputs(explained, images, outputs)
+    assert figures["difference_from_network"].value < 1e-5
+    assert figures["difference_from_network"].images == count
+    spread = outputs.max() - outputs.min()
+    require_plain_outputs(explained, images, outputs + 5e-4 * spread)
+    with pytest.raises(NotApplicable, match=r"other outputs than the network, by 0\.01 of their spread, above 0\.001"):
+        require_plain_outputs(explained, images, outputs + 0.01 * spread)
+    with pytest.raises(NotApplicable, match="other outputs than the network, by inf"):
+        require_plain_outputs(explained, images, outputs.masked_fill(outputs == outputs.max(), torch.nan))
+
+
+class Watching(nn.Module):
+    """Adds something where a gradient is asked for and an image is bright, which the first ones are not."""
+
+    def __init__(self):
+        super().__init__()
+        self.network = plain()
+        self.attended = False
+
+    def forward(self, images):
+        outputs = self.network(images)
+        bright = (images.mean((1, 2, 3)) > 1)[:, None] & images.requires_grad
+        return outputs + bright * torch.arange(3.0)
+
+
+@pytest.mark.parametrize("name", ALTERING)
+def test_every_batch_is_compared(name):
+    images = torch.rand(8, 3, 8, 8)
+    images[7] += 2
+    explained = dataclasses.replace(explained_by(Watching(), images), batch_size=2)
+    before = dataclasses.replace(explained, images=images[:6], image_ids=explained.image_ids[:6])
+    assert EXPLAINERS[name].function(before)[name].isfinite().all()
+    with pytest.raises(NotApplicable, match="other outputs than the network"):
+        EXPLAINERS[name].function(explained)
+
+
+@pytest.mark.parametrize("name", OF_ATTENTION)
+def test_attention_that_reads_whether_it_is_fused_is_a_gap(name, explain_digits, monkeypatch):
+    """A network that answers otherwise where its attention is not fused is not explained by what it answers then."""
+    explained = explain_digits("small_vit")
+    assert EXPLAINERS[name].function(explained)[name].isfinite().all()
+    real = torch.Tensor.softmax
+    monkeypatch.setattr(torch.Tensor, "softmax", lambda values, *given, **named: real(1.5 * values, *given, **named))
+    with pytest.raises(NotApplicable, match="other outputs than the network"):
+        EXPLAINERS[name].function(explained)
+
+
+def test_explain_counts_what_is_compared_as_checks():
+    network, images, targets = plain().eval(), torch.rand(10, 3, 8, 8), torch.zeros(10, dtype=torch.long)
+    alone, made = (
+        heatproof.explain(network, images, targets, methods, batch_size=4) for methods in (["saliency"], ["lrp"])
+    )
+    assert made.attrs["check_passes"] == alone.attrs["check_passes"] + 10
+
+
+def test_a_job_says_what_it_compared(project):
+    made = project(explainers=["saliency", "lrp"], shard_size=8).attribute().drop().score()
+    for name, each in (("saliency", 0), ("lrp", 1)):
+        pieces = [read_json(f"{made.base(name)}.{shard}.json") for shard in range(2)]
+        counts = [piece["images"][1] - piece["images"][0] for piece in pieces]
+        assert counts == [8, 2]
+        assert [piece["check_passes"] - each * count for piece, count in zip(pieces, counts, strict=True)] == [6, 6]
+        assert pieces[0]["gate"]["check_passes"] == 4 * each
