@@ -13,7 +13,8 @@ from heatproof.errors import NotApplicable
 from heatproof.storage.reading import read_json
 
 # Those that run the network otherwise than it is, where no check of their own tells.
-ALTERING = ["lrp"]
+CAMS = [name for name, entry in EXPLAINERS.items() if entry.family == "cam"]
+ALTERING = ["lrp", *CAMS]
 OF_ATTENTION = ["raw_attention", "attention_rollout", "chefer_attention", "attn_lrp", "chefer_lrp"]
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 from heatproof.attribution._batches import accompany, draw_per_image, leaf, never_alone, parts, require
+from heatproof.attribution._plain import require_plain_outputs
 from heatproof.attribution.registry import Explained, explainer
 from heatproof.errors import NotApplicable
 from heatproof.options import Bounds, Cells, Count
@@ -280,7 +281,7 @@ def hires_cam(explained: Explained, *, grid: Cells | None = None) -> dict[str, t
 
     from heatproof.attribution._layers import grid_layer
 
-    maps = []
+    maps, passed = [], []
     with grid_layer(explained) as (output, layer, name):
         for part in parts(explained):
             both, seen = accompany(part), []
@@ -295,6 +296,9 @@ def hires_cam(explained: Explained, *, grid: Cells | None = None) -> dict[str, t
             (gradients,) = torch.autograd.grad(outputs.gather(1, both.targets[:, None]).sum(), features)
             cam = (features.detach() * gradients).sum(1, keepdim=True)[: len(part.image_ids)]
             maps.append(_enlarged(cam, part.images, grid, name))
+            passed.append((both, outputs.detach()))
+    for both, outputs in passed:
+        require_plain_outputs(both, both.images, outputs)
     return {"hires_cam": torch.cat(maps)}
 
 
@@ -331,7 +335,7 @@ def _extract(
             self.weights = super()._get_weights(*arguments, **options)
             return self.weights
 
-    maps, are_negative = [], []
+    maps, are_negative, passed = [], [], []
     with grid_layer(explained) as (explained_output, layer, name):
         # Score-CAM runs the network itself, and its last pass can be one image.
         output = never_alone(explained_output)
@@ -350,6 +354,9 @@ def _extract(
                 before_relu = weighted.sum(1)[:count].flatten(1)
                 are_negative.append((before_relu <= 0).all(1) & (before_relu < 0).any(1))
             maps.append(_enlarged(cam[:count, None], part.images, grid, name))
+            passed.append((part, scores.detach()))
+    for part, scores in passed:
+        require_plain_outputs(part, part.images, scores)
     if explained.figures is not None and bool(torch.cat(are_negative).all()):
         raise NotApplicable(
             "each of its maps is negative everywhere, so zero after its ReLU: try hires_cam or another layer"

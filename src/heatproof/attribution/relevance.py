@@ -67,9 +67,9 @@ def lrp(explained: Explained, *, tolerance: Tolerance = None) -> dict[str, torch
             both = accompany(part)
             logits, relevance = attributor(leaf(both.images), _only(both.targets, explained.network))
             count = len(part.image_ids)
-            require_plain_outputs(part, both.images, logits)
+            own = require_plain_outputs(part, both.images, logits)
             maps.append(relevance.detach().sum(1)[:count])
-            _require_conservation(part, maps[-1], logits.detach()[:count], tolerance)
+            _require_conservation(part, maps[-1], own[:count], tolerance)
     return {"lrp": torch.cat(maps)}
 
 
