@@ -27,7 +27,18 @@ from heatproof.models.state import copy_of
 
 ADDITIONS = {operator.add, operator.iadd, torch.add, "add", "add_"}
 PRODUCTS = {operator.mul, operator.imul, torch.mul, "mul", "mul_"}
-RELUS = {torch.relu, torch.relu_, nn.functional.relu, "relu", "relu_"}
+# Those that are called as functions or methods have the rule of the modules.
+ACTIVATIONS = (
+    *("relu", "relu6", "leaky_relu", "elu", "selu", "celu", "gelu", "silu", "hardswish", "hardsigmoid", "hardtanh"),
+    *("softplus", "sigmoid", "logsigmoid", "tanh", "softsign"),
+)
+ACTIVATION_CALLS = {
+    getattr(place, name + in_place)
+    for place in (torch, torch.Tensor, nn.functional, torch._C._nn)
+    for name in ACTIVATIONS
+    for in_place in ("", "_")
+    if hasattr(place, name + in_place)
+}
 
 
 # Added to denominators; zennit's own 1e-6 takes more than a thousandth of small relevances.
@@ -144,8 +155,10 @@ def canonise(network: nn.Module, images: torch.Tensor) -> nn.Module:
             _replace(traced, node, f"canonical_sum_{index}", Sum(), stacked)
         elif node.target in PRODUCTS and terms:
             _replace(traced, node, f"canonical_gate_{index}", Gate(), *terms)
-        elif node.target in RELUS:
-            _replace(traced, node, f"canonical_relu_{index}", nn.ReLU(), given[0])
+        elif (function := _function(node)) in ACTIVATION_CALLS:
+            named = {name: value for name, value in node.kwargs.items() if name != "input"}
+            activation = _Activation(function, node.args[1:], named)
+            _replace(traced, node, f"canonical_activation_{index}", activation, given[0])
         elif node.target is nn.functional.adaptive_avg_pool2d:
             size = node.args[1] if len(node.args) > 1 else node.kwargs["output_size"]
             _replace(traced, node, f"canonical_pool_{index}", nn.AdaptiveAvgPool2d(size), given[0])
@@ -175,6 +188,24 @@ def _defaults(forward: Callable[..., Any]) -> dict[str, Any]:
 
 def _stack(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return torch.stack(torch.broadcast_tensors(one, other), dim=-1)
+
+
+def _function(node: fx.Node) -> Any:
+    """Return the function that a node calls, also as a method of a tensor."""
+    return getattr(torch.Tensor, str(node.target), None) if node.op == "call_method" else node.target
+
+
+class _Activation(nn.ReLU):
+    """An activation that is called as a function; a ReLU's class, whose rule is that of all."""
+
+    def __init__(self, function: Callable[..., torch.Tensor], args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        super().__init__()
+        self.function, self.args, self.named = function, args, named
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        """Return the activations."""
+        # A copy, as the function may work in place.
+        return self.function(values.clone(), *self.args, **self.named)
 
 
 class _SamePadding(nn.Module):

@@ -169,17 +169,21 @@ class _Rewriting:
         for one in way:
             if one not in anew:
                 args, named = fx.map_arg(
-                    self.watched.given[one], lambda given: anew.get(given, self.now.get(given, given))
+                    self.watched.given[one], lambda given: anew.get(self._written_to(given), self.now.get(given, given))
                 )
                 anew[one] = self.graph.create_node(one.op, one.target, args, named)
 
+    def _written_to(self, one: fx.Node) -> fx.Node:
+        """Return what a node returned that it wrote to; the node itself if it wrote to nothing."""
+        written, place = self.watched.written, self.watched.place
+        while one in written and place.get(one) == place[written[one]]:
+            one = written[one]
+        return one
+
     def _way_to(self, one: fx.Node) -> list[fx.Node]:
         """Return the nodes from the first one of a memory to one that is a view of it."""
-        watched = self.watched
-        while one in watched.written and watched.place.get(one) == watched.place[watched.written[one]]:
-            # It returned what it wrote to.
-            one = watched.written[one]
-        before: list[fx.Node] = []
-        fx.map_arg(watched.given[one], before.append)
-        inner = [given for given in before if watched.memory.get(given) == watched.memory[one]]
+        one, memory = self._written_to(one), self.watched.memory
+        given: list[fx.Node] = []
+        fx.map_arg(self.watched.given[one], given.append)
+        inner = [before for before in given if memory.get(before) == memory[one]]
         return [*(self._way_to(inner[0]) if inner else []), one]
