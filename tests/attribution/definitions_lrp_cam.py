@@ -1,8 +1,8 @@
 """Layer-wise relevance propagation and class activation maps by their definitions, for small networks.
 
 Each network is written twice: `forward`, as networks are written, in place or not; and `written`, as a formula of
-operations without side effects, to which rules give another backward pass. `TAPPED` are the layers that class activation
-maps can read; `written` says which tensor a layer puts out.
+operations without side effects, to which rules give another backward pass. `tapped` are the layers that class
+activation maps read; `written` says which tensor a layer puts out.
 """
 
 import torch
@@ -39,6 +39,9 @@ class Operations:
 
     def add(self, one, other):
         return one + other
+
+    def scale(self, values, number):
+        return number * values
 
 
 class FlatConv(torch.autograd.Function):
@@ -119,6 +122,18 @@ class SharedSum(torch.autograd.Function):
         return one * share, other * share
 
 
+class Scaled(torch.autograd.Function):
+    """A number takes no relevance."""
+
+    @staticmethod
+    def forward(context, values, number):
+        return number * values
+
+    @staticmethod
+    def backward(context, relevance):
+        return relevance, None
+
+
 class Relevance(Operations):
     """The rules of LRP as backward passes."""
 
@@ -133,6 +148,9 @@ class Relevance(Operations):
 
     def add(self, one, other):
         return SharedSum.apply(one, other)
+
+    def scale(self, values, number):
+        return Scaled.apply(values, number)
 
 
 class Network(nn.Module):
@@ -247,7 +265,7 @@ class AddedInPlace(Network):
 
 
 class OfAView(Network):
-    """A ReLU of two channels writes to the tensor that they are of, and a view is read after its tensor is written to."""
+    """A ReLU writes to two channels of a tensor, and a view is read after its tensor is written to."""
 
     tapped = ("first", "second")
 
@@ -261,9 +279,31 @@ class OfAView(Network):
         return out + last
 
     def behind(self, ops, h):
-        h = torch.cat([ops.relu(2 * h[:, :2]), 2 * h[:, 2:]], 1)
+        h = ops.scale(h, 2)
+        h = torch.cat([ops.relu(h[:, :2]), h[:, 2:]], 1)
         out = ops.relu(self.twice(ops, h))
         return ops.add(out, h[:, 3:].expand_as(out))
+
+
+class InPlaceOnAView(Network):
+    """A ReLU in place writes to a part of a tensor, which is read by two other names."""
+
+    tapped = ("first", "relu", "second")
+
+    def __init__(self):
+        super().__init__()
+        self.relu = nn.ReLU(inplace=True)
+
+    def body(self, images):
+        h = self.first(images)
+        part = h[:, 1:]
+        shortcut = part
+        out = self.relu(part)
+        return self.second(h) + torch.cat([out, shortcut[:, :1]], 1)
+
+    def behind(self, ops, h):
+        part = ops.at("relu", ops.relu(h[:, 1:]))
+        return ops.add(self.twice(ops, torch.cat([h[:, :1], part], 1)), torch.cat([part, part[:, :1]], 1))
 
 
 class Dense(Network):
@@ -311,6 +351,21 @@ class Functional(Network):
         return ops.relu(self.twice(ops, ops.relu(h)), 6)
 
 
+class CalledInAnotherOrder(Network):
+    """The first convolution is of a module that is met behind that of the second."""
+
+    def __init__(self):
+        super().__init__()
+        self.block = nn.ModuleDict({"start": nn.Identity(), "second": self.second})
+        del self.second
+
+    def body(self, images):
+        return self.relu(self.block["second"](self.relu(self.first(self.block["start"](images)))))
+
+    def behind(self, ops, h):
+        return ops.relu(ops.conv(ops.relu(h), self.block["second"].weight, self.block["second"].bias))
+
+
 class Shared(Network):
     """A sum reads the tensor that a ReLU reads."""
 
@@ -332,10 +387,12 @@ CONSTRUCTIONS = {
     "residual, module in place": ResidualInPlaceModule,
     "added to in place": AddedInPlace,
     "views": OfAView,
+    "in place on a view": InPlaceOnAView,
     "dense": Dense,
     "reused": Reused,
     "functional": Functional,
     "shared tensor": Shared,
+    "order of calls": CalledInAnotherOrder,
 }
 
 

@@ -10,13 +10,16 @@ from definitions_lrp_cam import (
     OF_SCORES,
     OPTIONS,
     Operations,
+    Plain,
     activation_map,
     construct,
     relevance,
 )
 from torch import nn
 
+from heatproof.attribution._layers import find_layout
 from heatproof.attribution.registry import EXPLAINERS, Explained
+from heatproof.errors import NotApplicable
 from heatproof.models.adapter import attach
 from heatproof.models.registry import InputFacts
 
@@ -63,3 +66,114 @@ def test_lrp_is_its_definition(name):
 @pytest.mark.parametrize("cam", [*OF_GRADIENTS, *OF_SCORES])
 def test_a_cam_is_its_definition(cam, name, layer):
     assert_same(make(cam, construct(name), layer), activation_map(cam, construct(name), images(), TARGETS, layer))
+
+
+class OnImages(nn.Module):
+    """Writes to its images, scales them by a default, and has arguments that nobody gives."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+        self.register_buffer("mean", torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64)[:, None, None])
+
+    def forward(self, images, scale=0.5, mask=None, **more):
+        images -= self.mean
+        images *= scale
+        return self.network(images if mask is None else images * mask) / 2
+
+    def written(self, ops, images):
+        return ops.scale(self.network.written(ops, ops.scale(images - self.mean, 0.5)), 0.5)
+
+
+@pytest.mark.parametrize("name", ["plain", "residual, in place"])
+def test_lrp_behind_other_modules(name):
+    network = OnImages(construct(name)).eval()
+    expected = relevance(network, images(), TARGETS)
+    assert_same(make("lrp", network), expected)
+    assert_same(make("lrp", nn.DataParallel(OnImages(construct(name))).eval()), expected)
+    inside = construct(name)
+    inside.first = nn.DataParallel(inside.first)
+    assert_same(make("lrp", OnImages(inside.eval()).eval()), expected)
+
+
+class Hidden(nn.Module):
+    """Gets around tracing: torch.fx keeps a module of torch's own whole, and does not see what its hook does."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+        network.second.register_forward_hook(lambda module, inputs, output: output.abs())
+
+    def forward(self, images):
+        return self.network(images)
+
+
+def test_another_function_than_the_network_is_a_gap_in_every_batch():
+    with pytest.raises(NotApplicable, match="other outputs than the network"):
+        make("lrp", Hidden(construct("plain")).eval())
+
+
+VIEWS = {
+    "a view": lambda h: h[:, :2],
+    "one of several": lambda h: h.chunk(2, 1)[0],
+    "expanded": lambda h: h[:, :1].expand(-1, 2, -1, -1),
+    "none": lambda h: h[:, :2].cos(),
+}
+
+
+class OfViews(nn.Module):
+    """The layer puts out a view of what is read elsewhere, and written to maybe."""
+
+    def __init__(self, form, writes):
+        super().__init__()
+        self.first, self.given, self.second = nn.Conv2d(3, 4, 3, padding=1), nn.Identity(), nn.Conv2d(2, 5, 3)
+        self.given.forward = VIEWS[form]
+        self.writes = writes
+
+    def forward(self, images):
+        h = self.first(images)
+        out = self.given(h)
+        if self.writes:
+            h.mul_(3)
+        return self.second(out.sin()).mean((2, 3)) + h.mean((1, 2, 3))[:, None]
+
+
+@pytest.mark.parametrize("form", VIEWS)
+def test_a_layer_that_puts_out_a_view(form):
+    torch.manual_seed(0)
+    network = OfViews(form, writes=False).double().eval().requires_grad_(False)
+    a = network.given(network.first(images())).clone().requires_grad_()
+    (g,) = torch.autograd.grad(network.second(a.sin()).mean((2, 3)).gather(1, TARGETS[:, None]).sum(), a)
+    for cam in ("hires_cam", "grad_cam", "layer_cam"):
+        assert_same(make(cam, network, "given"), OF_GRADIENTS[cam](a.detach(), g))
+
+
+@pytest.mark.parametrize("cam", ["hires_cam", "grad_cam", "score_cam"])
+def test_a_view_of_a_tensor_that_is_written_to_is_a_gap(cam):
+    """Its values change behind the layer by another name, which a copy does not follow."""
+    torch.manual_seed(0)
+    network = OfViews("a view", writes=True).double().eval().requires_grad_(False)
+    with pytest.raises(NotApplicable, match="other outputs than the network"):
+        make(cam, network, "given")
+    assert make(cam, network, "first").std() > 0
+
+
+@pytest.mark.parametrize("name", ["iba", "input_iba"])
+@pytest.mark.parametrize("layer", Plain.tapped)
+def test_bottlenecks_of_a_network_in_place_are_those_of_its_twin(name, layer):
+    few = {"steps": 3, "samples": 2, "baselines": 4} | ({"prior_steps": 2, "layer_steps": 2} if name != "iba" else {})
+    made = []
+    for kind in ("in place", "plain"):
+        explained = explained_by(construct(kind), layer)
+        explained = dataclasses.replace(explained, background=lambda count: images().repeat(2, 1, 1, 1)[:count])
+        made.append(EXPLAINERS[name].function(explained, **few)[name])
+    assert torch.equal(*made)
+    assert made[0].std() > 0
+
+
+@pytest.mark.parametrize(("name", "other"), [("in place", "plain"), ("residual, module in place", "residual")])
+def test_the_rule_looks_at_the_network_as_it_is(name, other):
+    found, expected = (find_layout(construct(one), images()) for one in (name, other))
+    assert (found.form, found.grid) == (expected.form, expected.grid)
+    if other == "plain":
+        assert found == expected

@@ -115,7 +115,7 @@ def grid_layer(explained: Explained, name: str | None = None) -> Iterator[tuple[
     layer = find_layer(explained.network, name, "model")
     probe, size, given = nn.Identity().eval(), tuple(explained.images.shape[2:]), prefix_tokens(explained.network)
     handle = layer.register_forward_hook(
-        in_this_thread(lambda module, inputs, output: _through(probe, output, size, given))
+        in_this_thread(lambda module, inputs, output: _through(probe, inputs, output, size, given))
     )
     try:
         with _once_in_a_pass(explained.network, layer, name):
@@ -163,7 +163,7 @@ def _beside(network: nn.Module, probe: nn.Module) -> nn.Module:
     return nn.Sequential(network, holder).eval()
 
 
-def _through(probe: nn.Module, output: Any, size: tuple[int, ...], given: int | None) -> Any:
+def _through(probe: nn.Module, inputs: tuple[Any, ...], output: Any, size: tuple[int, ...], given: int | None) -> Any:
     if not isinstance(output, torch.Tensor):
         # As it is; whoever reads it says what is wrong with an output without a grid.
         return probe(output)
@@ -180,18 +180,21 @@ def _through(probe: nn.Module, output: Any, size: tuple[int, ...], given: int | 
         values = seen.permute(0, 2, 3, 1)
     elif layout is not None and layout.form == "tokens":
         values = torch.cat([own[:, : layout.prefix], seen.flatten(2).mT], 1)
-    return _go_on_with(output, values, read=seen is shown)
+    return _go_on_with(inputs, output, values, read=seen is shown)
 
 
-def _go_on_with(output: torch.Tensor, values: torch.Tensor, read: bool = True) -> torch.Tensor:
+def _go_on_with(inputs: tuple[Any, ...], output: torch.Tensor, values: torch.Tensor, read: bool = True) -> torch.Tensor:
     """Write values into a layer's output, and return what the network is to go on with.
 
     The network keeps its own tensor, so that what it does to it in place reaches all that it calls by other names, such
     as a shortcut taken before an in-place ReLU. The values stay as they are, and their gradient is that of all later
-    uses of the tensor.
+    uses of the tensor. In place of a view that the layer takes it goes on with a copy: later uses of what it is a view of are none of the
+    layer's output. Where the network writes to one and reads the other, its outputs differ.
 
     Parameters
     ----------
+    inputs
+        Of the layer, which works in place if it puts out one of them.
     output, values
         Of one shape.
     read
@@ -199,6 +202,8 @@ def _go_on_with(output: torch.Tensor, values: torch.Tensor, read: bool = True) -
     """
     if values.shape != output.shape:
         return values
+    if output._is_view() and not any(output is one for one in inputs):
+        return values.clone()
     try:
         # The layer's own backward pass may need its output, which stays as it was if it is only read.
         with torch.autograd._unsafe_preserve_version_counter(output) if read else nullcontext():
@@ -206,7 +211,7 @@ def _go_on_with(output: torch.Tensor, values: torch.Tensor, read: bool = True) -
     except RuntimeError as error:
         if fault_of(error):
             raise
-        # A tensor that PyTorch lets nobody write to, such as one of several views: the network writes to none either.
+        # A tensor that PyTorch lets nobody write to, such as the images: the network does not write to it either.
         return values.clone()
     return output
 
@@ -224,7 +229,7 @@ def _search(network: nn.Module, images: torch.Tensor, name: str | None) -> Layou
             given = output
             if (id(output), output._version) not in copies:
                 own = output.clone()
-                given = _go_on_with(output, own)
+                given = _go_on_with(inputs, output, own)
                 copies[id(given), given._version] = (given, own)
             met.append((called, copies[id(given), given._version][1]))
             return given

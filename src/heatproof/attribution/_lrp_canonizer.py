@@ -26,7 +26,8 @@ from heatproof.models.logits import held_logits
 from heatproof.models.state import copy_of
 
 ADDITIONS = {operator.add, operator.iadd, torch.add, "add", "add_"}
-PRODUCTS = {operator.mul, operator.imul, torch.mul, "mul", "mul_"}
+PRODUCTS = {operator.mul, operator.imul, torch.mul, torch.multiply, "mul", "mul_", "multiply", "multiply_"}
+QUOTIENTS = {operator.truediv, operator.itruediv, torch.div, torch.true_divide, "div", "div_"}
 # Those that are called as functions or methods have the rule of the modules.
 ACTIVATIONS = (
     *("relu", "relu6", "leaky_relu", "elu", "selu", "celu", "gelu", "silu", "hardswish", "hardsigmoid", "hardtanh"),
@@ -153,8 +154,9 @@ def canonise(network: nn.Module, images: torch.Tensor) -> nn.Module:
                 # Terms of other shapes, as a position embedding, are broadcast as in the sum.
                 stacked = traced.graph.call_function(_stack, tuple(terms))
             _replace(traced, node, f"canonical_sum_{index}", Sum(), stacked)
-        elif node.target in PRODUCTS and terms:
-            _replace(traced, node, f"canonical_gate_{index}", Gate(), *terms)
+        elif node.target in PRODUCTS | QUOTIENTS and len(given) == 2 and not weighted:
+            function = operator.mul if node.target in PRODUCTS else operator.truediv
+            _replace(traced, node, f"canonical_gate_{index}", Gate(function), *given)
         elif (function := _function(node)) in ACTIVATION_CALLS:
             named = {name: value for name, value in node.kwargs.items() if name != "input"}
             activation = _Activation(function, node.args[1:], named)
@@ -162,6 +164,7 @@ def canonise(network: nn.Module, images: torch.Tensor) -> nn.Module:
         elif node.target is nn.functional.adaptive_avg_pool2d:
             size = node.args[1] if len(node.args) > 1 else node.kwargs["output_size"]
             _replace(traced, node, f"canonical_pool_{index}", nn.AdaptiveAvgPool2d(size), given[0])
+    _put_first(traced)
     traced.graph.lint()
     traced.recompile()
     # Whoever counts the network's passes counts these too, and its output is read in the same way.
@@ -284,6 +287,15 @@ def _separate_calls(traced: fx.GraphModule) -> None:
     traced.recompile()
 
 
+def _put_first(traced: fx.GraphModule) -> None:
+    """Register the convolution that is called first before all others, where zennit looks for it."""
+    for node in traced.graph.nodes:
+        if node.op == "call_module" and isinstance(first := traced.get_submodule(str(node.target)), Convolution):
+            node.target = "canonical_first"
+            traced._modules = {"canonical_first": first, **traced._modules}
+            return
+
+
 def _split(network: nn.Module) -> None:
     """Write two modules of timm that are two in one as two: norms with an activation, and padded convolutions."""
     for name, module in list(network.named_modules()):
@@ -315,17 +327,25 @@ class _Gated(torch.autograd.Function):
 
 
 class Gate(nn.Module):
-    """A product of features with a gate for each channel, which takes no relevance (Arras et al. 2017, section 3).
+    """A product with a gate for each channel, or a number, which take no relevance (Arras et al. 2017, section 3).
 
-    Two factors of one size are left as they are: nothing says which of them is the gate.
+    Two factors of one size are left as they are: nothing says which of them is the gate. A quotient is the product with
+    the inverse of its divisor.
     """
 
-    def forward(self, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        """Return the product."""
-        if one.numel() == other.numel():
-            return one * other
-        values, gate = (one, other) if one.numel() > other.numel() else (other, one)
-        product: torch.Tensor = _Gated.apply(values, gate)
+    def __init__(self, function: Callable[[Any, Any], Any] = operator.mul) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, one: Any, other: Any) -> Any:
+        """Return the product or quotient; of two numbers, such as sizes, as well."""
+        divides = self.function is operator.truediv
+        sizes = [given.numel() if isinstance(given, torch.Tensor) else 0 for given in (one, other)]
+        values, gate = (one, other) if sizes[0] > sizes[1] or divides else (other, one)
+        if sizes[0] == sizes[1] or not isinstance(values, torch.Tensor) or max(sizes) > values.numel():
+            return self.function(one, other)
+        gate = gate if isinstance(gate, torch.Tensor) else values.new_tensor(gate)
+        product: torch.Tensor = _Gated.apply(values, 1 / gate if divides else gate)
         return product
 
 

@@ -1,7 +1,7 @@
 """Write a traced network without operations in place, so that rules can be put in their stead.
 
-`res = h; out = relu_(h); conv(out) + res` adds the ReLU's output to the convolution's. A rewriting that makes of `relu_`
-a ReLU of its own, and lets the sum read `h`, is another function. Which operations write, and which names are of the
+`res = h; out = relu_(h); conv(out) + res` adds the ReLU's output to the convolution's. A rewriting that makes a ReLU of
+its own of `relu_`, and lets the sum read `h`, is another function. Which operations write, and which names are of the
 tensor that they write to, is found by what they do: the traced network runs once, node by node.
 """
 
@@ -127,7 +127,7 @@ class _Rewriting:
             # Some return nothing, such as x[i] = y.
             result = node if node in names else copied
         parts = [one for one in shared if one not in names and self._is_read_behind(node, self.now[one])]
-        renamed = {one: result for one in names}
+        renamed = dict.fromkeys(names, result)
         if parts:
             renamed |= self._taken_anew(node, target, result, parts)
         for one, other in renamed.items():

@@ -281,16 +281,14 @@ def hires_cam(explained: Explained, *, grid: Cells | None = None) -> dict[str, t
 
     from heatproof.attribution._layers import grid_layer
 
-    maps, passed = [], []
+    maps, passed, seen = [], [], []
     with grid_layer(explained) as (output, layer, name):
+        layer.register_forward_hook(lambda module, inputs, features: seen.append(features))
         for part in parts(explained):
-            both, seen = accompany(part), []
-            handle = layer.register_forward_hook(lambda module, inputs, features: seen.append(features))
-            try:
-                with torch.enable_grad():
-                    outputs = output(leaf(both.images))
-            finally:
-                handle.remove()
+            both = accompany(part)
+            seen.clear()
+            with torch.enable_grad():
+                outputs = output(leaf(both.images))
             features = seen[0] if seen else None
             _require_grid(features, name)
             (gradients,) = torch.autograd.grad(outputs.gather(1, both.targets[:, None]).sum(), features)
