@@ -13,6 +13,7 @@ from heatproof.attribution._attention import attend, attention_blocks
 from heatproof.attribution.attention import chain, propagate, roll_out
 from heatproof.attribution.registry import EXPLAINERS
 from heatproof.errors import NotApplicable
+from heatproof.models.adapter import is_check
 
 
 @pytest.fixture(params=POOLINGS)
@@ -105,16 +106,17 @@ def test_fused_attention_is_off_in_the_pass_and_as_before_after_it(name, setting
     fused_logits = network(explained.images)
     met, logits = [], []
     handles = [
-        blocks[0].register_forward_pre_hook(lambda *_: met.append([block.fused_attn for block in blocks])),
-        network.register_forward_hook(lambda module, inputs, output: logits.append(output.detach())),
+        blocks[0].register_forward_pre_hook(lambda *_: met.append((is_check(), [one.fused_attn for one in blocks]))),
+        network.register_forward_hook(lambda module, inputs, output: logits.append((is_check(), output.detach()))),
     ]
     EXPLAINERS[name].function(explained)
     for handle in handles:
         handle.remove()
     # Transition attention's twenty passes end with the whole image.
-    assert met == [[False] * 3] * (20 if name == "transition_attention" else 1)
+    assert met == [(False, [False] * 3)] * (20 if name == "transition_attention" else 1) + [(True, settings)]
     assert [block.fused_attn for block in blocks] == settings
-    assert (logits[-1] - fused_logits).abs().max() < 1e-5
+    assert [checks for checks, _ in logits[-2:]] == [False, True]
+    assert all((one - fused_logits).abs().max() < 1e-5 for _, one in logits[-2:])
     assert not any(block.attn_drop._forward_hooks for block in blocks)
 
 

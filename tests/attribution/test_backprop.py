@@ -218,10 +218,9 @@ def test_maps_follow_the_class_and_the_weights(name, architecture, explain_digit
             assert (one - two).abs().max() > 0.01 * one.abs().max()
 
 
-def test_network_without_relu_modules_is_a_gap(explain_digits):
+def test_network_without_relus_is_a_gap(explain_digits):
     explained = explain_digits("small_vit")
-    assert not any(isinstance(module, nn.ReLU) for module in explained.network.modules())
-    with pytest.raises(NotApplicable, match="guided backprop equals the plain gradient on this network"):
+    with pytest.raises(NotApplicable, match="guided backprop equals the plain gradient on this network, which calls"):
         make("guided_backprop", explained)
 
 

@@ -14,9 +14,9 @@ FEW_OF = {
     "input_iba": {"steps": 3, "prior_steps": 2, "layer_steps": 3, "samples": 2, "baselines": 8},
     "extremal_perturbation": {"steps": 30, "areas": (0.1,), "spacing": 1 / 16, "learning_rate": 0.1},
 }
-NEED_RELU_MODULES = ["guided_backprop", "deconvolution", "guided_grad_cam"]
+NEED_RELUS = ["guided_backprop", "deconvolution", "guided_grad_cam"]
 # What does not apply to our own networks, and a part of the reason.
-GAPS = {("small_vit", name): "no ReLU modules" for name in NEED_RELU_MODULES}
+GAPS = {("small_vit", name): "calls no ReLU" for name in NEED_RELUS}
 GAPS |= {("small_vit", name): "convergence delta" for name in ("deep_lift", "deep_shap")}
 GAPS |= {("small_vit", "lrp"): "no rule covers"}
 # Tables name them, and rank the methods of each among themselves.

@@ -18,33 +18,39 @@ tell an operation that no rule covers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
-from heatproof.attribution._functions import Unfused
+from heatproof.attribution._functions import ATTENTION, Unfused
 
 # These are zero at zero, so that the ratio of output and input stands for them.
 ACTIVATIONS = frozenset(
     ["relu", "relu6", "leaky_relu", "elu", "gelu", "silu", "mish", "hardswish", "tanh", "hardtanh", "celu", "selu"]
 )
 GATES = frozenset(["sigmoid", "hardsigmoid"])
-PRODUCTS = frozenset(["matmul", "bmm", "mul", "multiply", "imul", "einsum", "rmatmul", "rmul"])
-SUMS = frozenset(["add", "iadd", "radd", "sub", "isub", "rsub"])
+PRODUCTS = frozenset(["matmul", "bmm", "mul", "multiply", "einsum", "rmatmul", "rmul"])
+SUMS = frozenset(["add", "radd", "sub", "rsub"])
+LAYERS = frozenset(["linear", "conv2d", "batch_norm", "layer_norm", "group_norm", "rms_norm", "normalize"])
+CONCATENATIONS = frozenset(["cat", "concat"])
 
 
 class AttentionRules(Unfused):
     """Mode that applies the rules, for one pass of `images` images; `constants` (N,) is what they do not get."""
 
+    names: ClassVar[frozenset[str]] = (
+        ATTENTION | ACTIVATIONS | GATES | PRODUCTS | SUMS | LAYERS | CONCATENATIONS | {"softmax"}
+    )
+
     def __init__(self, images: torch.Tensor) -> None:
         super().__init__()
         self.constants = images.new_zeros(len(images))
 
-    def called(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], given: dict[str, Any]) -> Any:
+    def rule(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], given: dict[str, Any]) -> Any:
         """Apply the rule of a function, if it reads what depends on the image."""
-        if not torch.is_grad_enabled() or not any(_depends(each) for each in _flat(args)):
-            return func(*args, **given)
-        if name in ("linear", "conv2d", "batch_norm", "layer_norm", "group_norm", "rms_norm", "normalize"):
+        if name in ATTENTION or not torch.is_grad_enabled() or not any(_depends(each) for each in _flat(args)):
+            return super().rule(name, func, args, given)
+        if name in LAYERS:
             return getattr(self, f"_{name}")(func, *args, **given)
         if name == "softmax":
             return self._softmax(func, *args, **given)
@@ -52,7 +58,7 @@ class AttentionRules(Unfused):
             return func(*args, **given).detach()
         if name in ACTIVATIONS:
             values = args[0]
-            output = func(values.detach().clone(), *args[1:], **given)
+            output = func(values.detach(), *args[1:], **given)
             ratio = (output / values.detach()).masked_fill(values == 0, 0)
             return _as(output, values * ratio)
         if name in PRODUCTS and sum(_depends(each) for each in args) == 2:
@@ -60,7 +66,7 @@ class AttentionRules(Unfused):
             return _as(product, product / 2)
         if name in SUMS:
             return self._sum(name, func, *args, **given)
-        if name in ("cat", "concat"):
+        if name in CONCATENATIONS:
             return self._cat(func, *args, **given)
         return func(*args, **given)
 

@@ -1,52 +1,122 @@
 """What replaces the functions that a network calls, whatever modules and library it is made of.
 
-Fused attention and torch's multi-head attention are taken apart into the operations of which they consist while a mode
-is entered, so that their softmax can be read and rules reach every operation.
+A mode explains the network as it is: what a network writes in place is written in place, so that other names and views
+of a tensor read what they read without the mode. Fused attention and torch's multi-head attention are taken apart into
+the operations of which they consist, so that their softmax can be read and rules reach every operation.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from types import FunctionType
+from typing import Any, ClassVar
 
 import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+# How functions name what others are given first and second.
+NAMED = (("input", "self"), ("other", "mat2", "mask"))
+ATTENTION = frozenset(["scaled_dot_product_attention", "multi_head_attention_forward"])
 
-class Unfused(TorchFunctionMode):
-    """Mode in which attention is computed step by step; `called` may replace any other function."""
+
+class Altered(TorchFunctionMode):
+    """Mode that calls `rule` in the place of functions, whether they are methods or work in place.
+
+    Attributes
+    ----------
+    names
+        Of the functions, without underscores at the ends and without what says that they work in place.
+    """
+
+    names: ClassVar[frozenset[str]] = frozenset()
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Take attention apart, and hand on whatever else is called."""
+        """Call the rule of a function, and write what it returns where the function would write."""
         given = dict(kwargs or {})
-        name = getattr(func, "__name__", "").strip("_")
-        if name == "scaled_dot_product_attention":
-            with self:
-                return _attention(*args, **given)
-        if name == "multi_head_attention_forward":
-            with self:
-                return _multi_head(*args, **given)
-        return self.called(name, func, args, given)
+        name, twin = _named(func)
+        if name == "setitem" and isinstance(args[1], torch.Tensor) and args[1].dtype == torch.bool:
+            name, twin = "masked_fill", torch.masked_fill
+        if name not in self.names:
+            return func(*args, **given)
+        read, named = _in_order(args, given)
+        index = _place_of_inplace(func)
+        if named.get("inplace") or (index is not None and len(read) > index and read[index]):
+            named.pop("inplace", None)
+            read, twin = read[:index], func
+        if twin is None:
+            return self.rule(name, func, read, named)
+        target = read[0]
+        # On a copy, as what is changed in place cannot be kept for a gradient.
+        copied = target.clone()
+        return target.copy_(self.rule(name, twin, tuple(copied if each is target else each for each in read), named))
 
-    def called(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], given: dict[str, Any]) -> Any:
-        """Return what a function returns; `name` is its name without underscores at the ends."""
+    def rule(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], given: dict[str, Any]) -> Any:
+        """Return what a function returns, with another gradient; `func` does not work in place."""
         return func(*args, **given)
+
+
+@functools.lru_cache(maxsize=4096)
+def _named(func: Any) -> tuple[str, Any]:
+    """Return the name of a function, and of one that works in place the function that does not."""
+    name = getattr(func, "__name__", "").split(".")[0]
+    bare = name.strip("_")
+    if name.startswith("__i") and hasattr(torch, bare[1:]):
+        return bare[1:], getattr(torch, bare[1:])
+    if name.endswith("_") and not name.startswith("_"):
+        return bare, next((getattr(one, bare) for one in (torch, functional, torch.Tensor) if hasattr(one, bare)), None)
+    return bare, None
+
+
+@functools.lru_cache(maxsize=4096)
+def _place_of_inplace(func: Any) -> int | None:
+    """Return which argument says that a function of `torch.nn.functional` works in place; None where none does."""
+    parameters = list(inspect.signature(func).parameters) if isinstance(func, FunctionType) else []
+    return parameters.index("inplace") if "inplace" in parameters else None
+
+
+def _in_order(args: tuple[Any, ...], given: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return arguments with those first that functions may be given by name."""
+    rest = dict(given)
+    if "condition" in rest:
+        return args, rest
+    for place, names in enumerate(NAMED):
+        name = next((one for one in names if one in rest), None)
+        if len(args) == place and name is not None:
+            args = (*args, rest.pop(name))
+    return args, rest
+
+
+class Unfused(Altered):
+    """Mode in which attention is computed step by step."""
+
+    names: ClassVar[frozenset[str]] = ATTENTION
+
+    def rule(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], given: dict[str, Any]) -> Any:
+        """Take attention apart."""
+        if name not in ATTENTION:
+            return func(*args, **given)
+        with self:
+            return (_multi_head if name == "multi_head_attention_forward" else _attention)(*args, **given)
 
 
 class AttentionSeen(Unfused):
     """Mode that collects in `seen` the attention (…, tokens, tokens) of each block, first to last."""
 
+    names: ClassVar[frozenset[str]] = ATTENTION | {"softmax"}
+
     def __init__(self) -> None:
         super().__init__()
         self.seen: list[torch.Tensor] = []
 
-    def called(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], given: dict[str, Any]) -> Any:
+    def rule(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], given: dict[str, Any]) -> Any:
         """Keep what a softmax between tokens gives."""
-        output = func(*args, **given)
+        output = super().rule(name, func, args, given)
         if name == "softmax" and output.ndim == 4 and output.shape[-1] == output.shape[-2] > 1:
             self.seen.append(output)
         return output

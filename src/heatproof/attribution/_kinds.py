@@ -12,6 +12,7 @@ from heatproof.attribution._batches import leaf
 from heatproof.attribution._functions import AttentionSeen
 from heatproof.attribution._hooks import prefix_tokens, split_tokens
 from heatproof.attribution._layers import Layout, find_layout
+from heatproof.attribution._relus import ReluRules
 from heatproof.errors import NotApplicable
 
 # Parts of the names of modules that normalise by an image's own values, in torch, torchvision, timm and transformers.
@@ -62,22 +63,15 @@ def look_into(network: nn.Module, images: torch.Tensor, cam_layer: str | None = 
         The layer that the model's facts name; None applies the rule.
     """
     layout = find_layout(network, images, cam_layer)
-    relus = [module for module in network.modules() if isinstance(module, nn.ReLU)]
-    followed: list[bool] = []
-    handles = [relu.register_forward_hook(lambda *called: followed.append(called[-1].requires_grad)) for relu in relus]
-    try:
-        with torch.enable_grad(), AttentionSeen() as mode:
-            network(leaf(images))
-    finally:
-        for handle in handles:
-            handle.remove()
+    with torch.enable_grad(), AttentionSeen() as mode, ReluRules() as relus:
+        network(leaf(images).clone())
     sizes = [each.shape[-1] for each in mode.seen]
     whole = all(len(each) == len(images) for each in mode.seen)
     kinds = {"any"} | ({"grid"} if layout else set())
     modules = list(network.modules())
     names = {type(module).__name__.lower() for module in modules}
     # Those of a position embedding, which do not read the image, take no gradient that could be changed.
-    if followed and all(followed):
+    if relus.called:
         kinds.add("relu")
     if all(hasattr(network, name) for name in ("patches", "patch_size", "patch_stride")):
         kinds.add("bagnet")

@@ -8,43 +8,49 @@ Greenside and Kundaje 2017, section 3.1).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import torch
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 
-# Of single elements, the rescale rule (section 3.5.1); in place or not.
+from heatproof.attribution._functions import Altered
+from heatproof.attribution._relus import RELUS, relu_of
+
+# Of single elements, the rescale rule (section 3.5.1).
 ELEMENTWISE = frozenset(
     (
-        *("relu", "relu6", "leaky_relu", "elu", "selu", "celu", "gelu", "silu", "mish"),
-        *("sigmoid", "tanh", "softplus", "hardtanh", "hardswish", "hardsigmoid"),
+        *("relu", "relu6", "leaky_relu", "prelu", "rrelu", "elu", "selu", "celu", "gelu", "silu", "mish"),
+        *("sigmoid", "logsigmoid", "tanh", "softplus", "softsign", "tanhshrink", "hardshrink", "softshrink"),
+        *("hardtanh", "hardswish", "hardsigmoid", "threshold", "clamp", "clip", "clamp_min", "clamp_max"),
     )
 )
 PRODUCTS = frozenset(["mul", "multiply", "matmul", "bmm"])
+POOLS = frozenset(["max_pool2d", "adaptive_max_pool2d"])
 # As a share of the inputs, below which their difference is taken for rounding and the gradient for the multiplier.
 SMALLEST = 1e-6
 
 
-class RescaleRules(TorchFunctionMode):
+class RescaleRules(Altered):
     """Replace operations on tensors that depend on the input; the rest is linear, or is not covered."""
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+    names: ClassVar[frozenset[str]] = ELEMENTWISE | PRODUCTS | POOLS | RELUS
+
+    def rule(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], given: dict[str, Any]) -> Any:
         """Call a rule where there is one."""
-        given = dict(kwargs or {})
-        name = getattr(func, "__name__", "").strip("_").removeprefix("i")
-        if not (args and isinstance(args[0], torch.Tensor) and torch.is_grad_enabled()):
+        depend = [isinstance(each, torch.Tensor) and each.requires_grad for each in (*args, *given.values())]
+        if not torch.is_grad_enabled() or not any(depend):
             return func(*args, **given)
-        if name == "max_pool2d" and args[0].requires_grad:
-            return _pool(*args, **given)
-        if name in ELEMENTWISE and args[0].requires_grad:
-            # On a copy, as an operation in place would change what came before it.
-            return _elementwise(lambda values: func(values.clone(), *args[1:], **given), args[0])
-        if name in PRODUCTS and all(isinstance(each, torch.Tensor) and each.requires_grad for each in args[:2]):
+        if name in PRODUCTS and depend[:2] == [True, True]:
             return _product(torch.matmul if name in ("matmul", "bmm") else torch.mul, *args[:2])
+        if sum(depend) > 1:
+            return func(*args, **given)
+        if name in POOLS and depend[0]:
+            return _pool(name, *args, **given)
+        if name in ELEMENTWISE and depend[0]:
+            return _elementwise(lambda values: func(values, *args[1:], **given), args[0])
+        if name in RELUS and (values := relu_of(name, args, given)) is not None:
+            return _elementwise(torch.relu, values)
         return func(*args, **given)
 
 
@@ -83,13 +89,13 @@ def _product(function: Callable[..., torch.Tensor], one: torch.Tensor, other: to
     return _as(value, function(one, halfway[1]) + function(halfway[0], other))
 
 
-def _pool(values: torch.Tensor, *given: Any, **named: Any) -> torch.Tensor:
+def _pool(name: str, values: torch.Tensor, *given: Any, **named: Any) -> torch.Tensor:
     """Give the difference of a window's maxima to the pixel that makes it, with windows that overlap.
 
     If the image's maximum is the higher one, that is where the image has it, else where the baseline has it: the
     pixel's own difference is of the same sign and at least as large. A pixel adds up what it gets from its windows.
     """
-    outputs, places = functional.max_pool2d_with_indices(values.detach(), *given, **named)
+    outputs, places = getattr(functional, f"{name}_with_indices")(values.detach(), *given, **named)
     found, index = outputs.flatten(2), places.flatten(2)
     image_place, baseline_place = index.chunk(2)
     place = torch.where(_change(found) >= 0, image_place, baseline_place)

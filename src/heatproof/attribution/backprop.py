@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal
 
 from heatproof.attribution._batches import accompany, leaf, never_alone, parts, require
+from heatproof.attribution._hooks import in_this_thread
+from heatproof.attribution._plain import require_plain_outputs
 from heatproof.attribution.registry import Explained, explainer
 from heatproof.errors import NotApplicable
 
@@ -17,10 +20,11 @@ SAME = 1e-6
 
 @explainer("guided_backprop", family="backprop", applies_to={"relu"})
 def guided_backprop(explained: Explained) -> dict[str, torch.Tensor]:
-    """Gradient with only positive values passed back through active ReLUs (captum `GuidedBackprop`).
+    """Gradient with only positive values passed back through active ReLUs.
 
-    Springenberg et al., "Striving for simplicity", 2015, section 3.4. Only ReLUs that are modules are changed: one
-    that is called as a function gives its plain gradient.
+    Springenberg et al., "Striving for simplicity", 2015, section 3.4. The rule is that of every ReLU that the network
+    calls, as a module, a function or a method, in place or not, and under other names that compute a ReLU, such as
+    ``clamp(min=0)``. Activations that also bound values, or let some of a negative value pass, keep their gradient.
 
     Returns
     -------
@@ -31,19 +35,18 @@ def guided_backprop(explained: Explained) -> dict[str, torch.Tensor]:
     Raises
     ------
     NotApplicable
-        If the network has no ReLU module.
+        If the network calls no ReLU through which a gradient passes, or one that no rule reaches, as in a scripted
+        part.
     """
-    from captum.attr import GuidedBackprop
-
-    return {"guided_backprop": _through_relus(explained, GuidedBackprop, "guided backprop")}
+    return {"guided_backprop": _through_relus(explained, "guided", "guided backprop")}
 
 
 @explainer("deconvolution", family="backprop", applies_to={"relu"})
 def deconvolution(explained: Explained) -> dict[str, torch.Tensor]:
-    """Gradient with only positive values passed back through all ReLUs (captum `Deconvolution`).
+    """Gradient with only positive values passed back through all ReLUs.
 
-    Zeiler and Fergus, "Visualizing and understanding convolutional networks", 2014, section 2.1. Only ReLUs that are
-    modules are changed.
+    Zeiler and Fergus, "Visualizing and understanding convolutional networks", 2014, section 2.1. Of which ReLUs, as for
+    `guided_backprop`.
 
     Returns
     -------
@@ -54,16 +57,14 @@ def deconvolution(explained: Explained) -> dict[str, torch.Tensor]:
     Raises
     ------
     NotApplicable
-        If the network has no ReLU module.
+        As for `guided_backprop`.
     """
-    from captum.attr import Deconvolution
-
-    return {"deconvolution": _through_relus(explained, Deconvolution, "deconvolution")}
+    return {"deconvolution": _through_relus(explained, "deconvolution", "deconvolution")}
 
 
 @explainer("guided_grad_cam", family="backprop", needs={"cam_layer"}, applies_to={"relu"})
 def guided_grad_cam(explained: Explained) -> dict[str, torch.Tensor]:
-    """Guided backprop times bilinearly upsampled Grad-CAM (captum `GuidedGradCam`).
+    """Guided backprop times bilinearly upsampled Grad-CAM, as captum's `GuidedGradCam` defines it.
 
     Selvaraju et al., "Grad-CAM", 2017, section 3.2.
 
@@ -75,46 +76,78 @@ def guided_grad_cam(explained: Explained) -> dict[str, torch.Tensor]:
     Raises
     ------
     NotApplicable
-        If the network has no ReLU module, or no layer with a spatial grid.
+        As for `guided_backprop`, or if the network has no layer with a spatial grid.
     """
     import torch
-    from captum.attr import GuidedGradCam
+    from torch.nn.functional import interpolate
 
-    from heatproof.attribution._hooks import hookable
-    from heatproof.attribution._layers import grid_layer
-
-    _require_relus(explained.network, "guided backprop")
-    maps = []
-    grids: list[bool] = []
-    with grid_layer(explained) as (output, layer, name), hookable(output), torch.enable_grad():
-        handle = layer.register_forward_hook(lambda *called: grids.append(getattr(called[-1], "ndim", 0) == 4))
-        try:
-            method = GuidedGradCam(output, layer)
-            for part in parts(explained):
-                both = accompany(part)
-                maps_of_both = method.attribute(leaf(both.images), target=both.targets, interpolate_mode="bilinear")
-                require(
-                    all(grids),
-                    f"The layer {name!r} does not put out (N, channels, height, width), which class "
-                    "activation maps need: name another in cam_layer.",
-                )
-                maps.append(maps_of_both[: len(part.image_ids)].detach().sum(1))
-        finally:
-            handle.remove()
-    return {"guided_grad_cam": torch.cat(maps)}
+    guided = _through_relus(explained, "guided", "guided backprop", checks=False)
+    cams = [interpolate(cam, part.images.shape[2:], mode="bilinear") for part, cam in _grad_cams(explained)]
+    return {"guided_grad_cam": guided * torch.cat(cams)[:, 0]}
 
 
-def _through_relus(explained: Explained, captum_class: type, name: str) -> torch.Tensor:
+def _grad_cams(explained: Explained) -> Iterator[tuple[Explained, torch.Tensor]]:
+    """Yield each part of a batch with its Grad-CAM (N, 1, h, w) on the layer's grid."""
     import torch
 
-    from heatproof.attribution._hooks import hookable
+    from heatproof.attribution._layers import grid_layer
 
-    _require_relus(explained.network, name)
-    method: Any = captum_class(never_alone(explained.output))
-    with hookable(explained.output), torch.enable_grad():
-        maps = [method.attribute(leaf(part.images), target=part.targets).detach().sum(1) for part in parts(explained)]
+    with grid_layer(explained) as (output, layer, name), torch.enable_grad():
+        values: list[torch.Tensor] = []
+        slopes: list[torch.Tensor] = []
+
+        def keep(module: torch.nn.Module, inputs: object, grid: torch.Tensor) -> None:
+            require(
+                getattr(grid, "ndim", 0) == 4,
+                f"The layer {name!r} does not put out (N, channels, height, width), which class "
+                "activation maps need: name another in cam_layer.",
+            )
+            # At once: what follows may write into it. The hook's gradient is of what the layer put out, all the same.
+            values.append(grid.detach().clone())
+            grid.register_hook(slopes.append)
+
+        handle = layer.register_forward_hook(in_this_thread(keep))
+        try:
+            for part in parts(explained):
+                both, count = accompany(part), len(part.image_ids)
+                start = leaf(both.images)
+                outputs = output(start.clone())
+                torch.autograd.grad(outputs.gather(1, both.targets[:, None]).sum(), start)
+                weighted = slopes.pop().mean((2, 3), keepdim=True) * values.pop()
+                yield part, weighted.sum(1, keepdim=True).relu()[:count]
+        finally:
+            handle.remove()
+
+
+def _through_relus(
+    explained: Explained, kind: Literal["guided", "deconvolution"], name: str, checks: bool = True
+) -> torch.Tensor:
+    """Return the gradients (N, H, W) under a rule for ReLUs, summed over channels."""
+    import torch
+
+    from heatproof.attribution._relus import ReluRules
+
+    rules, maps = ReluRules(kind), []
+    for part in parts(explained):
+        both, count = accompany(part), len(part.image_ids)
+        start = leaf(both.images)
+        with rules, torch.enable_grad():
+            outputs = part.output(start.clone())
+        require_plain_outputs(part, both.images, outputs)
+        rules.watch(outputs)
+        # Within the rules, as layers that are checkpointed are called again.
+        with rules:
+            (slope,) = torch.autograd.grad(outputs.gather(1, both.targets[:, None]).sum(), start)
+        if rules.missed:
+            raise NotApplicable(
+                f"{name} cannot reach a ReLU of this network, which runs in another thread, in a part that is scripted "
+                "or compiled, or in a torch.autograd.Function: give the model as it was before"
+            )
+        maps.append(slope.detach().sum(1)[:count])
+    if not rules.followed:
+        raise NotApplicable(f"{name} equals the plain gradient on this network, which calls no ReLU")
     stacked = torch.cat(maps)
-    if explained.figures is not None:
+    if explained.figures is not None and checks:
         _require_difference(explained, stacked, name)
     return stacked
 
@@ -129,11 +162,4 @@ def _require_difference(explained: Explained, maps: torch.Tensor, name: str) -> 
     scale = plain.abs().amax((1, 2)).clamp_min(1e-30)
     explained.note("difference_from_gradient", (maps - plain).abs().amax((1, 2)) / scale)
     if explained.figures is not None and explained.figures["difference_from_gradient"].value <= SAME:
-        raise NotApplicable(f"{name} equals the plain gradient on this network, none of whose ReLU modules takes part")
-
-
-def _require_relus(network: Any, name: str) -> None:
-    import torch
-
-    if not any(isinstance(module, torch.nn.ReLU) for module in network.modules()):
-        raise NotApplicable(f"{name} equals the plain gradient on this network, which has no ReLU modules")
+        raise NotApplicable(f"{name} equals the plain gradient on this network, none of whose ReLUs changes it")

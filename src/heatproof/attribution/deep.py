@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from heatproof.attribution._batches import leaf, parts, require, take_background
+from heatproof.attribution._plain import require_plain_outputs
 from heatproof.attribution.registry import BaselineName, Explained, Tolerance, explainer
 from heatproof.errors import NotApplicable
 from heatproof.options import Count
@@ -114,6 +115,7 @@ def _rescale(
     start = leaf(images)
     with RescaleRules(), torch.enable_grad():
         outputs = explained.output(torch.cat([start, baselines]))
+    require_plain_outputs(explained, torch.cat([images, baselines]), outputs)
     at_images, at_baselines = outputs.chunk(2)
     (multipliers,) = torch.autograd.grad(at_images.gather(1, targets[:, None]).sum(), start)
     maps = (multipliers * (images - baselines)).sum(1)

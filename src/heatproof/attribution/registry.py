@@ -163,7 +163,7 @@ Tolerance = Annotated[float, Bounds(above=0)] | None
 KINDS = {
     "any": "every network",
     "grid": "a layer with a spatial grid: a feature map, or tokens of patches",
-    "relu": "ReLU modules",
+    "relu": "ReLUs that the image passes through",
     "convolutional": "convolutions and activations, without norms over an image's own values, attention or B-cos units",
     "attention": "self-attention between all patches of an image",
     "windows": "self-attention within windows or partitions of an image",

@@ -50,6 +50,11 @@ def as_check() -> Iterator[None]:
         _checking.reset(token)
 
 
+def is_check() -> bool:
+    """Tell whether passes are those of a check now."""
+    return _checking.get()
+
+
 class CountPasses:
     """Count the images that pass through a network: for results in `images`, and for checks in `check_images`."""
 
@@ -65,7 +70,7 @@ class CountPasses:
 
     def _count(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
         count = _count(inputs, named) or 0
-        if _checking.get():
+        if is_check():
             self.check_images += count
         else:
             self.images += count

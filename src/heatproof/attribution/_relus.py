@@ -1,0 +1,183 @@
+"""Rules for the backward pass of the ReLUs that a network calls, whatever modules and functions it is made of.
+
+A ReLU is what keeps positive values and puts zero in the place of the others, under any of the names that it has.
+Activations that also bound values, or let some of a negative value pass, are none: they keep their gradient.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import sys
+from collections.abc import Callable, Iterator
+from types import CodeType, FrameType
+from typing import Any, ClassVar, Literal
+
+import torch
+
+from heatproof.attribution._functions import Altered
+
+# Functions that compute a ReLU with some arguments or with all.
+RELUS = frozenset(
+    (
+        *("relu", "clamp", "clip", "clamp_min", "threshold", "leaky_relu"),
+        *("maximum", "max", "fmax", "where", "masked_fill", "mul", "multiply"),
+    )
+)
+# Of autograd, for ReLUs that no rule reached; what stands in the last ones cannot be read.
+BACKWARDS = ("Relu", "Threshold", "ClampMin", "Clamp")
+COMPILED = ("DifferentiableGraph", "CompiledFunction")
+
+
+def relu_of(name: str, args: tuple[Any, ...], given: dict[str, Any]) -> torch.Tensor | None:
+    """Return the values whose ReLU a call computes; None where it computes something else.
+
+    Parameters
+    ----------
+    name
+        Of the function, as in `Altered`.
+    args, given
+        Its arguments.
+    """
+    first, second, third = (*args[:3], None, None, None)[:3]
+    if name == "relu":
+        return first
+    if name in ("clamp", "clip"):
+        high = given.get("max", third)
+        return first if _is_zero(given.get("min", second)) and (high is None or high == math.inf) else None
+    if name == "clamp_min":
+        return first if _is_zero(given.get("min", second)) else None
+    if name == "threshold":
+        return first if _is_zero(given.get("threshold", second)) and _is_zero(given.get("value", third)) else None
+    if name == "leaky_relu":
+        return first if _is_zero(given.get("negative_slope", second)) else None
+    if name == "masked_fill":
+        return first if _is_zero(given.get("value", third)) and _is_mask(~second, first) else None
+    if name == "where":
+        if isinstance(first, torch.Tensor) and first.dtype != torch.bool:
+            first, second = second, first
+        if _is_zero(third):
+            return second if _is_mask(first, second) else None
+        return third if third is not None and _is_zero(second) and _is_mask(~first, third) else None
+    if name in ("mul", "multiply"):
+        return next((one for one, mask in ((first, second), (second, first)) if _is_mask(mask, one)), None)
+    if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor):
+        # A maximum of two tensors, and not along a dimension.
+        return next((one for one, zero in ((first, second), (second, first)) if _is_zero(zero)), None)
+    return None
+
+
+def _is_zero(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return not value.requires_grad and not bool(value.any())
+    return isinstance(value, int | float) and not isinstance(value, bool) and value == 0
+
+
+def _is_mask(mask: Any, values: Any) -> bool:
+    """Tell whether a mask is true, or one, where values are positive."""
+    if not (isinstance(mask, torch.Tensor) and isinstance(values, torch.Tensor) and mask.shape == values.shape):
+        return False
+    if mask.requires_grad or not values.is_floating_point():
+        return False
+    found = values.detach()
+    # Ones everywhere are a mask of something else as well.
+    if mask.dtype != torch.bool and bool(mask.all()):
+        return False
+    return any(torch.equal(mask, kept.to(mask.dtype)) for kept in (found > 0, found >= 0))
+
+
+class ReluRules(Altered):
+    """Mode in which ReLUs pass a gradient back by the rule of guided backprop or of deconvolution.
+
+    Attributes
+    ----------
+    kind
+        ``guided``: what is positive passes back through what is active; ``deconvolution``: what is positive passes.
+    called
+        Whether a ReLU was called whose input depends on the image.
+    followed
+        Whether a gradient passed back through one.
+    missed
+        Whether a gradient passed back through a ReLU that no rule reached.
+    """
+
+    names: ClassVar[frozenset[str]] = RELUS
+
+    def __init__(self, kind: Literal["guided", "deconvolution"] = "guided") -> None:
+        super().__init__()
+        self.kind = kind
+        self.called = self.followed = self.missed = False
+        # Code that called a ReLU without a gradient, as the forward of a `torch.autograd.Function` does.
+        self._without: set[CodeType] = set()
+
+    def rule(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], given: dict[str, Any]) -> Any:
+        """Call a ReLU with its rule."""
+        values = relu_of(name, args, given)
+        if values is None:
+            return func(*args, **given)
+        if values.requires_grad and torch.is_grad_enabled():
+            self.called = True
+            return _Ruled.apply(values, self)
+        if not torch.is_grad_enabled():
+            self._without.update(_code_around())
+        return func(*args, **given)
+
+    def watch(self, outputs: torch.Tensor) -> None:
+        """Find what the rule did not reach: parts that run elsewhere, and functions with a backward of their own.
+
+        Parameters
+        ----------
+        outputs
+            Of a pass in this mode, before their gradient is asked for.
+        """
+        nodes, found = [outputs.grad_fn], set()
+        while nodes:
+            node = nodes.pop()
+            if node is None or node in found:
+                continue
+            found.add(node)
+            nodes.extend(before for before, _ in node.next_functions)
+            forward = inspect.unwrap(getattr(getattr(node, "_forward_cls", None), "forward", len))
+            if getattr(forward, "__code__", None) in self._without or _is_relu(node):
+                node.register_prehook(self._miss)
+
+    def _miss(self, gradients: Any) -> None:
+        self.missed = True
+
+
+class _Ruled(torch.autograd.Function):
+    """A ReLU whose gradient is that of a rule."""
+
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor, mode: ReluRules) -> torch.Tensor:
+        """Return the positive part."""
+        ctx.mode = mode
+        # No values, which the network may change in place.
+        ctx.save_for_backward(values > 0)
+        return values.relu()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """Return the positive part of a gradient, where the rule lets it pass."""
+        ctx.mode.followed = True
+        passed = gradients[0].relu()
+        (active,) = ctx.saved_tensors
+        return passed * active if ctx.mode.kind == "guided" else passed, None
+
+
+def _code_around() -> Iterator[CodeType]:
+    """Yield the code of the functions from which a call is made, innermost first."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        yield frame.f_code
+        frame = frame.f_back
+
+
+def _is_relu(node: Any) -> bool:
+    name = node.name().rpartition("::")[2]
+    if any(name.startswith(one) for one in COMPILED):
+        return True
+    if not any(name.startswith(f"{one}Backward") for one in BACKWARDS):
+        return False
+    bounds = [getattr(node, f"_saved_{one}", None) for one in ("threshold", "min", "max")]
+    return name.startswith("Relu") or (any(_is_zero(one) for one in bounds[:2]) and bounds[2] is None)
