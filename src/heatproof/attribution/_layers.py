@@ -188,8 +188,8 @@ def _go_on_with(inputs: tuple[Any, ...], output: torch.Tensor, values: torch.Ten
 
     The network keeps its own tensor, so that what it does to it in place reaches all that it calls by other names, such
     as a shortcut taken before an in-place ReLU. The values stay as they are, and their gradient is that of all later
-    uses of the tensor. In place of a view that the layer takes it goes on with a copy: later uses of what it is a view of are none of the
-    layer's output. Where the network writes to one and reads the other, its outputs differ.
+    uses of the tensor. In place of a view that the layer takes, the network goes on with a copy: later uses of what it
+    is a view of are none of the layer's output. Where the network writes to one and reads the other, outputs differ.
 
     Parameters
     ----------
