@@ -9,6 +9,7 @@ from definitions_lrp_cam import (
     OF_GRADIENTS,
     OF_SCORES,
     OPTIONS,
+    InPlace,
     Operations,
     Plain,
     activation_map,
@@ -16,7 +17,10 @@ from definitions_lrp_cam import (
     relevance,
 )
 from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
+import heatproof
 from heatproof.attribution._layers import find_layout
 from heatproof.attribution.registry import EXPLAINERS, Explained
 from heatproof.errors import NotApplicable
@@ -177,3 +181,84 @@ def test_the_rule_looks_at_the_network_as_it_is(name, other):
     assert (found.form, found.grid) == (expected.form, expected.grid)
     if other == "plain":
         assert found == expected
+
+
+@pytest.mark.parametrize("name", ["residual, in place", "residual, module in place", "in place on a view"])
+def test_explain_gives_the_same(name):
+    network = construct(name).float()
+    maps = heatproof.explain(network, images().float(), TARGETS, ["lrp", "grad_cam", "hires_cam"], layer="first")
+    wide = construct(name)
+    expected = [relevance(wide, images(), TARGETS)]
+    expected += [activation_map(cam, wide, images(), TARGETS, "first") for cam in ("grad_cam", "hires_cam")]
+    for made, wanted in zip(torch.from_numpy(maps["attribution"].values), expected, strict=True):
+        assert (made - wanted).abs().max() <= 1e-4 * wanted.abs().max()
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+
+    def forward(self, images):
+        features = checkpoint(self.network.body, images, use_reentrant=False)
+        return self.network.head(features.mean((2, 3)))
+
+
+@pytest.mark.parametrize("cam", ["grad_cam", "hires_cam", "score_cam"])
+@pytest.mark.parametrize("layer", InPlace.tapped)
+def test_a_layer_that_is_checkpointed(cam, layer):
+    """A checkpointed part is called again in the backward pass."""
+    made = make(cam, Checkpointed(construct("in place")).eval(), f"network.{layer}")
+    assert_same(made, activation_map(cam, construct("in place"), images(), TARGETS, layer))
+
+
+def test_a_layer_that_is_the_images():
+    """What the images are is a leaf, to which nothing can be written."""
+    network = nn.Sequential(nn.Identity(), construct("in place")).eval()
+    given = images().requires_grad_()
+    (slope,) = torch.autograd.grad(network(given).gather(1, TARGETS[:, None]).sum(), given)
+    explained = explained_by(network, "0")
+    for hooks in (network._forward_pre_hooks, network._forward_hooks):
+        hooks.clear()
+    assert_same(EXPLAINERS["hires_cam"].function(explained)["hires_cam"], (given * slope).sum(1).detach())
+
+
+class Terms(nn.Module):
+    """An activation, a product or a quotient in a form of its own, in front of the head."""
+
+    def __init__(self, form):
+        super().__init__()
+        self.conv, self.second, self.head = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 1), nn.Linear(4, 5)
+        self.form = form
+
+    def forward(self, images):
+        return self.head(self.second(self.form(self.conv(images))).mean((2, 3)))
+
+
+FORMS = {
+    "relu6": (nn.ReLU6(), [lambda h: functional.relu6(h), lambda h: functional.relu6(h, True)]),
+    "leaky_relu": (
+        nn.LeakyReLU(0.2),
+        [lambda h: functional.leaky_relu(h, 0.2), lambda h: functional.leaky_relu_(h, 0.2)],
+    ),
+    "silu": (nn.SiLU(), [functional.silu, lambda h: functional.silu(h, inplace=True)]),
+    "hardswish": (nn.Hardswish(), [functional.hardswish]),
+    "gelu": (nn.GELU("tanh"), [lambda h: functional.gelu(h, approximate="tanh")]),
+    "tanh": (nn.Tanh(), [torch.tanh, lambda h: h.tanh(), lambda h: h.tanh_()]),
+    "sigmoid": (nn.Sigmoid(), [torch.sigmoid, functional.sigmoid, lambda h: h.sigmoid_()]),
+    "elu": (nn.ELU(0.5), [lambda h: functional.elu(h, alpha=0.5), lambda h: functional.elu_(h, 0.5)]),
+    "a product": (lambda h: h * 3, [lambda h: 3 * h, lambda h: h.mul_(3), lambda h: torch.mul(h, other=3)]),
+    "a quotient": (lambda h: h / 4, [lambda h: h * 0.25, lambda h: h.div_(4), lambda h: h / torch.tensor(4.0)]),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_the_rule_is_the_same_in_every_form(name):
+    def of(form):
+        torch.manual_seed(0)
+        return make("lrp", Terms(form).double().eval().requires_grad_(False))
+
+    module, others = FORMS[name]
+    expected = of(module)
+    for form in others:
+        assert_same(of(form), expected)

@@ -289,7 +289,7 @@ def hires_cam(explained: Explained, *, grid: Cells | None = None) -> dict[str, t
             seen.clear()
             with torch.enable_grad():
                 outputs = output(leaf(both.images))
-            features = seen[0] if seen else None
+            features: Any = seen[0] if seen else None
             _require_grid(features, name)
             (gradients,) = torch.autograd.grad(outputs.gather(1, both.targets[:, None]).sum(), features)
             cam = (features.detach() * gradients).sum(1, keepdim=True)[: len(part.image_ids)]
