@@ -461,14 +461,112 @@ def activation_map(name, network, images, targets, layer):
     a, g = slopes(network, images, targets, layer)
     if name in OF_GRADIENTS:
         return OF_GRADIENTS[name](a, g)
-    low, high = a.amin((2, 3), keepdim=True), a.amax((2, 3), keepdim=True)
-    masks = (a - low) / (high - low + 1e-8)
 
     def said(given):
         return network.written(Operations(), given).gather(1, targets[:, None])[:, 0]
 
+    return _of_scores(name, a, images, said)
+
+
+def _of_scores(name, a, images, said):
+    low, high = a.amin((2, 3), keepdim=True), a.amax((2, 3), keepdim=True)
+    masks = (a - low) / (high - low + 1e-8)
     scores = [
         sum(said(share * masks[:, [c]] * images) - said(images) for share in OF_SCORES[name]) / len(OF_SCORES[name])
         for c in range(a.shape[1])
     ]
     return (torch.stack(scores, 1).softmax(1)[:, :, None, None] * a).sum(1).relu()
+
+
+# ---- on the constructions of definitions.py --------------------------------------------------------------------------
+
+
+class Elementwise(torch.autograd.Function):
+    """A function of single elements passes relevance as it is."""
+
+    @staticmethod
+    def forward(context, function, values):
+        return function(values)
+
+    @staticmethod
+    def backward(context, relevance):
+        return None, relevance
+
+
+class Gated(torch.autograd.Function):
+    """A gate takes no relevance."""
+
+    @staticmethod
+    def forward(context, values, gate):
+        return values * gate
+
+    @staticmethod
+    def backward(context, relevance):
+        return relevance, torch.zeros_like(relevance)
+
+
+class Relevant(torch.Tensor):
+    """A tensor whose sums share relevance."""
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        if function in (torch.Tensor.add, torch.Tensor.__add__):
+            with torch._C.DisableTorchFunctionSubclass():
+                return SharedSum.apply(*args).as_subclass(cls)
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
+class _Layers:
+    """The layers of a `definitions.Constructed`, with the rules of LRP."""
+
+    def __init__(self, network):
+        self.network = network
+
+    def __getattr__(self, name):
+        layer = getattr(self.network, name)
+        function = {"stem": FlatConv, "gate": EpsilonLinear, "head": EpsilonLinear}.get(name, PlusConv)
+
+        def call(values):
+            return function.apply(values.as_subclass(torch.Tensor), layer.weight, layer.bias).as_subclass(Relevant)
+
+        return call
+
+
+def _wrapped(function, *given):
+    return function(*(one.as_subclass(torch.Tensor) for one in given)).as_subclass(Relevant)
+
+
+def defined(explainer, network, steps, rules, images, targets):
+    """Return the maps (N, H, W) of LRP or of a class activation map of the stem, on a network of `definitions`.
+
+    Parameters
+    ----------
+    explainer
+        ``lrp``, or a name in `OF_GRADIENTS` or `OF_SCORES`.
+    network, steps
+        A `Constructed`, and the steps of its construction.
+    rules
+        The class `Rules`.
+    images, targets
+        (N, 3, H, W) and (N,).
+    """
+    if explainer == "lrp":
+        start, layers = images.clone().requires_grad_(), _Layers(network)
+        passing = rules(
+            lambda values: _wrapped(lambda given: Elementwise.apply(torch.relu, given), values),
+            lambda function, values: _wrapped(lambda given: Elementwise.apply(function, given), values),
+            lambda values, gate: _wrapped(Gated.apply, values, gate),
+        )
+        logits = layers.head(steps(layers, layers.stem(start), passing).mean((2, 3))).as_subclass(torch.Tensor)
+        kept = torch.zeros_like(logits).scatter(1, targets[:, None], logits.detach().gather(1, targets[:, None]))
+        return torch.autograd.grad(logits, start, kept)[0].sum(1)
+    plain = rules(torch.relu, lambda function, values: function(values), torch.mul)
+
+    def said(features):
+        return network.head(steps(network, features, plain).mean((2, 3))).gather(1, targets[:, None])[:, 0]
+
+    a = network.stem(images).requires_grad_()
+    (g,) = torch.autograd.grad(said(a).sum(), a)
+    if explainer in OF_GRADIENTS:
+        return OF_GRADIENTS[explainer](a.detach(), g)
+    return _of_scores(explainer, a.detach(), images, lambda given: said(network.stem(given)))

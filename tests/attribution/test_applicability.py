@@ -152,7 +152,7 @@ def test_a_job_that_resumes_has_all_that_the_first_recorded(project, monkeypatch
 def test_passes_are_those_of_an_undisturbed_job_wherever_it_was_killed(project, monkeypatch, layer, batches):
     """What is found once for a network, such as its layer for CAMs, does not count for who happens to ask first."""
     change = {
-        "explainers": ["grad_cam", "hires_cam", "saliency", IG],
+        "explainers": ["grad_cam", "hires_cam", "saliency", "guided_backprop", IG],
         "models": [{"net": {"architecture": "toy_plugin:network", "cam_layer": layer}}],
         "shard_size": 16,
     }

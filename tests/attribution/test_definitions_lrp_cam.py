@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import definitions
 import pytest
 import torch
 from definitions_lrp_cam import (
@@ -14,6 +15,7 @@ from definitions_lrp_cam import (
     Plain,
     activation_map,
     construct,
+    defined,
     relevance,
 )
 from torch import nn
@@ -262,3 +264,36 @@ def test_the_rule_is_the_same_in_every_form(name):
     expected = of(module)
     for form in others:
         assert_same(of(form), expected)
+
+
+# Which numbers an assignment by a mask replaces is not to be seen without the image.
+NO_RULE = {("lrp", "masks")}
+
+
+@pytest.mark.parametrize("name", definitions.CONSTRUCTIONS)
+@pytest.mark.parametrize("explainer", ["lrp", *OF_GRADIENTS, *OF_SCORES])
+def test_constructions_of_other_explainers(explainer, name):
+    """The networks that guided backprop, DeepLift and AttnLRP are held against; maps are of the stem."""
+    network, given = definitions.network_of(name), definitions.images_of(3)
+    steps = definitions.CONSTRUCTIONS[name].steps
+    expected = defined(explainer, network, steps, definitions.Rules, given, TARGETS % definitions.CLASSES)
+    attach(network)
+    facts = dataclasses.replace(InputFacts(), cam_layer="stem")
+    targets = TARGETS % definitions.CLASSES
+    explained = Explained(network, network, facts, given, targets, tuple("abc"), seed=0, batch_size=2, figures={})
+    function = EXPLAINERS[explainer].function
+    if (explainer, name) in NO_RULE:
+        with pytest.raises(NotApplicable, match="no rule covers"):
+            function(explained)
+    else:
+        assert_same(function(explained, **OPTIONS.get(explainer, {}))[explainer], expected)
+
+
+def test_a_bound_that_the_first_images_do_not_reach():
+    """On images of small activations a ReLU6 is a ReLU, and on others it is not."""
+    network = construct("functional")
+    explained = dataclasses.replace(
+        explained_by(network), images=images() * torch.tensor([0.01, 0.01, 60])[:, None, None, None]
+    )
+    made = EXPLAINERS["lrp"].function(explained)["lrp"]
+    assert_same(made[2], relevance(construct("functional"), explained.images, TARGETS)[2])

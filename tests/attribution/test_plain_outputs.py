@@ -10,11 +10,12 @@ import heatproof
 from heatproof.attribution._plain import require_plain_outputs
 from heatproof.attribution.registry import EXPLAINERS, Explained
 from heatproof.errors import NotApplicable
+from heatproof.models.registry import InputFacts
 from heatproof.storage.reading import read_json
 
-# Those that run the network otherwise than it is, where no check of their own tells.
 CAMS = [name for name, entry in EXPLAINERS.items() if entry.family == "cam"]
-ALTERING = ["lrp", *CAMS]
+OF_RULES = ["lrp", "guided_backprop", "deconvolution", "guided_grad_cam", "deep_lift", "deep_shap", "attn_lrp"]
+ALTERING = [*OF_RULES, *CAMS]
 OF_ATTENTION = ["raw_attention", "attention_rollout", "chefer_attention", "attn_lrp", "chefer_lrp"]
 
 
@@ -63,11 +64,13 @@ class Watching(nn.Module):
 def test_every_batch_is_compared(name):
     images = torch.rand(8, 3, 8, 8)
     images[7] += 2
-    explained = dataclasses.replace(explained_by(Watching(), images), batch_size=2)
+    known = {"facts": InputFacts(cam_layer="network.0"), "background": lambda count: images[:count] / 2}
+    explained = dataclasses.replace(explained_by(Watching(), images), batch_size=2, **known)
     before = dataclasses.replace(explained, images=images[:6], image_ids=explained.image_ids[:6])
-    assert EXPLAINERS[name].function(before)[name].isfinite().all()
+    options = {"baselines": 2} if name == "deep_shap" else {}
+    assert EXPLAINERS[name].function(before, **options)[name].isfinite().all()
     with pytest.raises(NotApplicable, match="other outputs than the network"):
-        EXPLAINERS[name].function(explained)
+        EXPLAINERS[name].function(explained, **options)
 
 
 @pytest.mark.parametrize("name", OF_ATTENTION)

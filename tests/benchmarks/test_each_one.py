@@ -17,6 +17,7 @@ SMALLEST = {
     "choice": ["--small", "--out", "{out}"],
     "coverage": ["2", "--out", "{out}"],
     "data_start": ["--small", "--out", "{out}"],
+    "definitions": ["--small", "--out", "{out}"],
     "device": ["--small", "--out", "{out}"],
     "estimate_error": ["--small", "--out", "{out}"],
     "falsification": ["--small", "--out", "{out}"],

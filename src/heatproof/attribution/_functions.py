@@ -54,7 +54,11 @@ class Altered(TorchFunctionMode):
         target = read[0]
         # On a copy, as what is changed in place cannot be kept for a gradient.
         copied = target.clone()
-        return target.copy_(self.rule(name, twin, tuple(copied if each is target else each for each in read), named))
+        made = self.rule(name, twin, tuple(copied if each is target else each for each in read), named)
+        if target.requires_grad and not made.requires_grad and not target._is_view():
+            # What is held constant is to be seen as such.
+            target.detach_()
+        return target.copy_(made)
 
     def rule(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], given: dict[str, Any]) -> Any:
         """Return what a function returns, with another gradient; `func` does not work in place."""

@@ -31,7 +31,7 @@ QUOTIENTS = {operator.truediv, operator.itruediv, torch.div, torch.true_divide, 
 # Those that are called as functions or methods have the rule of the modules.
 ACTIVATIONS = (
     *("relu", "relu6", "leaky_relu", "elu", "selu", "celu", "gelu", "silu", "hardswish", "hardsigmoid", "hardtanh"),
-    *("softplus", "sigmoid", "logsigmoid", "tanh", "softsign"),
+    *("softplus", "sigmoid", "logsigmoid", "tanh", "softsign", "clamp", "clamp_min", "clip", "threshold"),
 )
 ACTIVATION_CALLS = {
     getattr(place, name + in_place)
@@ -132,7 +132,11 @@ def canonise(network: nn.Module, images: torch.Tensor) -> nn.Module:
         with _TRACING:
             graph = _Tracer().trace(plain, _defaults(plain.forward))
         traced: Any = fx.GraphModule(plain, graph)
-        write_out_of_place(traced, images.to(weights))
+        rectifying = write_out_of_place(traced, images.to(weights))
+        for index, (node, values) in enumerate(rectifying.items()):
+            # One of two bounds can be out of reach of these images.
+            if _function(node) not in ACTIVATION_CALLS:
+                _replace(traced, node, f"canonical_relu_{index}", nn.ReLU(), values)
         _separate_calls(traced)
         traced = fuse(traced, no_trace=True)
     except Exception as error:
@@ -157,7 +161,7 @@ def canonise(network: nn.Module, images: torch.Tensor) -> nn.Module:
         elif node.target in PRODUCTS | QUOTIENTS and len(given) == 2 and not weighted:
             function = operator.mul if node.target in PRODUCTS else operator.truediv
             _replace(traced, node, f"canonical_gate_{index}", Gate(function), *given)
-        elif (function := _function(node)) in ACTIVATION_CALLS:
+        elif (function := _function(node)) in ACTIVATION_CALLS and node.all_input_nodes == given[:1]:
             named = {name: value for name, value in node.kwargs.items() if name != "input"}
             activation = _Activation(function, node.args[1:], named)
             _replace(traced, node, f"canonical_activation_{index}", activation, given[0])

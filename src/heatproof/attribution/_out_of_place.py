@@ -42,6 +42,8 @@ class _Watched(fx.Interpreter):
         Of a node, which part of that memory its tensor is. Nodes of one memory and place are names of one tensor.
     written
         Of a node that writes, the argument that it writes to; in the order of the pass.
+    rectified
+        Of a node that returned what a ReLU makes of one of its arguments, that argument.
     given
         Of a node, its arguments before anything is rewritten.
     """
@@ -52,6 +54,7 @@ class _Watched(fx.Interpreter):
         self.memory: dict[fx.Node, int] = {}
         self.place: dict[fx.Node, tuple[Any, ...]] = {}
         self.written: dict[fx.Node, fx.Node] = {}
+        self.rectified: dict[fx.Node, fx.Node] = {}
         self.given: dict[fx.Node, tuple[Any, Any]] = {}
 
     def run_node(self, n: fx.Node) -> Any:
@@ -72,10 +75,14 @@ class _Watched(fx.Interpreter):
         changed = [one for one, tensor in given.items() if tensor._version != versions[one]]
         if changed and changed[0] in self.memory:
             self.written[n] = changed[0]
+        elif isinstance(made, torch.Tensor) and made.requires_grad and n.op in ("call_function", "call_method"):
+            for one, tensor in given.items():
+                if bool((tensor < 0).any()) and torch.equal(tensor.clamp(min=0), made):
+                    self.rectified[n] = one
         return made
 
 
-def write_out_of_place(traced: fx.GraphModule, images: torch.Tensor) -> None:
+def write_out_of_place(traced: fx.GraphModule, images: torch.Tensor) -> dict[fx.Node, fx.Node]:
     """Change a traced network so that nothing is written to a tensor that is read by another name.
 
     An operation that writes gets a copy, and what comes behind it reads its result in place of the tensor, by whatever
@@ -88,19 +95,28 @@ def write_out_of_place(traced: fx.GraphModule, images: torch.Tensor) -> None:
         In eval mode; it is changed.
     images
         (B, C, H, W) that it runs on.
+
+    Returns
+    -------
+    dict
+        Calls of functions that return what a ReLU makes of a tensor, by whatever name (a maximum with zero, a product
+        with a mask), and the node of that tensor.
     """
     watched = _Watched(traced)
     with torch.enable_grad():
         # No leaf, to which nothing can be written.
         watched.run(images.detach().requires_grad_().clone())
     rewriting = _Rewriting(traced, watched)
+    places = {node: node.all_input_nodes.index(one) for node, one in watched.rectified.items()}
     for node, target in watched.written.items():
         rewriting.rewrite(node, target)
+    rectified = {node: node.all_input_nodes[place] for node, place in places.items()}
     for module in traced.modules():
         if getattr(module, "inplace", False) is True:
             module.inplace = False  # type: ignore[assignment]
     traced.graph.lint()
     traced.recompile()
+    return rectified
 
 
 class _Rewriting:

@@ -1,0 +1,254 @@
+"""Modes that explain a network leave what it computes as it is, also where it writes in place."""
+
+import dataclasses
+import threading
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from heatproof.attribution._attn_lrp import AttentionRules
+from heatproof.attribution._functions import AttentionSeen
+from heatproof.attribution._relus import ReluRules, relu_of
+from heatproof.attribution._rescale import RescaleRules
+from heatproof.attribution.registry import EXPLAINERS
+from heatproof.errors import NotApplicable
+
+MODES = {
+    "guided": ReluRules,
+    "deconvolution": lambda: ReluRules("deconvolution"),
+    "rescale": RescaleRules,
+    "attention": lambda: AttentionRules(torch.zeros(4)),
+    "seen": AttentionSeen,
+}
+IN_PLACE = {
+    "relu_": lambda h: h.relu_(),
+    "torch.relu_": torch.relu_,
+    "F.relu": lambda h: functional.relu(h, inplace=True),
+    "F.relu, by place": lambda h: functional.relu(h, True),
+    "F.relu_": functional.relu_,
+    "relu6": nn.ReLU6(inplace=True),
+    "hardtanh_": lambda h: functional.hardtanh_(h, -0.5, 0.5),
+    "leaky_relu_": lambda h: functional.leaky_relu_(h, 0.2),
+    "elu": nn.ELU(inplace=True),
+    "celu_": functional.celu_,
+    "selu_": functional.selu_,
+    "silu": nn.SiLU(inplace=True),
+    "mish": nn.Mish(inplace=True),
+    "hardswish": nn.Hardswish(inplace=True),
+    "hardsigmoid": nn.Hardsigmoid(inplace=True),
+    "threshold": nn.Threshold(0.1, -1, inplace=True),
+    "sigmoid_": lambda h: h.sigmoid_(),
+    "tanh_": lambda h: h.tanh_(),
+    "clamp_": lambda h: h.clamp_(-0.1, 0.3),
+    "clamp_ at zero": lambda h: h.clamp_(min=0),
+    "clip_": lambda h: h.clip_(max=0.2),
+    "mul_ by a gate": lambda h: h.mul_(h.mean(1, keepdim=True).sigmoid()),
+    "mul_ by itself": lambda h: h.mul_(h.detach().clone()),
+    "*=": lambda h: h.__imul__(h.sigmoid()),
+    "mul_ by a number": lambda h: h.mul_(2),
+    "add_": lambda h: h.add_(h.mean(1, keepdim=True), alpha=2),
+    "+=": lambda h: h.__iadd__(1.0),
+    "sub_": lambda h: h.sub_(torch.ones(3)),
+    "masked_fill_": lambda h: h.masked_fill_(h < 0, 0),
+    "set items": lambda h: h.__setitem__(h < 0, 0),
+    "set others": lambda h: h.__setitem__(h < 0, 7.0),
+    "set rows": lambda h: h.__setitem__(0, 0.0),
+}
+ALIASES = {
+    "itself": lambda h: h,
+    "a view": lambda h: h[:, 1:],
+    "a view of all": lambda h: h.view(-1, 3),
+    "transposed": lambda h: h.mT,
+}
+
+
+def written(values, function, alias):
+    """Return what each name of a tensor reads after a function wrote into one of them, and the gradient of all."""
+    h = 2 * values
+    before, part = ALIASES["a view"](h), ALIASES[alias](h)
+    made = function(part)
+    return [one for one in (h, before, part, made) if one is not None]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("alias", ALIASES)
+@pytest.mark.parametrize("function", IN_PLACE)
+def test_every_name_reads_what_it_reads_without_the_mode(function, alias, mode):
+    values = torch.randn(4, 3, 3, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    operation = IN_PLACE[function]
+    if alias != "itself" and function in ("sub_", "mul_ by a gate"):
+        operation = lambda h: IN_PLACE[function](h) if h.shape[-1] == 3 and h.ndim == 3 else h.sub_(1)  # noqa: E731
+    plain = written(values, operation, alias)
+    with MODES[mode]():
+        altered = written(values, operation, alias)
+    for one, other in zip(plain, altered, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
+        assert one.requires_grad == other.requires_grad or mode == "attention"
+    names = [id(altered[0]) == id(one) for one in altered]
+    assert names == [id(plain[0]) == id(one) for one in plain]
+
+
+@pytest.mark.parametrize("mode", ["guided", "rescale", "attention"])
+@pytest.mark.parametrize("function", IN_PLACE)
+def test_a_gradient_passes_back_where_something_was_written(function, mode):
+    """Products of a tensor with what is made of it keep values that autograd needs."""
+    values = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    with MODES[mode]():
+        h = 2 * values
+        beside = h
+        IN_PLACE[function](h)
+        total = (h + beside).sum()
+    if total.requires_grad:
+        (slope,) = torch.autograd.grad(total, values)
+        assert slope.isfinite().all()
+
+
+H = torch.tensor([[-1.0, 0.0, 2.0], [3.0, -4.0, 5.0]])
+ARE_RELUS = {
+    "clamp": ((H, 0), {}),
+    "clip": ((H,), {"min": 0.0, "max": None}),
+    "clamp_min": ((H, torch.zeros(())), {}),
+    "threshold": ((H, 0, 0), {}),
+    "leaky_relu": ((H, 0.0), {}),
+    "maximum": ((torch.zeros(3), H), {}),
+    "max": ((H, torch.zeros_like(H)), {}),
+    "fmax": ((H, torch.zeros(1)), {}),
+    "where": ((H > 0, H, 0.0), {}),
+    "masked_fill": ((H, H <= 0, 0), {}),
+    "mul": ((H, (H > 0).float()), {}),
+    "multiply": ((H >= 0, H), {}),
+}
+ARE_NONE = [
+    ("clamp", (H, 0, 6), {}),
+    ("clamp", (H,), {"max": 0}),
+    ("clip", (H, -1), {}),
+    ("clamp_min", (H, 0.1), {}),
+    ("threshold", (H, 0, 1), {}),
+    ("leaky_relu", (H,), {}),
+    ("max", (H, 0), {}),
+    ("max", (H,), {}),
+    ("maximum", (H, H + 1), {}),
+    ("where", (H > 2, H, 0.0), {}),
+    ("where", (H > 0, H, 1.0), {}),
+    ("where", (H > 0,), {}),
+    ("masked_fill", (H, H <= 0, -1), {}),
+    ("mul", (H, torch.ones_like(H)), {}),
+    ("mul", (H, 2), {}),
+    ("mul", (H, H), {}),
+]
+
+
+@pytest.mark.parametrize("name", ARE_RELUS)
+def test_a_relu_is_known_by_what_it_computes(name):
+    args, given = ARE_RELUS[name]
+    assert relu_of(name, args, given) is H
+
+
+@pytest.mark.parametrize(("name", "args", "given"), ARE_NONE)
+def test_what_computes_something_else_is_no_relu(name, args, given):
+    assert relu_of(name, args, given) is None
+
+
+class Hidden(torch.autograd.Function):
+    """A ReLU in a function with a backward of its own."""
+
+    @staticmethod
+    def forward(ctx, values):
+        ctx.save_for_backward(values)
+        return values.clamp(min=0)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * (ctx.saved_tensors[0] > 0)
+
+
+class NewStyle(torch.autograd.Function):
+    """The same with a context that is made apart."""
+
+    @staticmethod
+    def forward(values):
+        return torch.relu(values)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * (ctx.saved_tensors[0] > 0)
+
+
+class Doubled(torch.autograd.Function):
+    """No ReLU."""
+
+    @staticmethod
+    def forward(ctx, values):
+        return 2 * values
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 2 * gradient
+
+
+def elsewhere(values):
+    made = []
+    thread = threading.Thread(target=lambda: made.append(torch.relu(values)))
+    thread.start()
+    thread.join()
+    return made[0]
+
+
+SCRIPTED = torch.jit.trace(lambda values: values.relu(), torch.zeros(2, 4, 6, 6))
+UNREACHED = {"function": Hidden.apply, "new style": NewStyle.apply, "thread": elsewhere, "traced": SCRIPTED}
+
+
+class Holding(nn.Module):
+    def __init__(self, inside, bias=False):
+        super().__init__()
+        self.one, self.two, self.head = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3, padding=1), nn.Linear(4, 10)
+        self.inside, self.bias = inside, bias
+
+    def forward(self, images):
+        h = torch.relu(self.one(images))
+        place = self.inside(torch.linspace(-1, 1, 4)) if self.bias else 0
+        return self.head((self.two(h) if self.bias else self.inside(self.two(h))).mean((2, 3)) + place)
+
+
+def explained_by(network, explain_digits):
+    network = network.eval().requires_grad_(False)
+    return dataclasses.replace(explain_digits(count=2), network=network, output=network)
+
+
+@pytest.mark.parametrize("name", ["guided_backprop", "deconvolution", "deep_lift"])
+@pytest.mark.parametrize("where", UNREACHED)
+def test_a_relu_that_no_rule_reaches_is_a_gap(where, name, explain_digits):
+    torch.manual_seed(0)
+    said = "convergence delta" if name == "deep_lift" else "cannot reach a ReLU of this network, which runs in another"
+    with pytest.raises(NotApplicable, match=said):
+        EXPLAINERS[name].function(explained_by(Holding(UNREACHED[where]), explain_digits))
+
+
+@pytest.mark.parametrize("where", [*UNREACHED, "doubled"])
+def test_what_takes_no_part_is_none(where, explain_digits):
+    """ReLUs of a constant, and functions of one's own without a ReLU."""
+    inside = {**UNREACHED, "doubled": Doubled.apply}[where]
+    torch.manual_seed(0)
+    found = EXPLAINERS["guided_backprop"].function(
+        explained_by(Holding(inside, bias=where != "doubled"), explain_digits)
+    )
+    assert found["guided_backprop"].std() > 0
+
+
+def test_relus_of_a_constant_alone_are_a_gap(explain_digits):
+    class Biased(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.head = nn.Conv2d(3, 4, 3), nn.Linear(4, 10)
+
+        def forward(self, images):
+            return self.head(self.one(images).mean((2, 3)) + torch.linspace(-1, 1, 4).relu())
+
+    with pytest.raises(NotApplicable, match="equals the plain gradient on this network, which calls no ReLU"):
+        EXPLAINERS["guided_backprop"].function(explained_by(Biased(), explain_digits))
