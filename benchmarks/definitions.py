@@ -1,9 +1,9 @@
 """Explainers on networks of odd constructions against their definitions: the largest difference.
 
 A definition is written out by hand, with `autograd.Function`s, on a twin of the network that writes nothing in place
-and shares nothing (tests/attribution/definitions.py). The difference is a share of the largest value of the defined
-map; a method that does not apply has its reason. With another version of heatproof on the path, the differences are
-those of that version.
+and shares nothing (tests/attribution/definitions.py; definitions_lrp_cam.py for LRP and class activation maps). The
+difference is a share of the largest value of the defined map; a method that does not apply has its reason. With another
+version of heatproof on the path, the differences are those of that version.
 
     python benchmarks/definitions.py --out docs/data/definitions
     PYTHONPATH=OTHER_CHECKOUT/src python benchmarks/definitions.py --out docs/data/definitions_before
@@ -20,11 +20,18 @@ from _tell import parser, tell
 from heatproof.attribution import registry
 from heatproof.models.registry import InputFacts
 
-SPEC = importlib.util.spec_from_file_location(
-    "by_hand", Path(__file__).parents[1] / "tests" / "attribution" / "definitions.py"
-)
-by_hand = sys.modules["by_hand"] = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(by_hand)
+
+def load(name):
+    """Return a module of the tests."""
+    path = Path(__file__).parents[1] / "tests" / "attribution" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+by_hand, of_layers = load("definitions"), load("definitions_lrp_cam")
+OF_LAYERS = ["lrp", *of_layers.OF_GRADIENTS, *of_layers.OF_SCORES]
 IMAGES, BASELINES = 16, 4
 
 
@@ -36,7 +43,7 @@ def made(explainer, network, images, targets, background):
         seed=0,
         background=lambda count: background[:count],
     )
-    options = {"baselines": len(background)} if explainer == "deep_shap" else {}
+    options = {"baselines": len(background)} if explainer == "deep_shap" else of_layers.OPTIONS.get(explainer, {})
     return registry.EXPLAINERS[explainer].function(given, **options)[explainer]
 
 
@@ -45,7 +52,11 @@ def compared(explainer, construction, count):
     network, images = by_hand.network_of(construction), by_hand.images_of(count)
     background = by_hand.images_of(BASELINES, seed=2)
     targets = torch.arange(count) % 4
-    expected = by_hand.defined(explainer, construction, network, images, targets, background)
+    if explainer in OF_LAYERS:
+        steps = by_hand.CONSTRUCTIONS[construction].steps
+        expected = of_layers.defined(explainer, network, steps, by_hand.Rules, images, targets)
+    else:
+        expected = by_hand.defined(explainer, construction, network, images, targets, background)
     row = {"explainer": explainer, "construction": construction, "difference": None, "correlation": None, "reason": ""}
     try:
         found = made(explainer, network, images, targets, background)
@@ -63,7 +74,11 @@ def main():
     given = parser(__doc__).parse_args()
     warnings.simplefilter("ignore")
     count, names = (2, ["plain", "residual, in-place"]) if given.small else (IMAGES, list(by_hand.CONSTRUCTIONS))
-    tell([compared(one, name, count) for name in names for one in by_hand.EXPLAINERS], "definitions", given.out)
+    tell(
+        [compared(one, name, count) for name in names for one in (*by_hand.EXPLAINERS, *OF_LAYERS)],
+        "definitions",
+        given.out,
+    )
 
 
 if __name__ == "__main__":

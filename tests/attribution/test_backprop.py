@@ -97,7 +97,7 @@ def test_zennit_on_one_image(architecture, explain_digits):
 
     explained = explain_digits(architecture, batch_size=2, dtype=torch.float64)
     ours = make("lrp", explained)
-    with Gradient(canonise(explained.network), composite=composite()) as attributor:
+    with Gradient(canonise(explained.network, explained.images), composite=composite()) as attributor:
         for row, target in enumerate(explained.targets.tolist()):
             image = explained.images[row : row + 1].clone().requires_grad_()
             _, direct = attributor(
@@ -147,7 +147,8 @@ def test_maps_sum_to_what_they_distribute(architecture, explain_digits):
     for name, total in expected.items():
         assert ((make(name, explained).sum((1, 2)) - total).abs() <= 1e-3 * scale).all(), name
     assert torch.equal(
-        canonise(explained.network)(explained.images).argmax(1), explained.network(explained.images).argmax(1)
+        canonise(explained.network, explained.images)(explained.images).argmax(1),
+        explained.network(explained.images).argmax(1),
     )
 
 
@@ -395,7 +396,7 @@ def test_copy_for_lrp_is_the_same_network(explain_digits):
     torch.manual_seed(0)
     network = Excited().eval().requires_grad_(False)
     images = explain_digits().images
-    torch.testing.assert_close(canonise(network)(images), network(images))
+    torch.testing.assert_close(canonise(network, images)(images), network(images))
 
 
 class PlaceTold(nn.Module):

@@ -13,7 +13,9 @@ from heatproof.errors import NotApplicable
 from heatproof.models.registry import InputFacts
 from heatproof.storage.reading import read_json
 
-ALTERING = ["lrp", "guided_backprop", "deconvolution", "guided_grad_cam", "deep_lift", "deep_shap", "attn_lrp"]
+CAMS = [name for name, entry in EXPLAINERS.items() if entry.family == "cam"]
+OF_RULES = ["lrp", "guided_backprop", "deconvolution", "guided_grad_cam", "deep_lift", "deep_shap", "attn_lrp"]
+ALTERING = [*OF_RULES, *CAMS]
 OF_ATTENTION = ["raw_attention", "attention_rollout", "chefer_attention", "attn_lrp", "chefer_lrp"]
 
 

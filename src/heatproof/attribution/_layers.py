@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -19,9 +19,9 @@ import torch
 from torch import nn
 
 from heatproof.attribution._batches import accompany, leaf
-from heatproof.attribution._hooks import fits_image, hookable, in_this_thread, prefix_tokens, split_tokens
+from heatproof.attribution._hooks import fits_image, in_this_thread, prefix_tokens, split_tokens
 from heatproof.attribution.registry import Explained
-from heatproof.errors import NotApplicable
+from heatproof.errors import NotApplicable, fault_of
 from heatproof.models.adapter import as_check, hooks_of
 from heatproof.models.network import find_layer
 from heatproof.models.registry import InputFacts
@@ -115,7 +115,7 @@ def grid_layer(explained: Explained, name: str | None = None) -> Iterator[tuple[
     layer = find_layer(explained.network, name, "model")
     probe, size, given = nn.Identity().eval(), tuple(explained.images.shape[2:]), prefix_tokens(explained.network)
     handle = layer.register_forward_hook(
-        in_this_thread(lambda module, inputs, output: _through(probe, output, size, given))
+        in_this_thread(lambda module, inputs, output: _through(probe, inputs, output, size, given))
     )
     try:
         with _once_in_a_pass(explained.network, layer, name):
@@ -163,34 +163,85 @@ def _beside(network: nn.Module, probe: nn.Module) -> nn.Module:
     return nn.Sequential(network, holder).eval()
 
 
-def _through(probe: nn.Module, output: Any, size: tuple[int, ...], given: int | None) -> Any:
-    layout = _lay_out("", output, size, given) if isinstance(output, torch.Tensor) else None
-    if layout is None or layout.form == "map":
+def _through(probe: nn.Module, inputs: tuple[Any, ...], output: Any, size: tuple[int, ...], given: int | None) -> Any:
+    if not isinstance(output, torch.Tensor):
         # As it is; whoever reads it says what is wrong with an output without a grid.
         return probe(output)
-    if layout.form == "channels last":
-        return probe(output.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
-    patches = probe(output[:, layout.prefix :].mT.unflatten(2, layout.grid))
-    return torch.cat([output[:, : layout.prefix], patches.flatten(2).mT], 1)
+    layout = _lay_out("", output, size, given)
+    own = output.clone()
+    if layout is None or layout.form == "map":
+        shown = own
+    elif layout.form == "channels last":
+        shown = own.permute(0, 3, 1, 2)
+    else:
+        shown = own[:, layout.prefix :].mT.unflatten(2, layout.grid)
+    values = seen = probe(shown)
+    if layout is not None and layout.form == "channels last":
+        values = seen.permute(0, 2, 3, 1)
+    elif layout is not None and layout.form == "tokens":
+        values = torch.cat([own[:, : layout.prefix], seen.flatten(2).mT], 1)
+    return _go_on_with(inputs, output, values, read=seen is shown)
+
+
+def _go_on_with(inputs: tuple[Any, ...], output: torch.Tensor, values: torch.Tensor, read: bool = True) -> torch.Tensor:
+    """Write values into a layer's output, and return what the network is to go on with.
+
+    The network keeps its own tensor, so that what it does to it in place reaches all that it calls by other names, such
+    as a shortcut taken before an in-place ReLU. The values stay as they are, and their gradient is that of all later
+    uses of the tensor. In place of a view that the layer takes, the network goes on with a copy: later uses of what it
+    is a view of are none of the layer's output. Where the network writes to one and reads the other, outputs differ.
+
+    Parameters
+    ----------
+    inputs
+        Of the layer, which works in place if it puts out one of them.
+    output, values
+        Of one shape.
+    read
+        Whether the values are copies of the output, and not put in its place.
+    """
+    if values.shape != output.shape:
+        return values
+    if output._is_view() and not any(output is one for one in inputs):
+        return values.clone()
+    try:
+        # The layer's own backward pass may need its output, which stays as it was if it is only read.
+        with torch.autograd._unsafe_preserve_version_counter(output) if read else nullcontext():
+            output.copy_(values)
+    except RuntimeError as error:
+        if fault_of(error):
+            raise
+        # A tensor that PyTorch lets nobody write to, such as the images: the network does not write to it either.
+        return values.clone()
+    return output
 
 
 def _search(network: nn.Module, images: torch.Tensor, name: str | None) -> Layout | None:
     met: list[tuple[str, torch.Tensor]] = []
     inside = _inside_of_attention(network)
+    # What a module puts out, at a version of that tensor, which later ones change in place; and a copy of it then.
+    copies: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}
 
     def keep(called: str) -> Any:
-        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-            if isinstance(output, torch.Tensor) and output.requires_grad and len(output) == len(images):
-                met.append((called, output))
+        def hook(module: nn.Module, inputs: Any, output: Any) -> Any:
+            if not isinstance(output, torch.Tensor) or not output.requires_grad or len(output) != len(images):
+                return None
+            given = output
+            if (id(output), output._version) not in copies:
+                own = output.clone()
+                given = _go_on_with(inputs, output, own)
+                copies[id(given), given._version] = (given, own)
+            met.append((called, copies[id(given), given._version][1]))
+            return given
 
-        return hook
+        return in_this_thread(hook)
 
     # A module that is registered twice is listed once, under the other of its names maybe.
     modules = [(name, find_layer(network, name, "model"))] if name else list(network.named_modules())[1:]
     handles = [module.register_forward_hook(keep(called)) for called, module in modules if name or module not in inside]
     try:
         # As a check: which explainer asks first, also after a kill, counts no more passes.
-        with hookable(network), torch.enable_grad(), as_check():
+        with torch.enable_grad(), as_check():
             logits = network(leaf(images))
     finally:
         for handle in handles:

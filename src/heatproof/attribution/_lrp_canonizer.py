@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import operator
 import threading
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -18,13 +20,26 @@ from zennit.layer import Sum
 from zennit.rules import ClampMod, Epsilon, Flat, zero_bias
 from zennit.types import Convolution
 
+from heatproof.attribution._out_of_place import RecordingProxy, write_out_of_place
 from heatproof.errors import NotApplicable
 from heatproof.models.logits import held_logits
 from heatproof.models.state import copy_of
 
 ADDITIONS = {operator.add, operator.iadd, torch.add, "add", "add_"}
-PRODUCTS = {operator.mul, operator.imul, torch.mul, "mul", "mul_"}
-RELUS = {torch.relu, torch.relu_, nn.functional.relu, "relu", "relu_"}
+PRODUCTS = {operator.mul, operator.imul, torch.mul, torch.multiply, "mul", "mul_", "multiply", "multiply_"}
+QUOTIENTS = {operator.truediv, operator.itruediv, torch.div, torch.true_divide, "div", "div_"}
+# Those that are called as functions or methods have the rule of the modules.
+ACTIVATIONS = (
+    *("relu", "relu6", "leaky_relu", "elu", "selu", "celu", "gelu", "silu", "hardswish", "hardsigmoid", "hardtanh"),
+    *("softplus", "sigmoid", "logsigmoid", "tanh", "softsign", "clamp", "clamp_min", "clip", "threshold"),
+)
+ACTIVATION_CALLS = {
+    getattr(place, name + in_place)
+    for place in (torch, torch.Tensor, nn.functional, torch._C._nn)
+    for name in ACTIVATIONS
+    for in_place in ("", "_")
+    if hasattr(place, name + in_place)
+}
 
 
 # Added to denominators; zennit's own 1e-6 takes more than a thousandth of small relevances.
@@ -88,29 +103,40 @@ def composite() -> SpecialFirstLayerMapComposite:
     )
 
 
-def canonise(network: nn.Module) -> nn.Module:
+def canonise(network: nn.Module, images: torch.Tensor) -> nn.Module:
     """Return a copy with batch norms merged into convolutions, and sums, gates and ReLUs as separate modules.
 
     A traced copy fits residual networks of any library, where zennit's canonizers are written for torchvision's.
+
+    Parameters
+    ----------
+    network
+        In eval mode.
+    images
+        (B, C, H, W), at least two, which the copy runs on once.
 
     Raises
     ------
     NotApplicable
         If the network cannot be traced.
     """
-    plain = copy_of(network)
+    plain = _without_parallel(copy_of(network))
     _split(plain)
     for module in plain.modules():
         _hold_weights(module)
         module._forward_hooks.clear()
         module._forward_pre_hooks.clear()
-        if getattr(module, "inplace", False) is True:
-            module.inplace = False  # type: ignore[assignment]
+    weights = next((one.dtype for one in plain.parameters() if one.is_floating_point()), images.dtype)
     try:
         # It changes what a call of any module does, also of those of other threads.
         with _TRACING:
-            graph = _Tracer().trace(plain)
+            graph = _Tracer().trace(plain, _defaults(plain.forward))
         traced: Any = fx.GraphModule(plain, graph)
+        rectifying = write_out_of_place(traced, images.to(weights))
+        for index, (node, values) in enumerate(rectifying.items()):
+            # One of two bounds can be out of reach of these images.
+            if _function(node) not in ACTIVATION_CALLS:
+                _replace(traced, node, f"canonical_relu_{index}", nn.ReLU(), values)
         _separate_calls(traced)
         traced = fuse(traced, no_trace=True)
     except Exception as error:
@@ -121,21 +147,28 @@ def canonise(network: nn.Module) -> nn.Module:
     for index, node in enumerate(list(traced.graph.nodes)):
         if node.op not in ("call_function", "call_method"):
             continue
-        terms = node.args if len(node.args) == 2 and all(isinstance(term, fx.Node) for term in node.args) else ()
+        given = [*node.args, *(node.kwargs[name] for name in ("input", "other") if name in node.kwargs)]
+        weighted = bool(node.kwargs.keys() - {"input", "other", "inplace"})
+        terms = given if len(given) == 2 and not weighted and all(isinstance(term, fx.Node) for term in given) else []
         if node.target in ADDITIONS and terms:
             # A parameter is a bias, which takes no relevance.
             if any(term.op == "get_attr" for term in terms):
                 continue
             with traced.graph.inserting_before(node):
                 # Terms of other shapes, as a position embedding, are broadcast as in the sum.
-                stacked = traced.graph.call_function(_stack, node.args)
+                stacked = traced.graph.call_function(_stack, tuple(terms))
             _replace(traced, node, f"canonical_sum_{index}", Sum(), stacked)
-        elif node.target in PRODUCTS and terms:
-            _replace(traced, node, f"canonical_gate_{index}", Gate(), *terms)
-        elif node.target in RELUS:
-            _replace(traced, node, f"canonical_relu_{index}", nn.ReLU(), node.args[0])
+        elif node.target in PRODUCTS | QUOTIENTS and len(given) == 2 and not weighted:
+            function = operator.mul if node.target in PRODUCTS else operator.truediv
+            _replace(traced, node, f"canonical_gate_{index}", Gate(function), *given)
+        elif (function := _function(node)) in ACTIVATION_CALLS and node.all_input_nodes == given[:1]:
+            named = {name: value for name, value in node.kwargs.items() if name != "input"}
+            activation = _Activation(function, node.args[1:], named)
+            _replace(traced, node, f"canonical_activation_{index}", activation, given[0])
         elif node.target is nn.functional.adaptive_avg_pool2d:
-            _replace(traced, node, f"canonical_pool_{index}", nn.AdaptiveAvgPool2d(node.args[1]), node.args[0])
+            size = node.args[1] if len(node.args) > 1 else node.kwargs["output_size"]
+            _replace(traced, node, f"canonical_pool_{index}", nn.AdaptiveAvgPool2d(size), given[0])
+    _put_first(traced)
     traced.graph.lint()
     traced.recompile()
     # Whoever counts the network's passes counts these too, and its output is read in the same way.
@@ -144,8 +177,42 @@ def canonise(network: nn.Module) -> nn.Module:
     return traced.eval().requires_grad_(False)
 
 
+def _without_parallel(network: nn.Module) -> nn.Module:
+    """Leave out the modules that spread a batch over devices."""
+    while isinstance(network, nn.DataParallel):
+        network = network.module
+    for module in list(network.modules()):
+        for name, child in module.named_children():
+            setattr(module, name, _without_parallel(child))
+    return network
+
+
+def _defaults(forward: Callable[..., Any]) -> dict[str, Any]:
+    """Return what a network's arguments behind the images are where nobody gives them."""
+    _, *others = inspect.signature(forward).parameters.values()
+    return {one.name: one.default for one in others if one.default is not one.empty}
+
+
 def _stack(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return torch.stack(torch.broadcast_tensors(one, other), dim=-1)
+
+
+def _function(node: fx.Node) -> Any:
+    """Return the function that a node calls, also as a method of a tensor."""
+    return getattr(torch.Tensor, str(node.target), None) if node.op == "call_method" else node.target
+
+
+class _Activation(nn.ReLU):
+    """An activation that is called as a function; a ReLU's class, whose rule is that of all."""
+
+    def __init__(self, function: Callable[..., torch.Tensor], args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        super().__init__()
+        self.function, self.args, self.named = function, args, named
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        """Return the activations."""
+        # A copy, as the function may work in place.
+        return self.function(values.clone(), *self.args, **self.named)
 
 
 class _SamePadding(nn.Module):
@@ -175,6 +242,10 @@ class _Tracer(fx.Tracer):
     def __init__(self) -> None:
         super().__init__()
         self.thread = threading.get_ident()
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        """Stand in for a tensor."""
+        return RecordingProxy(node, self)
 
     def create_arg(self, a: Any) -> Any:
         """Take the logits out of an output that torch.fx knows no type for."""
@@ -220,6 +291,15 @@ def _separate_calls(traced: fx.GraphModule) -> None:
     traced.recompile()
 
 
+def _put_first(traced: fx.GraphModule) -> None:
+    """Register the convolution that is called first before all others, where zennit looks for it."""
+    for node in traced.graph.nodes:
+        if node.op == "call_module" and isinstance(first := traced.get_submodule(str(node.target)), Convolution):
+            node.target = "canonical_first"
+            traced._modules = {"canonical_first": first, **traced._modules}
+            return
+
+
 def _split(network: nn.Module) -> None:
     """Write two modules of timm that are two in one as two: norms with an activation, and padded convolutions."""
     for name, module in list(network.named_modules()):
@@ -251,17 +331,25 @@ class _Gated(torch.autograd.Function):
 
 
 class Gate(nn.Module):
-    """A product of features with a gate for each channel, which takes no relevance (Arras et al. 2017, section 3).
+    """A product with a gate for each channel, or a number, which take no relevance (Arras et al. 2017, section 3).
 
-    Two factors of one size are left as they are: nothing says which of them is the gate.
+    Two factors of one size are left as they are: nothing says which of them is the gate. A quotient is the product with
+    the inverse of its divisor.
     """
 
-    def forward(self, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        """Return the product."""
-        if one.numel() == other.numel():
-            return one * other
-        values, gate = (one, other) if one.numel() > other.numel() else (other, one)
-        product: torch.Tensor = _Gated.apply(values, gate)
+    def __init__(self, function: Callable[[Any, Any], Any] = operator.mul) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, one: Any, other: Any) -> Any:
+        """Return the product or quotient; of two numbers, such as sizes, as well."""
+        divides = self.function is operator.truediv
+        sizes = [given.numel() if isinstance(given, torch.Tensor) else 0 for given in (one, other)]
+        values, gate = (one, other) if sizes[0] > sizes[1] or divides else (other, one)
+        if sizes[0] == sizes[1] or not isinstance(values, torch.Tensor) or max(sizes) > values.numel():
+            return self.function(one, other)
+        gate = gate if isinstance(gate, torch.Tensor) else values.new_tensor(gate)
+        product: torch.Tensor = _Gated.apply(values, 1 / gate if divides else gate)
         return product
 
 

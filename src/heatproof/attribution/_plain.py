@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SHARE = 5.0
 
 
-def require_plain_outputs(explained: Explained, images: torch.Tensor, outputs: torch.Tensor) -> None:
+def require_plain_outputs(explained: Explained, images: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
     """Pass images once more, as a check, and compare outputs of an altered pass with the network's own.
 
     To be called for every batch, outside of what alters passes.
@@ -33,6 +33,11 @@ def require_plain_outputs(explained: Explained, images: torch.Tensor, outputs: t
         (B, C, H, W) that the altered pass was given: the batch, its copies or its baselines.
     outputs
         (B, K) that it returned.
+
+    Returns
+    -------
+    torch.Tensor
+        (B, K), the network's own.
 
     Raises
     ------
@@ -61,3 +66,4 @@ def require_plain_outputs(explained: Explained, images: torch.Tensor, outputs: t
             "what passes and branches that depend on it, or take a method that alters no pass, such as "
             "integrated_gradients"
         )
+    return own

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from heatproof.attribution._batches import draw_per_image, never_alone, parts, require, take_background
+from heatproof.attribution._plain import require_plain_outputs
 from heatproof.attribution.registry import Explained, explainer
 from heatproof.errors import NotApplicable
 from heatproof.options import Bounds, Count
@@ -99,11 +101,12 @@ def iba(
         moments = _moments(tap, take_background(explained, baselines), explained.batch_size)
         # A few images at a time, so that what is held at once is one network pass, or one image's samples.
         for few in parts(explained, max(1, explained.batch_size // samples)):
-            features = torch.cat([tap.read(part.images) for part in parts(few)])
+            features = tap.read_all(few)
             alpha = _optimise(few, tap, features, moments, search)
             nats = _information(alpha, features, moments, smooth)
             bits = nats.sum(1, keepdim=True) / math.log(2)
             maps.append(interpolate(bits, few.images.shape[2:], mode="bilinear", align_corners=False)[:, 0])
+    tap.compare(explained)
     return {"iba": torch.cat(maps)}
 
 
@@ -178,12 +181,13 @@ def input_iba(
         moments = _moments(tap, background, explained.batch_size)
         colours = _Moments(background.mean((0, 2, 3))[:, None, None], background.std((0, 2, 3))[:, None, None])
         for few in parts(explained, max(1, explained.batch_size // samples)):
-            features = torch.cat([tap.read(part.images) for part in parts(few)])
+            features = tap.read_all(few)
             alpha = _optimise(few, tap, features, moments, search._replace(steps=layer_steps))
             passed, lost = _shares(alpha, smooth)
             restricted = _Moments(passed * features + lost * moments.mean, lost * moments.deviation)
             prior = _find_prior(few, tap, passed, restricted, moments.deviation, colours, (prior_steps, samples))
             maps.append(_find_mask(few, tap, prior, search).mean(1))
+    tap.compare(explained)
     return {"input_iba": torch.cat(maps)}
 
 
@@ -365,7 +369,7 @@ def _moments(tap: _Tap, images: torch.Tensor, batch_size: int) -> _Moments:
     count, total, squares = len(images), torch.zeros(()).double(), torch.zeros(()).double()
     for some in images.split(batch_size):
         # In double precision, in which the difference of the two sums below keeps its digits.
-        features = tap.read(some).cpu().double()
+        features = tap.read(some)[0].cpu().double()
         total, squares = total + features.sum(0), squares + features.square().sum(0)
     variance = ((squares - total.square() / count) / (count - 1)).clamp(min=0)
     return _Moments((total / count).to(images), variance.sqrt().clamp(min=LEAST_DEVIATION).to(images))
@@ -379,19 +383,32 @@ class _Tap:
 
     def __init__(self, network: Any, layer: Any, name: str) -> None:
         self.network, self.layer, self.name = network, layer, name
+        self.passed: list[tuple[Explained, torch.Tensor]] = []
 
-    def read(self, images: torch.Tensor) -> torch.Tensor:
-        """Return the layer's features (N, C, h, w) for images."""
+    def read_all(self, few: Explained) -> torch.Tensor:
+        """Return the layer's features (N, C, h, w) for a batch, whose outputs `compare` compares."""
+        import torch
+
+        read = [(part, *self.read(part.images)) for part in parts(few)]
+        self.passed += [(part, outputs) for part, _, outputs in read]
+        return torch.cat([features for _, features, _ in read])
+
+    def compare(self, explained: Explained) -> None:
+        """Compare the outputs of passes that read the layer with the network's own, once its hooks are off."""
+        for part, outputs in self.passed:
+            require_plain_outputs(replace(part, output=explained.network), part.images, outputs)
+
+    def read(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the layer's features (N, C, h, w) for images, and the outputs (N, K)."""
         import torch
 
         seen: list[Any] = []
 
         def keep(module: Any, inputs: Any, output: Any) -> None:
-            # A copy, as the next module may change it in place.
-            seen.append(output.detach().clone() if isinstance(output, torch.Tensor) else output)
+            seen.append(output.detach() if isinstance(output, torch.Tensor) else output)
 
         with torch.no_grad(), self._hooked(keep):
-            self.network(images)
+            outputs = self.network(images)
         if len(seen) != 1:
             raise NotApplicable(
                 f"its layer {self.name!r} runs {len(seen)} times in a pass, and a bottleneck needs once"
@@ -402,7 +419,7 @@ class _Tap:
             f"The layer {self.name!r} does not put out (N, channels, height, width), which a bottleneck needs: name "
             "another in the explainer's option layer.",
         )
-        return features[: len(images)]
+        return features[: len(images)], outputs
 
     def follow(self, images: torch.Tensor) -> torch.Tensor:
         """Return the layer's features of images on which `read` succeeded, with their gradient."""

@@ -1,4 +1,4 @@
-"""Class activation maps, through torchcam, and HiResCAM through captum.
+"""Class activation maps, through torchcam, and HiResCAM.
 
 Every map reads the layer that the model's input facts name, or that a rule finds where they name none, is not rescaled,
 and is enlarged to the image's size bilinearly. All but HiResCAM's are not negative: torchcam applies the ReLU of the
@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 from heatproof.attribution._batches import accompany, draw_per_image, leaf, never_alone, parts, require
+from heatproof.attribution._plain import require_plain_outputs
 from heatproof.attribution.registry import Explained, explainer
 from heatproof.errors import NotApplicable
 from heatproof.options import Bounds, Cells, Count
@@ -260,7 +261,7 @@ def is_cam(explained: Explained, *, samples: Count = 10, grid: Cells | None = No
 
 @explainer("hires_cam", family="cam", needs={"cam_layer"})
 def hires_cam(explained: Explained, *, grid: Cells | None = None) -> dict[str, torch.Tensor]:
-    """HiResCAM: activations times their gradients, summed over channels (captum `LayerGradientXActivation`).
+    """HiResCAM: activations times their gradients, summed over channels.
 
     Draelos and Carin, "Use HiResCAM instead of Grad-CAM for faithful explanations of convolutional neural networks",
     2020, section 3. It has no ReLU: where nothing but global average pooling and a linear layer follow the layer, the
@@ -277,21 +278,25 @@ def hires_cam(explained: Explained, *, grid: Cells | None = None) -> dict[str, t
         If the network has no layer with a spatial grid.
     """
     import torch
-    from captum.attr import LayerGradientXActivation
 
-    from heatproof.attribution._hooks import hookable
     from heatproof.attribution._layers import grid_layer
 
-    maps = []
+    maps, passed, seen = [], [], []
     with grid_layer(explained) as (output, layer, name):
-        method: Any = LayerGradientXActivation(output, layer)
+        layer.register_forward_hook(lambda module, inputs, features: seen.append(features))
         for part in parts(explained):
             both = accompany(part)
-            with hookable(output), torch.enable_grad():
-                products = method.attribute(leaf(both.images), target=both.targets)
-            _require_grid(products, name)
-            cam = products.detach().sum(1, keepdim=True)[: len(part.image_ids)]
+            seen.clear()
+            with torch.enable_grad():
+                outputs = output(leaf(both.images))
+            features: Any = seen[0] if seen else None
+            _require_grid(features, name)
+            (gradients,) = torch.autograd.grad(outputs.gather(1, both.targets[:, None]).sum(), features)
+            cam = (features.detach() * gradients).sum(1, keepdim=True)[: len(part.image_ids)]
             maps.append(_enlarged(cam, part.images, grid, name))
+            passed.append((both, outputs.detach()))
+    for both, outputs in passed:
+        require_plain_outputs(both, both.images, outputs)
     return {"hires_cam": torch.cat(maps)}
 
 
@@ -328,7 +333,7 @@ def _extract(
             self.weights = super()._get_weights(*arguments, **options)
             return self.weights
 
-    maps, are_negative = [], []
+    maps, are_negative, passed = [], [], []
     with grid_layer(explained) as (explained_output, layer, name):
         # Score-CAM runs the network itself, and its last pass can be one image.
         output = never_alone(explained_output)
@@ -347,6 +352,9 @@ def _extract(
                 before_relu = weighted.sum(1)[:count].flatten(1)
                 are_negative.append((before_relu <= 0).all(1) & (before_relu < 0).any(1))
             maps.append(_enlarged(cam[:count, None], part.images, grid, name))
+            passed.append((part, scores.detach()))
+    for part, scores in passed:
+        require_plain_outputs(part, part.images, scores)
     if explained.figures is not None and bool(torch.cat(are_negative).all()):
         raise NotApplicable(
             "each of its maps is negative everywhere, so zero after its ReLU: try hires_cam or another layer"
@@ -368,9 +376,11 @@ def _enlarged(cams: torch.Tensor, images: torch.Tensor, grid: int | None, name: 
     return interpolate(cams.float(), images.shape[2:], mode="bilinear", align_corners=False)[:, 0]
 
 
-def _require_grid(activations: torch.Tensor | None, name: str) -> None:
+def _require_grid(activations: Any, name: str) -> None:
+    import torch
+
     require(
-        activations is not None and activations.ndim == 4,
+        isinstance(activations, torch.Tensor) and activations.ndim == 4,
         f"The layer {name!r} does not put out (N, channels, height, width), which class activation maps need: name "
         "another in cam_layer.",
     )

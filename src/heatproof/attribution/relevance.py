@@ -28,7 +28,12 @@ def lrp(explained: Explained, *, tolerance: Tolerance = None) -> dict[str, torch
     their terms. Biases take no relevance, and where no input raises a convolution's output, all share its relevance in
     proportion to their size, so that a map sums to the logit: zennit's z-plus rule drops that relevance, up to 0.002
     of a logit on our networks. A gate for each channel, as in squeeze and excitation, takes no relevance either (Arras
-    et al., "Explaining recurrent neural network predictions in sentiment analysis", 2017, section 3).
+    et al., "Explaining recurrent neural network predictions in sentiment analysis", 2017, section 3), and neither does
+    a number that features are multiplied with or divided by. Modules of pooling share relevance in proportion to
+    their inputs; a mean over positions that is no module shares it equally.
+
+    Rules are put into a copy of the network that torch.fx traced, without operations in place: what they write is read
+    by all names of the tensor that they write to. Its logits are compared with the network's own in every batch.
 
     Parameters
     ----------
@@ -60,16 +65,16 @@ def lrp(explained: Explained, *, tolerance: Tolerance = None) -> dict[str, torch
 
     if explained.output is not explained.network:
         raise NotApplicable("LRP distributes a logit, and attribution.output asks for probabilities")
-    network = canonise(explained.network)
+    network = canonise(explained.network, accompany(explained).images[:2])
     maps = []
     with Gradient(network, composite=composite()) as attributor, torch.enable_grad():
         for part in parts(explained):
             both = accompany(part)
             logits, relevance = attributor(leaf(both.images), _only(both.targets, explained.network))
             count = len(part.image_ids)
-            require_plain_outputs(part, both.images, logits)
+            own = require_plain_outputs(part, both.images, logits)
             maps.append(relevance.detach().sum(1)[:count])
-            _require_conservation(part, maps[-1], logits.detach()[:count], tolerance)
+            _require_conservation(part, maps[-1], own[:count], tolerance)
     return {"lrp": torch.cat(maps)}
 
 
