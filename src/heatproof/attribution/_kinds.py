@@ -10,8 +10,8 @@ from torch import nn
 from heatproof.attribution._attention import attention_blocks, find_transformer
 from heatproof.attribution._batches import leaf
 from heatproof.attribution._functions import AttentionSeen
-from heatproof.attribution._hooks import prefix_tokens, split_tokens
-from heatproof.attribution._layers import Layout, find_layout
+from heatproof.attribution._hooks import prefix_tokens
+from heatproof.attribution._layers import Layout, look
 from heatproof.errors import NotApplicable
 
 # Parts of the names of modules that normalise by an image's own values, in torch, torchvision, timm and transformers.
@@ -50,7 +50,7 @@ class Found(NamedTuple):
 
 
 def look_into(network: nn.Module, images: torch.Tensor, cam_layer: str | None = None) -> Found:
-    """Find the kinds of a network by two passes and one gradient.
+    """Find the kinds of a network by three passes and one gradient.
 
     Parameters
     ----------
@@ -61,7 +61,8 @@ def look_into(network: nn.Module, images: torch.Tensor, cam_layer: str | None = 
     cam_layer
         The layer that the model's facts name; None applies the rule.
     """
-    layout = find_layout(network, images, cam_layer)
+    looked = look(network, images, cam_layer)
+    layout = looked.layout
     relus = [module for module in network.modules() if isinstance(module, nn.ReLU)]
     followed: list[bool] = []
     handles = [relu.register_forward_hook(lambda *called: followed.append(called[-1].requires_grad)) for relu in relus]
@@ -84,7 +85,7 @@ def look_into(network: nn.Module, images: torch.Tensor, cam_layer: str | None = 
     if all(hasattr(network, name) for name in ("encode", "linear")):
         kinds.add("bcos")
     if sizes and whole and len(set(sizes)) == 1:
-        if split_tokens(sizes[0], tuple(images.shape[2:]), prefix_tokens(network)):
+        if looked.moved.read_tokens(sizes[0], declared=prefix_tokens(network)):
             kinds.add("attention")
     elif sizes and not whole:
         kinds.add("windows")
