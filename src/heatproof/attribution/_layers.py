@@ -30,6 +30,8 @@ from heatproof.models.registry import InputFacts
 
 # More than the modules of a block, whose last ones can be without influence on the logits.
 LAST = 60
+# Their outputs are (N, C, h, w) by definition.
+OF_MAPS = (nn.Conv2d, nn.BatchNorm2d, nn.MaxPool2d, nn.AvgPool2d)
 NO_GRID = "the model names no layer with a spatial grid, and the rule finds none"
 
 
@@ -53,7 +55,7 @@ class Layout:
 
     name: str
     grid: tuple[int, int]
-    axes: tuple[int, int] | None = None
+    axes: tuple[int, ...] | None = None
     cells: tuple[int, ...] = ()
     found: bool = True
 
@@ -228,12 +230,15 @@ def _through(probe: nn.Module, output: Any, layout: Layout) -> Any:
 
 def _search(network: nn.Module, images: torch.Tensor, name: str | None) -> Looked:
     met: list[tuple[str, torch.Tensor]] = []
+    maps: set[tuple[int, ...]] = set()
     inside = _inside_of_attention(network)
 
     def keep(called: str) -> Any:
         def hook(module: nn.Module, inputs: Any, output: Any) -> None:
             if isinstance(output, torch.Tensor) and output.requires_grad and len(output) == len(images):
                 met.append((called, output))
+                if isinstance(module, OF_MAPS):
+                    maps.add(tuple(output.shape))
 
         return hook
 
@@ -260,7 +265,11 @@ def _search(network: nn.Module, images: torch.Tensor, name: str | None) -> Looke
     for (called, tensor), slope in zip(reversed(outputs), reversed(slopes), strict=True):
         if not name and (slope is None or not bool((slope != 0).any())):
             continue
-        layout = _lay_out(called, tensor, moved, given)
+        # Where there are as many channels as rows or columns, axes can be exchanged behind what torch calls a map.
+        told = tuple(tensor.shape) in maps and (
+            isinstance(modules[called], OF_MAPS) or tensor.shape[1] not in tensor.shape[2:]
+        )
+        layout = _lay_out(called, tensor, moved, given, told)
         if layout is None and tensor.ndim == 3:
             open_tokens = open_tokens or is_open(tensor.shape[1], called)
         elif layout and (name or layout.axes or bool((slope[:, list(layout.cells)] != 0).any())):
@@ -295,11 +304,17 @@ def _outermost(met: list[tuple[str, torch.Tensor]]) -> list[tuple[str, torch.Ten
     return list(found.values())
 
 
-def _lay_out(name: str, tensor: torch.Tensor, moved: Moved, given: int | None) -> Layout | None:
+def _lay_out(name: str, tensor: torch.Tensor, moved: Moved, given: int | None, is_map: bool) -> Layout | None:
     if name not in moved.layers:
         return None
     if tensor.ndim == 3:
         reading = moved.read_tokens(tensor.shape[1], moved.layers[name][1,], given)
         return None if reading is None else Layout(name, reading.grid, cells=reading.cells)
-    found = moved.read_map(name)
-    return None if found is None else Layout(name, found[1], found[0])
+    axes = moved.read_map(name)
+    possible = list(moved.layers[name])
+    if axes is None and is_map and (2, 3) in possible:
+        # What torch calls a map, where all of its cells see the whole image.
+        axes = 2, 3
+    if axes is None and len(possible) == 1:
+        axes = possible[0]
+    return None if axes is None else Layout(name, (tensor.shape[axes[0]], tensor.shape[axes[1]]), axes)

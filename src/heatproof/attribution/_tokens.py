@@ -38,8 +38,8 @@ OF_TOKENS, OF_MAP, OF_LATER = 0.5, 0.05, 0.02
 MARGIN = 0.02
 # Part of what the best reading explains that one of earlier tokens may explain and be kept.
 KEPT = 0.5
-# Part of what is explained along one side of the grid that has to be along the other.
-BOTH_SIDES = 0.1
+# What is explained by chance is 1 over the number of changes; a reading explains at least so many times as much.
+CHANCE = 10
 # Part of pairs of a patch and a band that do not move each other where no tokens have met.
 UNMIXED = 0.25
 # Rounding, in steps of the precision, that is no change.
@@ -102,7 +102,7 @@ class Moved:
         candidates = spread.ranked()
         if first is not None and own is not first:
             known = _clearest(_Spread(first, self.size).ranked(), OF_TOKENS)
-            least = max(OF_LATER, KEPT * candidates[0].explained) if candidates else 0
+            least = max(OF_LATER, spread.chance, KEPT * candidates[0].explained) if candidates else 0
             if known and candidates and spread.judge(known.grid, known.cells).explained >= least:
                 return known
         clear = _clearest(candidates, OF_TOKENS)
@@ -110,8 +110,8 @@ class Moved:
             return clear
         return _clearest(spread.ranked(declared), OF_LATER) or _square_patches(count, declared, self.size)
 
-    def read_map(self, name: str) -> tuple[tuple[int, int], tuple[int, int]] | None:
-        """Return the axes of rows and columns in a module's output of four, and the grid; None where that is open."""
+    def read_map(self, name: str) -> tuple[int, ...] | None:
+        """Return the axes of rows and columns in a module's output of four; None where that is open."""
         found = []
         for axes, change in self.layers[name].items():
             shape = change.shape[1:]
@@ -119,11 +119,11 @@ class Moved:
             spread = _Spread(change.reshape(len(change), -1), self.size)
             for order, cells in ((axes, positions), (axes[::-1], positions.T)):
                 judged = spread.judge(cells.shape, cells.flatten())
-                if judged.is_on_both_sides:
-                    found.append((judged.amount, judged.explained, order, cells.shape))
+                if judged.is_on_both_sides and judged.explained >= max(OF_MAP, spread.chance):
+                    found.append((sum(judged.sides) / cells.size, order))
         found.sort(reverse=True)
         stands_out = len(found) == 1 or (found and found[1][0] <= (1 - MARGIN) * found[0][0])
-        return (found[0][2], found[0][3]) if stands_out and found[0][1] >= OF_MAP else None
+        return found[0][1] if stands_out else None
 
 
 def watch_moves(network: nn.Module, images: torch.Tensor, modules: Mapping[str, nn.Module]) -> Moved:
@@ -236,19 +236,14 @@ def _is_within(grid: tuple[int, int], size: tuple[int, int]) -> bool:
 
 @dataclass(frozen=True)
 class _Judged(Reading):
-    """A reading, the part of all changes with a place that it explains, and the mean of it along each side."""
+    """A reading, the part of all changes with a place that it explains, and how much of them along each side.
+
+    Along both sides it has to be more than chance.
+    """
 
     explained: float
     sides: tuple[float, float]
-
-    @property
-    def amount(self) -> float:
-        return sum(self.sides)
-
-    @property
-    def is_on_both_sides(self) -> bool:
-        least = BOTH_SIDES * max(self.sides)
-        return all(side > 0 and side >= least for side, cells in zip(self.sides, self.grid, strict=True) if cells > 1)
+    is_on_both_sides: bool
 
 
 class _Spread:
@@ -261,8 +256,11 @@ class _Spread:
         self.is_unmixed = bool(moving.size) and float((moving == 0).mean()) > UNMIXED
         parts = [moving[:bands], moving[bands:]]
         shares = [part / np.maximum(part.sum(0), np.finfo(float).tiny) for part in parts]
-        self.located = [share - share.mean(1, keepdims=True) for share in shares if share.size]
-        self.norm = float(sum((one**2).sum() for one in self.located))
+        self.located = [share - share.mean(1, keepdims=True) for share in shares] if moving.size else []
+        self.norms = [float((one**2).sum()) for one in self.located]
+        self.norm, changes = sum(self.norms), [max(one.size - len(one) - one.shape[1], 1) for one in self.located]
+        self.chances = [CHANCE / count for count in changes]
+        self.chance = CHANCE / max(sum(changes), 1)
         self._agreement: dict[tuple[int, int], tuple[Array, float]] = {}
 
     def agreement(self, axis: int, cells: int) -> tuple[Array, float]:
@@ -287,15 +285,19 @@ class _Spread:
         """Judge a reading of all tokens."""
         cells = np.asarray(cells)
         if not self.norm:
-            return _Judged(grid, (), 0.0, (0.0, 0.0))
+            return _Judged(grid, (), 0.0, (0.0, 0.0), False)
         inside = np.isin(cells, self.moving)
         rows, columns = (index[inside] for index in np.divmod(np.arange(len(cells)), grid[1]))
         sides = self.explain(grid, rows, columns, np.searchsorted(self.moving, cells[inside]))
         return self._judged(grid, cells, sides)
 
     def _judged(self, grid: tuple[int, int], cells: Array, sides: tuple[float, float]) -> _Judged:
-        each = sides[0] / len(cells), sides[1] / len(cells)
-        return _Judged(grid, tuple(cells.tolist()), sum(sides) / self.norm, each)
+        both = all(
+            side > chance * norm
+            for side, chance, norm, along in zip(sides, self.chances, self.norms, grid, strict=True)
+            if along > 1
+        )
+        return _Judged(grid, tuple(cells.tolist()), sum(sides) / self.norm, sides, both)
 
     def ranked(self, prefix: int | None = None) -> list[_Judged]:
         """Judge readings of moving tokens as a grid, row by row or column by column, and return the two best.
