@@ -203,8 +203,10 @@ def tokens_of(transformer: Any, part: Explained) -> Tokens:
     count = prefix + math.prod(grid)
     reads_class_token = prefix > 0 and getattr(transformer, "global_pool", "token") == "token"
     read = (0,) if reads_class_token else None
-    # timm computes with what it says; another class may lay its tokens out in another way.
-    reading = None if type(transformer).__module__.startswith("timm.") else read_tokens(part, count)
+    # timm computes with what it says; a class of one's own may lay its tokens out in another way.
+    laid_out_by = [getattr(type(transformer), name, None) for name in ("_pos_embed", "forward_features")]
+    by_timm = all(getattr(one, "__module__", "").startswith("timm.") for one in laid_out_by)
+    reading = None if by_timm else read_tokens(part, count)
     if reading is None:
         return Tokens(grid, tuple(range(prefix, count)), read)
     return Tokens(reading.grid, reading.cells, read)

@@ -24,6 +24,7 @@ from heatproof.attribution._hooks import hookable, in_this_thread, prefix_tokens
 from heatproof.attribution._tokens import Moved, Reading, watch_moves
 from heatproof.attribution.registry import Explained
 from heatproof.errors import NotApplicable
+from heatproof.models._published import GridTap
 from heatproof.models.adapter import as_check, hooks_of
 from heatproof.models.network import find_layer
 from heatproof.models.registry import InputFacts
@@ -31,7 +32,7 @@ from heatproof.models.registry import InputFacts
 # More than the modules of a block, whose last ones can be without influence on the logits.
 LAST = 60
 # Their outputs are (N, C, h, w) by definition.
-OF_MAPS = (nn.Conv2d, nn.BatchNorm2d, nn.MaxPool2d, nn.AvgPool2d)
+OF_MAPS = (nn.Conv2d, nn.BatchNorm2d, nn.MaxPool2d, nn.AvgPool2d, GridTap)
 NO_GRID = "the model names no layer with a spatial grid, and the rule finds none"
 
 
@@ -160,12 +161,7 @@ def grid_layer(explained: Explained, name: str | None = None) -> Iterator[tuple[
         If there is no layer of that name.
     """
     name = name or (explained.facts or InputFacts()).cam_layer
-    looked = look(explained.network, accompany(explained).images, name)
-    layout = looked.layout
-    if layout is None and (name is None or looked.is_open):
-        raise NotApplicable(looked.reason)
-    # A layer that was named is read as it is; whoever reads it says what is wrong with an output without a grid.
-    layout = layout or Layout(str(name), (0, 0), (2, 3), found=False)
+    layout = _layout_of(explained, name)
     name = layout.name
     layer = find_layer(explained.network, name, "model")
     probe = nn.Identity().eval()
@@ -175,6 +171,25 @@ def grid_layer(explained: Explained, name: str | None = None) -> Iterator[tuple[
             yield _beside(explained.output, probe), probe, name
     finally:
         handle.remove()
+
+
+def _layout_of(explained: Explained, name: str | None) -> Layout:
+    # A layer that was named is read as it is; whoever reads it says what is wrong with an output without a grid.
+    as_it_is = Layout(str(name), (0, 0), (2, 3), found=False)
+    if name and _makes_maps(find_layer(explained.network, name, "model")):
+        return as_it_is
+    looked = look(explained.network, accompany(explained).images, name)
+    if looked.layout is None and (name is None or looked.is_open):
+        raise NotApplicable(looked.reason)
+    return looked.layout or as_it_is
+
+
+def _makes_maps(layer: nn.Module) -> bool:
+    """Tell whether a layer is made of what torch defines on maps, beside activations."""
+    leaves = [module for module in layer.modules() if not list(module.children())]
+    maps = [isinstance(module, OF_MAPS) for module in leaves]
+    others = [one for one, is_map in zip(leaves, maps, strict=True) if not is_map]
+    return any(maps) and all(isinstance(one, nn.Identity | nn.ReLU | nn.GELU | nn.SiLU | nn.Dropout) for one in others)
 
 
 @contextmanager
