@@ -101,7 +101,7 @@ def _attend_any(explained: Explained, gradients: bool | Literal["last"]) -> Iter
     import torch
 
     from heatproof.attribution._functions import AttentionSeen
-    from heatproof.attribution._layers import is_open, read_tokens
+    from heatproof.attribution._layers import is_open, read_attended
 
     read: tuple[int, ...] | None = None
     for index, part in enumerate(parts(explained)):
@@ -120,7 +120,7 @@ def _attend_any(explained: Explained, gradients: bool | Literal["last"]) -> Iter
                 f"the network's attention is between {sizes} tokens, which no grid of patches makes: it is within "
                 "windows, or tokens are pooled on the way"
             )
-        reading = read_tokens(explained, sizes[0])
+        reading = read_attended(explained, sizes[0])
         if reading is None:
             raise NotApplicable(is_open(sizes[0]))
         if index == 0:
@@ -197,7 +197,7 @@ def find_transformer(network: torch.nn.Module, blocks: list[Any]) -> Any:
 
 def tokens_of(transformer: Any, part: Explained) -> Tokens:
     """Return the tokens of a vision transformer of timm; of a subclass of one's own, as they move."""
-    from heatproof.attribution._layers import read_tokens
+    from heatproof.attribution._layers import read_attended
 
     grid, prefix = _grid(transformer, part.images), transformer.num_prefix_tokens
     count = prefix + math.prod(grid)
@@ -206,7 +206,7 @@ def tokens_of(transformer: Any, part: Explained) -> Tokens:
     # timm computes with what it says; a class of one's own may lay its tokens out in another way.
     laid_out_by = [getattr(type(transformer), name, None) for name in ("_pos_embed", "forward_features")]
     by_timm = all(getattr(one, "__module__", "").startswith("timm.") for one in laid_out_by)
-    reading = None if by_timm else read_tokens(part, count)
+    reading = None if by_timm else read_attended(part, count)
     if reading is None:
         return Tokens(grid, tuple(range(prefix, count)), read)
     return Tokens(reading.grid, reading.cells, read)

@@ -85,7 +85,7 @@ def look_into(network: nn.Module, images: torch.Tensor, cam_layer: str | None = 
     if all(hasattr(network, name) for name in ("encode", "linear")):
         kinds.add("bcos")
     if sizes and whole and len(set(sizes)) == 1:
-        if looked.moved.read_tokens(sizes[0], declared=prefix_tokens(network)):
+        if looked.moved.read_attended(sizes[0], prefix_tokens(network)):
             kinds.add("attention")
     elif sizes and not whole:
         kinds.add("windows")

@@ -133,10 +133,10 @@ def find_layout(network: nn.Module, images: torch.Tensor, name: str | None = Non
     return look(network, images, name).layout
 
 
-def read_tokens(explained: Explained, count: int) -> Reading | None:
-    """Return where so many tokens of a network lie in the image; None where that is open."""
+def read_attended(explained: Explained, count: int) -> Reading | None:
+    """Return where the tokens lie in the image between which a network attends; None where that is open."""
     looked = look(explained.network, accompany(explained).images)
-    return looked.moved.read_tokens(count, declared=prefix_tokens(explained.network))
+    return looked.moved.read_attended(count, prefix_tokens(explained.network))
 
 
 @contextmanager

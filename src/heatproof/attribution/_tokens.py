@@ -42,6 +42,8 @@ KEPT = 0.5
 CHANCE = 10
 # Part of pairs of a patch and a band that do not move each other where no tokens have met.
 UNMIXED = 0.25
+# Functions between tokens, and the axis of the tokens in their first argument.
+ATTENTION = {"softmax": -1, "scaled_dot_product_attention": -2, "multi_head_attention_forward": 0}
 # Rounding, in steps of the precision, that is no change.
 STEPS = 8
 
@@ -76,11 +78,18 @@ class Moved:
     tokens
         By number of tokens, (bands, tokens): of the tensor of the pass in which most tokens and bands do not move each
         other.
+    attended
+        By number of tokens, (bands, tokens): of the last tensor before the first attention between so many.
     """
 
     size: tuple[int, int]
     layers: dict[str, dict[tuple[int, ...], Array]] = field(default_factory=dict)
     tokens: dict[int, Array] = field(default_factory=dict)
+    attended: dict[int, Array] = field(default_factory=dict)
+
+    def read_attended(self, count: int, declared: int | None = None) -> Reading | None:
+        """Return where the tokens lie between which there is attention, as `read_tokens` does."""
+        return self.read_tokens(count, self.attended.get(count), declared)
 
     def read_tokens(self, count: int, own: Array | None = None, declared: int | None = None) -> Reading | None:
         """Return where tokens lie; None where that is open.
@@ -103,6 +112,8 @@ class Moved:
         if first is not None and own is not first:
             known = _clearest(_Spread(first, self.size).ranked(), OF_TOKENS)
             least = max(OF_LATER, spread.chance, KEPT * candidates[0].explained) if candidates else 0
+            # They can have been put in another order.
+            least = OF_TOKENS if spread.is_unmixed else least
             if known and candidates and spread.judge(known.grid, known.cells).explained >= least:
                 return known
         clear = _clearest(candidates, OF_TOKENS)
@@ -150,7 +161,7 @@ def watch_moves(network: nn.Module, images: torch.Tensor, modules: Mapping[str, 
     handles = [module.register_forward_hook(keep(name)) for name, module in modules.items()]
     try:
         # As a check: which explainer asks first, also after a kill, counts no more passes.
-        with torch.no_grad(), as_check(), _Tokens(len(batch), moved.tokens):
+        with torch.no_grad(), as_check(), _Tokens(len(batch), moved):
             network(batch)
     finally:
         for handle in handles:
@@ -159,17 +170,23 @@ def watch_moves(network: nn.Module, images: torch.Tensor, modules: Mapping[str, 
 
 
 class _Tokens(TorchFunctionMode):
-    """Mode that keeps of each number of tokens what moves them where most of them do not."""
+    """Mode that keeps what moves tokens: where most of them are not moved, and where attention comes next."""
 
-    def __init__(self, images: int, tokens: dict[int, Array]) -> None:
+    def __init__(self, images: int, moved: Moved) -> None:
         super().__init__()
-        self.images, self.tokens = images, tokens
+        self.images, self.moved = images, moved
         self.still: dict[int, float] = {}
+        self.last: dict[int, Array] = {}
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Look at tokens that a function returns."""
+        attends = ATTENTION.get(getattr(func, "__name__", "").strip("_"))
+        if attends is not None and args and args[0].ndim > 2:
+            count = args[0].shape[attends]
+            if count in self.last:
+                self.moved.attended.setdefault(count, self.last[count])
         output = func(*args, **(kwargs or {}))
         for one in output if isinstance(output, tuple | list) else (output,):
             if isinstance(one, torch.Tensor) and one.ndim == 3 and one.is_floating_point():
@@ -180,11 +197,14 @@ class _Tokens(TorchFunctionMode):
         if len(tensor) != self.images and tensor.shape[1] == self.images:
             # Some libraries have tokens first.
             tensor = tensor.transpose(0, 1)
-        if len(tensor) == self.images and tensor.shape[1] > 1:
+        count = tensor.shape[1]
+        if len(tensor) == self.images and count > 1:
             change = _change(tensor, 2)
             still = float((change == 0).mean())
-            if self.still.get(tensor.shape[1], -1.0) < still < 1:
-                self.still[tensor.shape[1]], self.tokens[tensor.shape[1]] = still, change
+            if still < 1:
+                self.last[count] = change
+            if self.still.get(count, -1.0) < still < 1:
+                self.still[count], self.moved.tokens[count] = still, change
 
 
 def _cuts(length: int) -> list[int]:
