@@ -294,10 +294,10 @@ def _search(network: nn.Module, images: torch.Tensor, name: str | None) -> Looke
 
 def is_open(tokens: int, layer: str = "") -> str:
     """Say that tokens cannot be told apart, and what helps."""
+    where = f" of the layer {layer!r}" if layer else ""
     return (
-        f"which of the {tokens} tokens{' of the layer ' + repr(layer) if layer else ''} are patches, and where these lie, "
-        "does not show in what regions of an image move: set `num_prefix_tokens` on the model, or name another layer "
-        "in cam_layer"
+        f"which of the {tokens} tokens{where} are patches, and where these lie, does not show "
+        "in what regions of an image move: set `num_prefix_tokens` on the model, or name another layer in cam_layer"
     )
 
 

@@ -11,6 +11,7 @@ reading unless their own changes contradict it. Where all tokens are mixed alrea
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -222,7 +223,7 @@ def _banded(images: torch.Tensor) -> torch.Tensor:
     made = [base]
     for axis in (1, 2):
         cuts = _cuts(images.shape[axis + 1])
-        for start, stop in zip(cuts, cuts[1:], strict=False):
+        for start, stop in itertools.pairwise(cuts):
             one = base.clone()
             one.narrow(axis, start, stop - start).copy_(other.narrow(axis, start, stop - start))
             made.append(one)
@@ -246,7 +247,7 @@ def _changes(output: torch.Tensor, size: tuple[int, int]) -> Iterator[tuple[tupl
     for channels, rows, columns in ((1, 2, 3), (3, 1, 2), (2, 1, 3)):
         shape = output.shape[rows], output.shape[columns]
         # No grid is finer than the image.
-        if 1 < shape[0] * shape[1] and (_is_within(shape, size) or _is_within(shape[::-1], size)):
+        if shape[0] * shape[1] > 1 and (_is_within(shape, size) or _is_within(shape[::-1], size)):
             yield (rows, columns), _change(output, channels)
 
 
@@ -284,7 +285,7 @@ class _Spread:
         self._agreement: dict[tuple[int, int], tuple[Array, float]] = {}
 
     def agreement(self, axis: int, cells: int) -> tuple[Array, float]:
-        """Return how each moving token agrees with each of so many rows or columns, (cells, tokens), and the squares."""
+        """Return how moving tokens agree with each of so many rows or columns, (cells, tokens), and the squares."""
         if (axis, cells) not in self._agreement:
             cuts, edges = np.array(_cuts(self.size[axis])), np.linspace(0, self.size[axis], cells + 1)
             ends = np.minimum(cuts[1:, None], edges[1:]), np.maximum(cuts[:-1, None], edges[:-1])
