@@ -9,7 +9,6 @@ from tiny_vits import enlarge, tiny_vit
 from torch import nn
 
 from heatproof.attribution._attention import attend
-from heatproof.attribution._hooks import split_tokens
 from heatproof.attribution._kinds import look_into
 from heatproof.attribution._layers import find_layout, grid_layer
 from heatproof.attribution.registry import EXPLAINERS
@@ -76,13 +75,6 @@ def test_a_network_without_a_grid_has_no_layer():
     network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10)).requires_grad_(False)
     assert find_layout(network, IMAGES) is None
     assert look_into(network, IMAGES).kinds == {"any"}
-
-
-def test_tokens_are_split_by_the_shape_of_the_image():
-    assert split_tokens(198, (224, 224)) == (2, (14, 14))
-    assert split_tokens(201, (224, 224), given=5) == (5, (14, 14))
-    assert split_tokens(33, (32, 64)) == (1, (4, 8))
-    assert split_tokens(190, (224, 224)) is None
 
 
 @pytest.mark.parametrize("make", [swin, tiny_vit])

@@ -6,13 +6,13 @@ fused attention is taken apart for that, and is as before when the pass ends.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from heatproof.attribution._batches import leaf, never_alone, parts
-from heatproof.attribution._hooks import prefix_tokens, split_tokens
 from heatproof.attribution._plain import require_plain_outputs
 from heatproof.attribution.registry import Explained
 from heatproof.errors import NotApplicable
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 class Tokens(NamedTuple):
-    """Tokens before those of the patches, rows and columns of the patches, and the tokens that the head reads.
+    """Rows and columns of the patches, the token of each of them row by row, and the tokens that the head reads.
 
     The latter are None for the mean of the patches.
     """
 
-    prefix: int
     grid: tuple[int, int]
+    cells: tuple[int, ...]
     read: tuple[int, ...] | None
 
 
@@ -88,7 +88,7 @@ def attend(
         require_tokens(seen, part.images, transformer, len(blocks))
         if compares:
             require_plain_outputs(part, part.images, outputs)
-        yield _collect(part, seen, chosen, gradients, tokens_of(transformer, part.images))
+        yield _collect(part, seen, chosen, gradients, tokens_of(transformer, part))
 
 
 def _collect(
@@ -108,6 +108,7 @@ def _attend_any(explained: Explained, gradients: bool | Literal["last"], compare
     import torch
 
     from heatproof.attribution._functions import AttentionSeen
+    from heatproof.attribution._layers import is_open, read_attended
 
     read: tuple[int, ...] | None = None
     for index, part in enumerate(parts(explained)):
@@ -121,20 +122,22 @@ def _attend_any(explained: Explained, gradients: bool | Literal["last"], compare
             raise NotApplicable("the network has no attention blocks to read attention from")
         sizes = sorted({each.shape[-1] for each in seen})
         whole = len(sizes) == 1 and all(each.ndim == 4 and len(each) == max(2, len(part.images)) for each in seen)
-        split = split_tokens(sizes[0], tuple(part.images.shape[2:]), prefix_tokens(explained.network))
-        if split is None or not whole:
+        if not whole:
             raise NotApplicable(
                 f"the network's attention is between {sizes} tokens, which no grid of patches makes: it is within "
                 "windows, or tokens are pooled on the way"
             )
         if compares:
             require_plain_outputs(part, part.images, outputs)
+        reading = read_attended(explained, sizes[0])
+        if reading is None:
+            raise NotApplicable(is_open(sizes[0]))
         if index == 0:
             (slope,) = torch.autograd.grad(chosen, seen[-1], retain_graph=bool(gradients))
             queries = (slope != 0).any(3).any(1).any(0).nonzero()[:, 0].tolist()
             # Where a patch is read, the head pools.
-            read = tuple(queries) if queries and max(queries) < split[0] else None
-        yield _collect(part, seen, chosen, gradients, Tokens(split[0], split[1], read))
+            read = tuple(queries) if queries and not {*queries} & {*reading.cells} else None
+        yield _collect(part, seen, chosen, gradients, Tokens(reading.grid, reading.cells, read))
 
 
 def attention_blocks(network: torch.nn.Module) -> list[Any]:
@@ -162,9 +165,9 @@ def to_pixels(attended: Attended, rows: torch.Tensor) -> torch.Tensor:
     """
     from torch.nn.functional import interpolate
 
-    prefix, grid, read = attended.tokens
-    query = rows[:, prefix:].mean(1) if read is None else rows[:, list(read)].mean(1)
-    patches = query[:, prefix:].unflatten(1, grid)
+    grid, cells, read = attended.tokens
+    query = rows[:, list(cells if read is None else read)].mean(1)
+    patches = query[:, list(cells)].unflatten(1, grid)
     size = attended.images.shape[2:]
     return interpolate(patches[:, None].float(), size, mode="bilinear", align_corners=False)[:, 0]
 
@@ -201,10 +204,21 @@ def find_transformer(network: torch.nn.Module, blocks: list[Any]) -> Any:
     )
 
 
-def tokens_of(transformer: Any, images: torch.Tensor) -> Tokens:
-    """Return the tokens of a vision transformer of timm."""
-    reads_class_token = transformer.num_prefix_tokens > 0 and getattr(transformer, "global_pool", "token") == "token"
-    return Tokens(transformer.num_prefix_tokens, _grid(transformer, images), (0,) if reads_class_token else None)
+def tokens_of(transformer: Any, part: Explained) -> Tokens:
+    """Return the tokens of a vision transformer of timm; of a subclass of one's own, as they move."""
+    from heatproof.attribution._layers import read_attended
+
+    grid, prefix = _grid(transformer, part.images), transformer.num_prefix_tokens
+    count = prefix + math.prod(grid)
+    reads_class_token = prefix > 0 and getattr(transformer, "global_pool", "token") == "token"
+    read = (0,) if reads_class_token else None
+    # timm computes with what it says; a class of one's own may lay its tokens out in another way.
+    laid_out_by = [getattr(type(transformer), name, None) for name in ("_pos_embed", "forward_features")]
+    by_timm = all(getattr(one, "__module__", "").startswith("timm.") for one in laid_out_by)
+    reading = None if by_timm else read_attended(part, count)
+    if reading is None:
+        return Tokens(grid, tuple(range(prefix, count)), read)
+    return Tokens(reading.grid, reading.cells, read)
 
 
 def _grid(transformer: Any, images: torch.Tensor) -> tuple[int, int]:

@@ -10,8 +10,8 @@ from torch import nn
 from heatproof.attribution._attention import attention_blocks, find_transformer
 from heatproof.attribution._batches import leaf
 from heatproof.attribution._functions import AttentionSeen
-from heatproof.attribution._hooks import prefix_tokens, split_tokens
-from heatproof.attribution._layers import Layout, find_layout
+from heatproof.attribution._hooks import prefix_tokens
+from heatproof.attribution._layers import Layout, look
 from heatproof.attribution._relus import ReluRules
 from heatproof.errors import NotApplicable
 
@@ -51,7 +51,7 @@ class Found(NamedTuple):
 
 
 def look_into(network: nn.Module, images: torch.Tensor, cam_layer: str | None = None) -> Found:
-    """Find the kinds of a network by two passes and one gradient.
+    """Find the kinds of a network by three passes and one gradient.
 
     Parameters
     ----------
@@ -62,7 +62,8 @@ def look_into(network: nn.Module, images: torch.Tensor, cam_layer: str | None = 
     cam_layer
         The layer that the model's facts name; None applies the rule.
     """
-    layout = find_layout(network, images, cam_layer)
+    looked = look(network, images, cam_layer)
+    layout = looked.layout
     with torch.enable_grad(), AttentionSeen() as mode, ReluRules() as relus:
         network(leaf(images).clone())
     sizes = [each.shape[-1] for each in mode.seen]
@@ -78,7 +79,7 @@ def look_into(network: nn.Module, images: torch.Tensor, cam_layer: str | None = 
     if all(hasattr(network, name) for name in ("encode", "linear")):
         kinds.add("bcos")
     if sizes and whole and len(set(sizes)) == 1:
-        if split_tokens(sizes[0], tuple(images.shape[2:]), prefix_tokens(network)):
+        if looked.moved.read_attended(sizes[0], prefix_tokens(network)):
             kinds.add("attention")
     elif sizes and not whole:
         kinds.add("windows")

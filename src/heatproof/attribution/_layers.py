@@ -1,9 +1,10 @@
 """Find the layer that class activation maps read, and the grid of its output, in a network that names none.
 
-The rule: the last module of a pass whose output is a feature map (N, C, h, w), a feature map with channels last
-(N, h, w, C), or tokens (N, prefix + h·w, C), with more than one cell, and whose cells the logits depend on. The last
-condition matters for a class token: after the last block's attention nothing is read from the patches' tokens, so that
-their gradients are zero. What modules inside of an attention module put out is left aside.
+The rule: the last module of a pass whose output is a feature map, with its channels first or last, or tokens
+(N, T, C) of which h·w are patches, with more than one cell, and whose cells the logits depend on. The last condition
+matters for a class token: after the last block's attention nothing is read from the patches' tokens, so that their
+gradients are zero. Which axes are rows and columns, and which tokens are patches, is found by what moves them
+(`heatproof.attribution._tokens`). What modules inside of an attention module put out is left aside.
 """
 
 from __future__ import annotations
@@ -19,15 +20,20 @@ import torch
 from torch import nn
 
 from heatproof.attribution._batches import accompany, leaf
-from heatproof.attribution._hooks import fits_image, in_this_thread, prefix_tokens, split_tokens
+from heatproof.attribution._hooks import in_this_thread, prefix_tokens
+from heatproof.attribution._tokens import Moved, Reading, watch_moves
 from heatproof.attribution.registry import Explained
 from heatproof.errors import NotApplicable, fault_of
+from heatproof.models._published import GridTap
 from heatproof.models.adapter import as_check, hooks_of
 from heatproof.models.network import find_layer
 from heatproof.models.registry import InputFacts
 
 # More than the modules of a block, whose last ones can be without influence on the logits.
 LAST = 60
+# Their outputs are (N, C, h, w) by definition.
+OF_MAPS = (nn.Conv2d, nn.BatchNorm2d, nn.MaxPool2d, nn.AvgPool2d, GridTap)
+NO_GRID = "the model names no layer with a spatial grid, and the rule finds none"
 
 
 @dataclass(frozen=True)
@@ -38,22 +44,33 @@ class Layout:
     ----------
     name
         Of the submodule.
-    form
-        How its output is laid out: ``map`` (N, C, h, w), ``channels last`` (N, h, w, C) or ``tokens``
-        (N, prefix + h·w, C).
     grid
         Rows and columns.
-    prefix
-        Tokens before those of the patches; 0 for feature maps.
+    axes
+        Those of rows and columns in a feature map of four; None for tokens (N, T, C).
+    cells
+        Index of the token of each cell, row by row; empty for feature maps.
     found
         Whether the rule found it; False for a named layer.
     """
 
     name: str
-    form: Literal["map", "channels last", "tokens"]
     grid: tuple[int, int]
-    prefix: int = 0
+    axes: tuple[int, ...] | None = None
+    cells: tuple[int, ...] = ()
     found: bool = True
+
+    @property
+    def form(self) -> Literal["map", "channels last", "tokens"]:
+        """How the output is laid out: ``map`` with channels before a side, ``channels last``, or ``tokens``."""
+        if self.axes is None:
+            return "tokens"
+        return "channels last" if sorted(self.axes) == [1, 2] else "map"
+
+    @property
+    def prefix(self) -> int:
+        """Tokens before the patches; 0 for feature maps."""
+        return min(self.cells, default=0)
 
     def __str__(self) -> str:
         """Return the name, the grid and the tokens in words."""
@@ -62,20 +79,46 @@ class Layout:
         return f"{self.name}, {self.grid[0]}×{self.grid[1]}{tokens} ({named})"
 
 
-def find_layout(network: nn.Module, images: torch.Tensor, name: str | None = None) -> Layout | None:
-    """Return the layer for class activation maps and its layout, by one pass and one gradient; None if there is none.
+@dataclass(frozen=True)
+class Looked:
+    """What was found of a network for one size of images.
+
+    Attributes
+    ----------
+    layout
+        Of the layer for class activation maps; None if there is none.
+    moved
+        What moves tokens.
+    reason
+        Why there is no layer.
+    """
+
+    layout: Layout | None
+    moved: Moved
+    reason: str = NO_GRID
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there are tokens that cannot be told apart."""
+        return self.reason != NO_GRID
+
+
+def look(network: nn.Module, images: torch.Tensor, name: str | None = None) -> Looked:
+    """Find the layer for class activation maps, its layout, and what moves tokens.
+
+    It takes a pass of two images, one gradient, and a pass of at most 15 images of noise.
 
     Parameters
     ----------
     network
         Images to logits.
     images
-        (N, C, H, W), at least two, normalised.
+        (N, C, H, W), normalised.
     name
         A layer that the user named, whose layout is wanted; None applies the rule.
     """
     hooks = hooks_of(network)
-    known: dict[Any, Layout | None] = {} if hooks is None else hooks.found
+    known: dict[Any, Looked] = {} if hooks is None else hooks.found
     if hooks is not None and hooks.few is not None and hooks.few.shape[1:] == images.shape[1:]:
         # Those of the check decide for all, so that neither batches nor jobs differ.
         images = hooks.few
@@ -83,6 +126,17 @@ def find_layout(network: nn.Module, images: torch.Tensor, name: str | None = Non
     if key not in known:
         known[key] = _search(network, images[:2], name)
     return known[key]
+
+
+def find_layout(network: nn.Module, images: torch.Tensor, name: str | None = None) -> Layout | None:
+    """Return the layer for class activation maps and its layout; None if there is none. `look` has the parameters."""
+    return look(network, images, name).layout
+
+
+def read_attended(explained: Explained, count: int) -> Reading | None:
+    """Return where the tokens lie in the image between which a network attends; None where that is open."""
+    looked = look(explained.network, accompany(explained).images)
+    return looked.moved.read_attended(count, prefix_tokens(explained.network))
 
 
 @contextmanager
@@ -107,21 +161,37 @@ def grid_layer(explained: Explained, name: str | None = None) -> Iterator[tuple[
         If there is no layer of that name.
     """
     name = name or (explained.facts or InputFacts()).cam_layer
-    if name is None:
-        layout = find_layout(explained.network, accompany(explained).images)
-        if layout is None:
-            raise NotApplicable("the model names no layer with a spatial grid, and the rule finds none")
-        name = layout.name
+    layout = _layout_of(explained, name)
+    name = layout.name
     layer = find_layer(explained.network, name, "model")
-    probe, size, given = nn.Identity().eval(), tuple(explained.images.shape[2:]), prefix_tokens(explained.network)
+    probe = nn.Identity().eval()
     handle = layer.register_forward_hook(
-        in_this_thread(lambda module, inputs, output: _through(probe, inputs, output, size, given))
+        in_this_thread(lambda module, inputs, output: _through(probe, inputs, output, layout))
     )
     try:
         with _once_in_a_pass(explained.network, layer, name):
             yield _beside(explained.output, probe), probe, name
     finally:
         handle.remove()
+
+
+def _layout_of(explained: Explained, name: str | None) -> Layout:
+    # A layer that was named is read as it is; whoever reads it says what is wrong with an output without a grid.
+    as_it_is = Layout(str(name), (0, 0), (2, 3), found=False)
+    if name and _makes_maps(find_layer(explained.network, name, "model")):
+        return as_it_is
+    looked = look(explained.network, accompany(explained).images, name)
+    if looked.layout is None and (name is None or looked.is_open):
+        raise NotApplicable(looked.reason)
+    return looked.layout or as_it_is
+
+
+def _makes_maps(layer: nn.Module) -> bool:
+    """Tell whether a layer is made of what torch defines on maps, beside activations."""
+    leaves = [module for module in layer.modules() if not list(module.children())]
+    maps = [isinstance(module, OF_MAPS) for module in leaves]
+    others = [one for one, is_map in zip(leaves, maps, strict=True) if not is_map]
+    return any(maps) and all(isinstance(one, nn.Identity | nn.ReLU | nn.GELU | nn.SiLU | nn.Dropout) for one in others)
 
 
 @contextmanager
@@ -163,23 +233,22 @@ def _beside(network: nn.Module, probe: nn.Module) -> nn.Module:
     return nn.Sequential(network, holder).eval()
 
 
-def _through(probe: nn.Module, inputs: tuple[Any, ...], output: Any, size: tuple[int, ...], given: int | None) -> Any:
+def _through(probe: nn.Module, inputs: tuple[Any, ...], output: Any, layout: Layout) -> Any:
     if not isinstance(output, torch.Tensor):
         # As it is; whoever reads it says what is wrong with an output without a grid.
         return probe(output)
-    layout = _lay_out("", output, size, given)
     own = output.clone()
-    if layout is None or layout.form == "map":
-        shown = own
-    elif layout.form == "channels last":
-        shown = own.permute(0, 3, 1, 2)
+    if layout.axes is not None:
+        (channels,) = {1, 2, 3} - set(layout.axes)
+        order = (0, channels, *layout.axes)
+        shown = own if layout.axes == (2, 3) else own.permute(order)
+        seen = probe(shown)
+        values = seen if seen is shown and shown is own else seen.permute([order.index(axis) for axis in range(4)])
     else:
-        shown = own[:, layout.prefix :].mT.unflatten(2, layout.grid)
-    values = seen = probe(shown)
-    if layout is not None and layout.form == "channels last":
-        values = seen.permute(0, 2, 3, 1)
-    elif layout is not None and layout.form == "tokens":
-        values = torch.cat([own[:, : layout.prefix], seen.flatten(2).mT], 1)
+        cells = torch.tensor(layout.cells, device=output.device)
+        shown = own[:, cells].mT.unflatten(2, layout.grid)
+        seen = probe(shown)
+        values = own.index_copy(1, cells, seen.flatten(2).mT)
     return _go_on_with(inputs, output, values, read=seen is shown)
 
 
@@ -216,8 +285,9 @@ def _go_on_with(inputs: tuple[Any, ...], output: torch.Tensor, values: torch.Ten
     return output
 
 
-def _search(network: nn.Module, images: torch.Tensor, name: str | None) -> Layout | None:
+def _search(network: nn.Module, images: torch.Tensor, name: str | None) -> Looked:
     met: list[tuple[str, torch.Tensor]] = []
+    maps: set[tuple[int, ...]] = set()
     inside = _inside_of_attention(network)
     # What a module puts out, at a version of that tensor, which later ones change in place; and a copy of it then.
     copies: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}
@@ -232,13 +302,17 @@ def _search(network: nn.Module, images: torch.Tensor, name: str | None) -> Layou
                 given = _go_on_with(inputs, output, own)
                 copies[id(given), given._version] = (given, own)
             met.append((called, copies[id(given), given._version][1]))
+            if isinstance(module, OF_MAPS):
+                maps.add(tuple(output.shape))
             return given
 
         return in_this_thread(hook)
 
     # A module that is registered twice is listed once, under the other of its names maybe.
-    modules = [(name, find_layer(network, name, "model"))] if name else list(network.named_modules())[1:]
-    handles = [module.register_forward_hook(keep(called)) for called, module in modules if name or module not in inside]
+    modules = {name: find_layer(network, name, "model")} if name else dict(list(network.named_modules())[1:])
+    handles = [
+        module.register_forward_hook(keep(called)) for called, module in modules.items() if name or module not in inside
+    ]
     try:
         # As a check: which explainer asks first, also after a kill, counts no more passes.
         with torch.enable_grad(), as_check():
@@ -247,20 +321,35 @@ def _search(network: nn.Module, images: torch.Tensor, name: str | None) -> Layou
         for handle in handles:
             handle.remove()
     times = Counter(called for called, _ in met)
-    if not name:
-        met = [(called, output) for called, output in met if times[called] == 1]
-    candidates = _candidates(network, met, tuple(images.shape[2:]))
-    if name:
-        return replace(candidates[-1][0], found=False) if candidates else None
-    candidates = candidates[-LAST:]
-    if not candidates or not isinstance(logits, torch.Tensor) or not logits.requires_grad:
-        return None
-    tensors = [tensor for _, tensor in candidates]
+    outputs = _outermost([one for one in met if name or times[one[0]] == 1])[-LAST:]
+    moved = watch_moves(network, images, {called: modules[called] for called, _ in outputs})
+    if not outputs or not isinstance(logits, torch.Tensor) or not logits.requires_grad:
+        return Looked(None, moved)
+    given, open_tokens = prefix_tokens(network), ""
+    tensors = [tensor for _, tensor in outputs]
     slopes = torch.autograd.grad(logits.logsumexp(-1).sum(), tensors, allow_unused=True)
-    for (layout, _), slope in zip(reversed(candidates), reversed(slopes), strict=True):
-        if slope is not None and bool((slope[:, layout.prefix :] != 0).any()):
-            return layout
-    return None
+    for (called, tensor), slope in zip(reversed(outputs), reversed(slopes), strict=True):
+        if not name and (slope is None or not bool((slope != 0).any())):
+            continue
+        # Where there are as many channels as rows or columns, axes can be exchanged behind what torch calls a map.
+        told = tuple(tensor.shape) in maps and (
+            isinstance(modules[called], OF_MAPS) or tensor.shape[1] not in tensor.shape[2:]
+        )
+        layout = _lay_out(called, tensor, moved, given, told)
+        if layout is None and tensor.ndim == 3:
+            open_tokens = open_tokens or is_open(tensor.shape[1], called)
+        elif layout and (name or layout.axes or bool((slope[:, list(layout.cells)] != 0).any())):
+            return Looked(replace(layout, found=not name), moved)
+    return Looked(None, moved, open_tokens) if open_tokens else Looked(None, moved)
+
+
+def is_open(tokens: int, layer: str = "") -> str:
+    """Say that tokens cannot be told apart, and what helps."""
+    where = f" of the layer {layer!r}" if layer else ""
+    return (
+        f"which of the {tokens} tokens{where} are patches, and where these lie, does not show "
+        "in what regions of an image move: set `num_prefix_tokens` on the model, or name another layer in cam_layer"
+    )
 
 
 def _inside_of_attention(network: nn.Module) -> set[nn.Module]:
@@ -270,31 +359,28 @@ def _inside_of_attention(network: nn.Module) -> set[nn.Module]:
     return {module for owner in inner for module in owner.modules() if module is not owner}
 
 
-def _candidates(
-    network: nn.Module, met: list[tuple[str, torch.Tensor]], size: tuple[int, ...]
-) -> list[tuple[Layout, torch.Tensor]]:
-    """Return the layouts of outputs in the order of the pass; of modules with one output, the outermost."""
-    given = prefix_tokens(network)
-    found: dict[int, tuple[Layout, torch.Tensor]] = {}
+def _outermost(met: list[tuple[str, torch.Tensor]]) -> list[tuple[str, torch.Tensor]]:
+    """Return outputs that can have cells in the order of the pass; of modules with one output, the outermost."""
+    found: dict[int, tuple[str, torch.Tensor]] = {}
     for name, tensor in met:
-        layout = _lay_out(name, tensor, size, given)
-        if layout is None:
-            continue
+        cells = math.prod(tensor.shape[2:]) if tensor.ndim == 4 else tensor.shape[1] if tensor.ndim == 3 else 0
         before = found.get(id(tensor))
-        if before is None or name.count(".") < before[0].name.count("."):
-            found[id(tensor)] = (layout, tensor)
+        if cells > 1 and (before is None or name.count(".") < before[0].count(".")):
+            found[id(tensor)] = (name, tensor)
     return list(found.values())
 
 
-def _lay_out(name: str, tensor: torch.Tensor, size: tuple[int, ...], given: int | None) -> Layout | None:
-    shape = tuple(tensor.shape)
-    if len(shape) == 4:
-        if shape[2] * shape[3] > 1 and fits_image(shape[2:], size):
-            return Layout(name, "map", shape[2:])
-        if shape[1] * shape[2] > 1 and fits_image(shape[1:3], size):
-            return Layout(name, "channels last", shape[1:3])
-    if len(shape) == 3:
-        split = split_tokens(shape[1], size, given)
-        if split and math.prod(split[1]) > 1:
-            return Layout(name, "tokens", split[1], split[0])
-    return None
+def _lay_out(name: str, tensor: torch.Tensor, moved: Moved, given: int | None, is_map: bool) -> Layout | None:
+    if name not in moved.layers:
+        return None
+    if tensor.ndim == 3:
+        reading = moved.read_tokens(tensor.shape[1], moved.layers[name][1,], given)
+        return None if reading is None else Layout(name, reading.grid, cells=reading.cells)
+    axes = moved.read_map(name)
+    possible = list(moved.layers[name])
+    if axes is None and is_map and (2, 3) in possible:
+        # What torch calls a map, where all of its cells see the whole image.
+        axes = 2, 3
+    if axes is None and len(possible) == 1:
+        axes = possible[0]
+    return None if axes is None else Layout(name, (tensor.shape[axes[0]], tensor.shape[axes[1]]), axes)

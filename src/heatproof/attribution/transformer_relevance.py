@@ -172,6 +172,6 @@ def relevances(explained: Explained) -> Iterator[tuple[Attended, list[torch.Tens
             attention=[each.detach()[:count] for each in attention],
             gradients=[each[:count] for each in slopes],
             images=part.images,
-            tokens=tokens_of(transformer, part.images),
+            tokens=tokens_of(transformer, part),
         )
         yield attended, [each[:count] for each in relevance], tokens[:count]

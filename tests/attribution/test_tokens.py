@@ -1,0 +1,261 @@
+"""Which tokens are patches and where they lie, which axes are rows and columns: by what moves them, not by shapes."""
+
+import itertools
+import random
+
+import pytest
+import torch
+from hand_vits import Block, HandVit, hand_vit
+from torch import nn
+from torch.nn.functional import interpolate
+
+import heatproof
+from heatproof.attribution._functions import AttentionSeen
+from heatproof.attribution._layers import find_layout, look
+from heatproof.models.adapter import CountPasses, adapted
+
+GRIDS = list(itertools.product(range(4, 21), range(4, 21)))
+POOLS = ("class", "patches", "all")
+
+
+def images_of(network, count=2):
+    return torch.rand(count, 3, *network.size, generator=torch.Generator().manual_seed(0))
+
+
+def assert_found(network, images=None):
+    """Compare the grid and the tokens of the layer for CAMs, and of attention, with those that the network was made of."""
+    count = network.prefix + network.grid[0] * network.grid[1] + network.suffix
+    looked = look(network, images_of(network) if images is None else images)
+    case = network.grid, network.prefix, network.suffix, network.pool
+    assert looked.layout is not None, case
+    assert (looked.layout.grid, looked.layout.cells) == (network.grid, network.cells), case
+    reading = looked.moved.read_attended(count)
+    assert (reading.grid, reading.cells) == (network.grid, network.cells), case
+
+
+def of_grid(index, grid, prefix):
+    """Return a network for a case: its pooling goes round, and every third image is square where the grid divides 60."""
+    square = index % 3 == 0 and 60 % grid[0] == 60 % grid[1] == 0
+    pool = POOLS[index % 3] if prefix else "all" if index % 2 else "patches"
+    return hand_vit(grid, prefix, pool=pool, size=(60, 60) if square else None, seed=index)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("prefix", range(9))
+def test_every_grid_with_so_many_prefix_tokens(prefix):
+    for index, grid in enumerate(GRIDS):
+        assert_found(of_grid(index, grid, prefix))
+
+
+# Those that were read as others by what divides, among them: 5×10 and 5 as 5×11, 4×5 and 5 as 5×5.
+SAMPLE = [
+    ((5, 10), 5),
+    ((4, 5), 5),
+    ((4, 20), 4),
+    ((20, 4), 4),
+    ((12, 7), 7),
+    ((20, 20), 8),
+    ((4, 4), 0),
+    ((19, 20), 0),
+]
+SAMPLE += [(grid, 5) for grid in random.Random(1).sample(GRIDS, 12)]
+
+
+@pytest.mark.parametrize(("grid", "prefix"), SAMPLE)
+def test_grids_of_a_network_that_declares_nothing(grid, prefix):
+    for pool in POOLS[0 if prefix else 1 :]:
+        assert_found(hand_vit(grid, prefix, pool=pool))
+    if 60 % grid[0] == 60 % grid[1] == 0:
+        assert_found(hand_vit(grid, prefix, pool="all", size=(60, 60)))
+
+
+def stem():
+    return nn.Sequential(nn.Conv2d(3, 8, 3, 1, 1), nn.GELU(), nn.Conv2d(8, 8, 5, 3, 2))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"prefix": 1, "suffix": 5},
+        {"suffix": 1},
+        {"prefix": 2, "suffix": 3, "pool": "patches"},
+        {"prefix": 3, "pool": "all", "by_column": True},
+        {"prefix": 10, "pool": "all", "depth": 3},
+        {"prefix": 1, "depth": 3, "scale": 20.0},
+        {"prefix": 30, "depth": 2},
+        {"prefix": 5, "size": (5, 10)},
+        {"prefix": 4, "overlapping": True},
+    ],
+    ids=str,
+)
+def test_other_tokens_orders_and_embeddings(options):
+    network = hand_vit((5, 10), stem=stem() if options.pop("overlapping", False) else None, **options)
+    assert_found(network)
+    assert_found(network, torch.zeros(2, 3, *network.size))
+
+
+class Merged(HandVit):
+    """Two by two patches become one after the blocks, and the prefix tokens join them only then."""
+
+    def forward(self, images):
+        tokens = self.blocks(self.embed(images).flatten(2).mT + self.position[:, self.prefix :])
+        rows, columns = self.grid
+        merged = tokens.unflatten(1, (rows // 2, 2, columns // 2, 2)).mean((2, 4)).flatten(1, 2)
+        return self.head(self.norm(torch.cat([self.before.expand(len(images), -1, -1), merged], 1)).mean(1))
+
+
+class Late(HandVit):
+    """A class token joins patches that are mixed already."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.late = Block(8).eval().requires_grad_(False)
+
+    def forward(self, images):
+        tokens = self.blocks(self.embed(images).flatten(2).mT + self.position[:, 1:])
+        return self.head(self.late(torch.cat([self.before.expand(len(images), -1, -1), tokens], 1)).mean(1))
+
+
+class Middle(HandVit):
+    """The class token stands amid the patches."""
+
+    def forward(self, images):
+        tokens, half = self.embed(images).flatten(2).mT, self.grid[0] * self.grid[1] // 2
+        parts = [tokens[:, :half], self.before.expand(len(images), -1, -1), tokens[:, half:]]
+        return self.head(self.blocks(torch.cat(parts, 1) + self.position)[:, half])
+
+
+def made(kind, *args, **options):
+    torch.manual_seed(0)
+    return kind(*args, **options)
+
+
+def test_tokens_that_change_on_the_way():
+    merged = find_layout(network := made(Merged, (8, 12), 3), images_of(network))
+    assert (merged.name, merged.grid, merged.cells) == ("norm", (4, 6), tuple(range(3, 27)))
+    late = find_layout(network := made(Late, (5, 10), 1, depth=3), images_of(network))
+    assert (late.name, late.grid, late.cells) == ("late", (5, 10), tuple(range(1, 51)))
+    middle = find_layout(network := made(Middle, (5, 10), 1), images_of(network))
+    assert (middle.grid, middle.cells) == ((5, 10), (*range(25), *range(26, 51)))
+
+
+class Axes(nn.Module):
+    """A map with its axes in any order, whose sizes tell nothing."""
+
+    def __init__(self, grid, channels, order):
+        super().__init__()
+        self.size, self.order = (3 * grid[0], 3 * grid[1]), order
+        self.embed = nn.Conv2d(3, channels, 3, 3)
+        self.mix, self.tap = nn.Conv2d(channels, channels, 3, 1, 1), nn.Identity()
+        self.head = nn.Linear(channels, 5)
+        self.eval().requires_grad_(False)
+
+    def forward(self, images):
+        tapped = self.tap(self.mix(self.embed(images).relu()).permute(self.order))
+        return self.head((tapped * 1.5).movedim(self.order.index(1), -1).flatten(1, 2).mean(1))
+
+
+@pytest.mark.parametrize(("grid", "channels"), [((8, 8), 8), ((14, 14), 14), ((4, 20), 20), ((6, 9), 9), ((7, 7), 3)])
+@pytest.mark.parametrize(
+    ("order", "axes"),
+    [((0, 1, 2, 3), (2, 3)), ((0, 2, 3, 1), (1, 2)), ((0, 1, 3, 2), (3, 2)), ((0, 3, 2, 1), (2, 1))],
+    ids=["channels first", "channels last", "columns first", "columns first, channels last"],
+)
+def test_axes_of_a_map(grid, channels, order, axes):
+    network = made(Axes, grid, channels, order)
+    images = images_of(network)
+    layout = find_layout(network, images)
+    assert (layout.name, layout.axes, layout.grid) == ("tap", axes, grid)
+    explained = heatproof.explain(network, images, torch.tensor([0, 1]), ["hires_cam"])
+    assert explained.attrs["layer"] == "tap"
+    # The head is linear behind a mean: the map is the features' sum, weighted by the class's row.
+    features = network.mix(network.embed(images).relu())
+    expected = (features * network.head.weight[[0, 1]][:, :, None, None]).sum(1, keepdim=True) * 1.5
+    found = torch.from_numpy(explained["attribution"].values[0])
+    expected = interpolate(expected, network.size, mode="bilinear", align_corners=False)[:, 0]
+    torch.testing.assert_close(found * (expected.abs().max() / found.abs().max()), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "options", [{"prefix": 5}, {"prefix": 1, "suffix": 4}, {"prefix": 5, "by_column": True}], ids=str
+)
+def test_maps_are_those_of_the_patches(options):
+    network = hand_vit((5, 10), pool="all", **options)
+    images, targets = images_of(network), torch.tensor([0, 1])
+    result = heatproof.explain(network, images, targets, ["hires_cam", "attention_rollout"])
+    kept = []
+    handle = network.get_submodule(result.attrs["layer"]).register_forward_hook(lambda *given: kept.append(given[-1]))
+    with AttentionSeen() as mode:
+        logits = network(images.clone().requires_grad_())
+    handle.remove()
+    (slope,) = torch.autograd.grad(logits[[0, 1], targets].sum(), kept[0])
+    cells = list(network.cells)
+    rolled = (mode.seen[0].mean(1) + torch.eye(mode.seen[0].shape[-1])) / 2
+    by_hand = [(slope * kept[0]).sum(2)[:, cells], rolled[:, cells].mean(1)[:, cells]]
+    for name, expected in zip(["hires_cam", "attention_rollout"], by_hand, strict=True):
+        expected = interpolate(expected.detach().view(2, 1, 5, 10), network.size, mode="bilinear", align_corners=False)
+        found = torch.from_numpy(result["attribution"].sel({"method": name}).values)
+        torch.testing.assert_close(found, expected[:, 0], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("declared", [0, 1, 5, 9])
+def test_what_a_network_declares_is_checked(declared):
+    network = hand_vit((5, 10), 5, pool="patches")
+    network.num_prefix_tokens = declared
+    assert_found(network)
+
+
+class Shuffled(HandVit):
+    """Patches in an order that nothing tells; `embed` makes tokens, and no map."""
+
+    def forward(self, images):
+        patches = nn.functional.unfold(images, 3, stride=3).mT @ self.embed.weight.flatten(1).T
+        order = torch.randperm(patches.shape[1], generator=torch.Generator().manual_seed(1))
+        return self.head(self.norm(self.blocks(patches[:, order] + self.position)).mean(1))
+
+
+class Mixed(HandVit):
+    """Every token sees the whole image."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        count = self.prefix + self.grid[0] * self.grid[1]
+        self.mix = nn.Parameter(torch.randn(count, 3 * self.size[0] * self.size[1]) / 50, requires_grad=False)
+
+    def forward(self, images):
+        tokens = (images.flatten(1) @ self.mix.T)[..., None].repeat(1, 1, 8) + self.position
+        return self.head(self.norm(self.blocks(tokens)).mean(1))
+
+
+@pytest.mark.parametrize("kind", [Shuffled, Mixed])
+def test_tokens_that_cannot_be_told_apart_are_a_gap_that_says_what_helps(kind):
+    network = made(kind, (6, 6), 0)
+    methods = ["grad_cam", "attention_rollout", "saliency"]
+    result = heatproof.explain(network, images_of(network), torch.tensor([0, 1]), methods)
+    of_cam, of_rollout, of_saliency = result["reason"].values.tolist()
+    assert "which of the 36 tokens of the layer 'norm' are patches" in of_cam
+    assert "set `num_prefix_tokens` on the model, or name another layer in cam_layer" in of_cam
+    assert "which of the 36 tokens are patches" in of_rollout
+    assert not of_saliency
+
+
+def test_a_declared_number_counts_where_nothing_else_tells():
+    network = made(Mixed, (6, 6), 1)
+    network.num_prefix_tokens = 1
+    layout = find_layout(network, images_of(network))
+    assert (layout.grid, layout.cells) == ((6, 6), tuple(range(1, 37)))
+
+
+def test_it_is_found_once_by_passes_of_a_check_and_draws_nothing():
+    network = hand_vit((5, 10), 5, pool="patches")
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    with adapted(network, images_of(network)) as met:
+        met.check(images_of(network))
+        counted = CountPasses(met.network)
+        first = look(met.network, images_of(network))
+        assert look(met.network, images_of(network) * 0) is first
+        counted.close()
+    assert (counted.images, counted.check_images) == (0, 17)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert find_layout(network, images_of(network)) == find_layout(network, images_of(network)) == first.layout
