@@ -102,9 +102,9 @@ def _in_order(name: str, args: tuple[Any, ...], given: Mapping[str, Any]) -> tup
     if name == "where":
         return (*args, *(rest.pop(one) for one in ("condition", "input", "other") if one in rest)), rest
     for place, names in enumerate(NAMED):
-        name = next((one for one in names if one in rest), None)
-        if len(args) == place and name is not None:
-            args = (*args, rest.pop(name))
+        found = next((one for one in names if one in rest), None)
+        if len(args) == place and found is not None:
+            args = (*args, rest.pop(found))
     return args, rest
 
 
