@@ -227,7 +227,8 @@ def of_other_names_in_place(net, h):
 @_enter("named arguments", _twice)
 def of_named_arguments(net, h):
     h = net.one(functional.relu(input=h))
-    return torch.clip(input=net.two(torch.max(input=h, other=torch.zeros(()).to(h))), min=0)
+    h = net.two(torch.clip(input=h, min=0))
+    return torch.where(h > 0, input=h, other=torch.zeros(()).to(h))
 
 
 @_enter("shared tensor", _residual_of_unchanged)

@@ -44,7 +44,7 @@ class Altered(TorchFunctionMode):
             name, twin = "masked_fill", torch.masked_fill
         if name not in self.names:
             return func(*args, **given)
-        read, named = _in_order(args, given)
+        read, named = _in_order(name, args, given)
         index = _place_of_inplace(func)
         if named.get("inplace") or (index is not None and len(read) > index and read[index]):
             named.pop("inplace", None)
@@ -96,15 +96,15 @@ def _place_of_inplace(func: Any) -> int | None:
     return parameters.index("inplace") if "inplace" in parameters else None
 
 
-def _in_order(args: tuple[Any, ...], given: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _in_order(name: str, args: tuple[Any, ...], given: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return arguments with those first that functions may be given by name."""
     rest = dict(given)
-    if "condition" in rest:
-        return args, rest
+    if name == "where":
+        return (*args, *(rest.pop(one) for one in ("condition", "input", "other") if one in rest)), rest
     for place, names in enumerate(NAMED):
-        name = next((one for one in names if one in rest), None)
-        if len(args) == place and name is not None:
-            args = (*args, rest.pop(name))
+        found = next((one for one in names if one in rest), None)
+        if len(args) == place and found is not None:
+            args = (*args, rest.pop(found))
     return args, rest
 
 

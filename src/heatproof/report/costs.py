@@ -50,9 +50,10 @@ def cost_table(
         `COLUMNS`, one row a method that has a score and uses the network. ``passes`` are images that go forward
         through the network for one map, ``check_passes`` those that went through it to check it, the explainer, and
         what that alters in a pass. ``seconds`` are what the maps of its explainer take an image (all maps of an
-        explainer are made together), and ``cost`` those seconds over the seconds of one forward pass in the patch drops of the
-        same network: comparable between machines, lower is better. Methods of one ``series`` differ in the options of
-        their explainer alone. ``on_front`` is true where no cheaper method of the test case scores higher.
+        explainer are made together), and ``cost`` those seconds over the seconds of one forward pass in the
+        patch drops of the same network: comparable between machines, lower is better. Methods of one ``series`` differ
+        in the options of their explainer alone. ``on_front`` is true where no cheaper method of the test case scores
+        higher.
     """
     known = {one.name: one for one in methods}
     rows = []
