@@ -69,7 +69,8 @@ def _first_channel_cleared(images):
 
 
 def _view_written(images):
-    images.view(len(images), 3, -1)[:, 1].mul_(-2)
+    # Not len(images), which torch.fx cannot trace for LRP.
+    images.view(images.shape[0], 3, -1)[:, 1].mul_(-2)
     return images
 
 

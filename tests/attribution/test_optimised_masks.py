@@ -205,7 +205,7 @@ def test_prior_makes_the_layers_features_those_of_the_bottleneck(monkeypatch):
             prior = original(few, tap, passed, restricted, unit, colours, (steps, effort[1]))
             noise = torch.randn(64, *few.images.shape[1:], generator=torch.Generator().manual_seed(0))
             noisy = prior.mask * few.images + (1 - prior.mask) * (prior.mean + prior.deviation * noise)
-            spread, centre = torch.std_mean(tap.read(noisy), 0)
+            spread, centre = torch.std_mean(tap.read(noisy)[0], 0)
             apart = (centre - restricted.mean[0]) ** 2 + (spread - restricted.deviation[0]) ** 2
             found[steps] = (apart / unit**2).mean()
         return prior
