@@ -130,7 +130,8 @@ class Moved:
             positions = np.arange(shape[0] * shape[1]).reshape(shape)
             spread = _Spread(change.reshape(len(change), -1), self.size)
             for order, cells in ((axes, positions), (axes[::-1], positions.T)):
-                judged = spread.judge((cells.shape[0], cells.shape[1]), cells.flatten())
+                high, wide = map(int, cells.shape)
+                judged = spread.judge((high, wide), cells.flatten())
                 if judged.is_on_both_sides and judged.explained >= max(OF_MAP, spread.chance):
                     found.append((sum(judged.sides) / cells.size, order))
         found.sort(reverse=True)
