@@ -23,7 +23,7 @@ def images_of(network, count=2):
 
 
 def assert_found(network, images=None):
-    """Compare the grid and the tokens of the layer for CAMs, and of attention, with those that the network was made of."""
+    """Compare the grid and the tokens of the layer for CAMs, and of attention, with those it was made of."""
     count = network.prefix + network.grid[0] * network.grid[1] + network.suffix
     looked = look(network, images_of(network) if images is None else images)
     case = network.grid, network.prefix, network.suffix, network.pool
@@ -34,7 +34,7 @@ def assert_found(network, images=None):
 
 
 def of_grid(index, grid, prefix):
-    """Return a network for a case: its pooling goes round, and every third image is square where the grid divides 60."""
+    """Return a network for a case: poolings go round, and every third image is square where 60 divides."""
     square = index % 3 == 0 and 60 % grid[0] == 60 % grid[1] == 0
     pool = POOLS[index % 3] if prefix else "all" if index % 2 else "patches"
     return hand_vit(grid, prefix, pool=pool, size=(60, 60) if square else None, seed=index)

@@ -130,7 +130,8 @@ class Moved:
             positions = np.arange(shape[0] * shape[1]).reshape(shape)
             spread = _Spread(change.reshape(len(change), -1), self.size)
             for order, cells in ((axes, positions), (axes[::-1], positions.T)):
-                judged = spread.judge(cells.shape, cells.flatten())
+                high, wide = map(int, cells.shape)
+                judged = spread.judge((high, wide), cells.flatten())
                 if judged.is_on_both_sides and judged.explained >= max(OF_MAP, spread.chance):
                     found.append((sum(judged.sides) / cells.size, order))
         found.sort(reverse=True)
@@ -150,7 +151,7 @@ def watch_moves(network: nn.Module, images: torch.Tensor, modules: Mapping[str, 
     modules
         Those whose outputs are read, by name.
     """
-    moved, batch = Moved(tuple(images.shape[2:])), _banded(images)
+    moved, batch = Moved((images.shape[2], images.shape[3])), _banded(images)
 
     def keep(name: str) -> Callable[..., None]:
         def hook(module: nn.Module, inputs: Any, output: Any) -> None:
