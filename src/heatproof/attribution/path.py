@@ -18,8 +18,10 @@ from heatproof.options import Bounds, Count
 if TYPE_CHECKING:
     import torch
 
+CHANGE = "the output at the image minus the output at the baseline"
 
-@explainer("integrated_gradients", family="path")
+
+@explainer("integrated_gradients", family="path", sums_to=CHANGE)
 def integrated_gradients(
     explained: Explained, *, steps: Count = 50, baseline: BaselineName = None
 ) -> dict[str, torch.Tensor]:
@@ -54,7 +56,7 @@ def integrated_gradients(
     return {"integrated_gradients": torch.cat(maps)}
 
 
-@explainer("integrated_gradients_uniform", family="path")
+@explainer("integrated_gradients_uniform", family="path", sums_to=CHANGE)
 def integrated_gradients_uniform(
     explained: Explained, *, steps: Count = 50, low: float = -1.0, high: float = 1.0
 ) -> dict[str, torch.Tensor]:
@@ -90,7 +92,11 @@ def integrated_gradients_uniform(
     return {"integrated_gradients_uniform": torch.cat(maps)}
 
 
-@explainer("left_integrated_gradients", family="path")
+@explainer(
+    "left_integrated_gradients",
+    family="path",
+    sums_to="the output where it saturates minus the output at the baseline",
+)
 def left_integrated_gradients(
     explained: Explained,
     *,
@@ -161,10 +167,10 @@ def integrate(part: Explained, baselines: torch.Tensor | float, steps: int) -> t
     import torch
     from captum.attr import IntegratedGradients
 
-    output = never_alone(part.output)
-    maps = IntegratedGradients(output).attribute(part.images, baselines, **quadrature(part, steps)).detach()
-    if part.figures is not None:
-        with torch.no_grad():
-            change = output(part.images) - output(torch.zeros_like(part.images) + baselines)
-        note_completeness(part, maps, change)
+    maps = (
+        IntegratedGradients(never_alone(part.output))
+        .attribute(part.images, baselines, **quadrature(part, steps))
+        .detach()
+    )
+    note_completeness(part, maps, torch.zeros_like(part.images) + baselines)
     return maps
