@@ -5,10 +5,11 @@ A module of its own, so that an edit of it starts the maps of path methods alone
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from heatproof.attribution._batches import never_alone, require
+from heatproof.attribution._batches import require
 from heatproof.attribution.registry import Explained
 
 if TYPE_CHECKING:
@@ -31,41 +32,28 @@ def quadrature(part: Explained, steps: int) -> dict[str, Any]:
     return {"target": part.targets, "n_steps": steps, "internal_batch_size": part.batch_size}
 
 
-def note_completeness(part: Explained, maps: torch.Tensor, baselines: torch.Tensor) -> None:
-    """Note the sums that maps (N, C, H, W) are to have, and the completeness error, where somebody asks for them."""
+def note_completeness(part: Explained, maps: torch.Tensor, change: torch.Tensor) -> None:
+    """Note the sums that maps (N, C, H, W) are to have, and what they miss, of changes of the outputs (N, K)."""
     import torch
 
-    if part.figures is None and part.sums is None:
-        return
-    change = changes(part, part.images, baselines)
     part.note_sum(at_targets(change, part.targets))
     missed = (maps.sum((1, 2, 3)) - at_targets(change, part.targets)).abs()
     share = missed / change.abs().amax(1).clamp_min(torch.finfo(change.dtype).tiny)
     part.note("completeness_error", share, LARGEST_ERROR, mean=True)
 
 
-def note_change(part: Explained, ends: torch.Tensor, starts: torch.Tensor) -> None:
-    """Note that the maps are to sum to the output at `ends` minus that at `starts`, where somebody asks for it."""
-    if part.sums is not None:
-        part.note_sum(at_targets(changes(part, ends, starts), part.targets))
+def at_targets(values: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Return the values (N,) of the targets, of (N, K)."""
+    return values.gather(1, targets[:, None])[:, 0]
 
 
-def changes(part: Explained, ends: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
-    """Return the outputs (N, K) at images `ends` minus those at `starts`; for `explain` these are passes of a check."""
-    return outputs(part, ends) - outputs(part, starts)
-
-
-def outputs(part: Explained, images: torch.Tensor) -> torch.Tensor:
-    """Return the outputs (N, K) at images in passes of the batch size; for `explain` these are passes of a check."""
+@contextmanager
+def beside_maps(part: Explained) -> Iterator[None]:
+    """Pass images for the sums that maps are to have: without gradients, and for `explain` as a check."""
     import torch
 
     from heatproof.models.adapter import as_check
 
-    output = never_alone(part.output)
+    # In a run these passes are those of the check of the explainer, which counts them.
     with as_check() if part.sums is not None else nullcontext(), torch.no_grad():
-        return torch.cat([output(some) for some in images.split(part.batch_size)])
-
-
-def at_targets(values: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Return the values (N,) of the targets, of (N, K)."""
-    return values.gather(1, targets[:, None])[:, 0]
+        yield

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from heatproof.attribution._batches import leaf, never_alone, parts, require
-from heatproof.attribution._quadrature import note_change
+from heatproof.attribution._quadrature import at_targets, beside_maps
 from heatproof.attribution.registry import Explained, explainer
 from heatproof.errors import NotApplicable
 from heatproof.models.registry import InputFacts, normalisation_of
@@ -90,7 +90,10 @@ def guided_ig(
                 part, images * (segment / segments), images / segments, share, fraction, max_dist, rule
             )
         maps.append(total.sum(1))
-        note_change(part, images, torch.zeros_like(images))
+        if part.sums is not None:
+            output = never_alone(part.output)
+            with beside_maps(part):
+                part.note_sum(at_targets(output(images) - output(torch.zeros_like(images)), part.targets))
     return {"guided_ig": torch.cat(maps)}
 
 

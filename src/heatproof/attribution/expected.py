@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from heatproof.attribution._batches import draw_per_image, leaf, never_alone, parts, require, take_background
-from heatproof.attribution._quadrature import at_targets, outputs
+from heatproof.attribution._quadrature import at_targets, beside_maps
 from heatproof.attribution.registry import Explained, explainer
 from heatproof.options import Bounds, Count
 from heatproof.randomness import counter_integers, counter_normal, counter_uniform
@@ -99,8 +99,11 @@ def _expect(explained: Explained, name: str, samples: int, baselines: int, stdev
     require(samples >= 1, f"{name} needs at least 1 sample, not {samples}.")
     require(baselines >= 1, f"{name} needs at least 1 baseline, not {baselines}.")
     background = take_background(explained, baselines)
-    method = Saliency(never_alone(explained.output))
-    at_baselines = None if explained.sums is None else outputs(explained, background).mean(0)
+    output, at_baselines = never_alone(explained.output), None
+    if explained.sums is not None:
+        with beside_maps(explained):
+            at_baselines = torch.cat([output(some) for some in background.split(explained.batch_size)]).mean(0)
+    method = Saliency(output)
     maps = []
     # A few images at a time, so that what is held at once is one network pass, or one image's samples.
     for few in parts(explained, max(1, explained.batch_size // samples)):
@@ -115,9 +118,11 @@ def _expect(explained: Explained, name: str, samples: int, baselines: int, stdev
         ]
         maps.append((torch.cat(gradients) * difference).sum(1).unflatten(0, (-1, samples)).mean(1))
         if at_baselines is not None:
-            ends = (noisy, targets) if stdev > 0 else (few.images, few.targets)
-            at_images = at_targets(outputs(few, ends[0]), ends[1]).unflatten(0, (len(few.targets), -1)).mean(1)
-            few.note_sum(at_images - at_baselines[few.targets])
+            ends = noisy if stdev > 0 else few.images
+            with beside_maps(few):
+                at_ends = torch.cat([output(some) for some in ends.split(size)])
+            at_images = at_ends.unflatten(0, (len(few.targets), -1)).mean(1)
+            few.note_sum(at_targets(at_images - at_baselines, few.targets))
     return torch.cat(maps)
 
 

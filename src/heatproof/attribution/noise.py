@@ -19,7 +19,7 @@ from heatproof.attribution._batches import (
     parts,
     require,
 )
-from heatproof.attribution._quadrature import note_completeness, quadrature
+from heatproof.attribution._quadrature import beside_maps, note_completeness, quadrature
 from heatproof.attribution.registry import Explained, Sums, explainer
 from heatproof.options import Bounds, Count
 from heatproof.randomness import counter_normal
@@ -133,8 +133,12 @@ def _integrate(part: Explained, steps: int) -> torch.Tensor:
     import torch
     from captum.attr import IntegratedGradients
 
-    maps = IntegratedGradients(never_alone(part.output)).attribute(part.images, 0.0, **quadrature(part, steps)).detach()
-    note_completeness(part, maps, torch.zeros_like(part.images))
+    output = never_alone(part.output)
+    maps = IntegratedGradients(output).attribute(part.images, 0.0, **quadrature(part, steps)).detach()
+    if part.figures is not None or part.sums is not None:
+        with beside_maps(part):
+            change = output(part.images) - output(torch.zeros_like(part.images))
+        note_completeness(part, maps, change)
     return maps
 
 

@@ -11,7 +11,7 @@ from heatproof.attribution._batches import (
     parts,
     require,
 )
-from heatproof.attribution._quadrature import note_completeness, quadrature
+from heatproof.attribution._quadrature import beside_maps, note_completeness, quadrature
 from heatproof.attribution.registry import BaselineName, Explained, explainer
 from heatproof.options import Bounds, Count
 
@@ -167,10 +167,10 @@ def integrate(part: Explained, baselines: torch.Tensor | float, steps: int) -> t
     import torch
     from captum.attr import IntegratedGradients
 
-    maps = (
-        IntegratedGradients(never_alone(part.output))
-        .attribute(part.images, baselines, **quadrature(part, steps))
-        .detach()
-    )
-    note_completeness(part, maps, torch.zeros_like(part.images) + baselines)
+    output = never_alone(part.output)
+    maps = IntegratedGradients(output).attribute(part.images, baselines, **quadrature(part, steps)).detach()
+    if part.figures is not None or part.sums is not None:
+        with beside_maps(part):
+            change = output(part.images) - output(torch.zeros_like(part.images) + baselines)
+        note_completeness(part, maps, change)
     return maps
