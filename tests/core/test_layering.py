@@ -87,7 +87,7 @@ ALLOWED = {
     "responses": BASE | {"data", "models", "shards", "attribution", "perturbation"},
     "metrics": BASE | {"responses"},
     # What a finetuning left on a user's network.
-    "finetuned": BASE | {"metrics", "perturbation"},
+    "finetuned": BASE | {"metrics", "models", "perturbation"},
     # What callers give as images, targets, ids and maps.
     "inputs": BASE | {"data", "finetuned", "perturbation"},
     # Without the workflow: a user's model, images and maps to scores.

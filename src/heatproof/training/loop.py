@@ -17,7 +17,7 @@ from heatproof.errors import HeatproofError, runs_out
 from heatproof.grids import patch_masks
 from heatproof.models.names import misfits
 from heatproof.randomness import counter_uniform, torch_generator
-from heatproof.specs import Schedule
+from heatproof.specs import FinetuningSettings, Schedule
 from heatproof.training.checkpoint import EpochRow, Journal, require_rows
 from heatproof.training.devices import Devices, sound_backward
 
@@ -138,11 +138,12 @@ def fit(
     Raises
     ------
     HeatproofError
-        If the loss becomes infinite or NaN.
+        If the loss becomes infinite or NaN, or no weight moved.
     """
     session = session or Session()
     journal, team = session.journal, session.team or Devices(_device(model))
     optimizer, scheduler = optimizer_of(schedule, model)
+    before = {name: one.detach().to("cpu", copy=True) for name, one in model.named_parameters()}
     trained = Trained({}, [], {})
     left = journal.load() if journal else None
     if left is not None:
@@ -205,6 +206,11 @@ def fit(
         row = EpochRow(epoch=-1, lr=0.0, train_loss=nothing, validation_loss=loss, validation_accuracy=accuracy)
         trained.history.append(row)
         trained = trained._replace(best=_copy(model))
+    elif team.is_main and all(torch.equal(trained.best[name], one) for name, one in before.items()):
+        what, lr = "finetuning" if isinstance(schedule, FinetuningSettings) else "training", schedule.lr
+        raise HeatproofError(
+            f"The {what} moved no weight in {schedule.epochs} epochs: raise lr, now {lr:g}, or give more images."
+        )
     chosen = min(trained.history, key=lambda row: row["validation_loss"])
     log.info("best epoch %(epoch)d: validation accuracy %(validation_accuracy).4f", chosen)
     return trained
@@ -233,19 +239,31 @@ def _set_random_state(states: dict[str, torch.Tensor], device: torch.device) -> 
         torch.get_device_module(device).set_rng_state(states[device.type])
 
 
+def in_batches(order: torch.Tensor, batch_size: int) -> list[torch.Tensor]:
+    """Return the rows of one step after another of an epoch; a single image that is left over takes part in none.
+
+    Raises
+    ------
+    HeatproofError
+        If every batch would be of one image.
+    """
+    # Batch norm cannot be trained on one image.
+    drawn = [rows for rows in order.split(batch_size) if len(rows) > 1 or len(order) == 1]
+    if not drawn:
+        raise HeatproofError(
+            f"A batch_size of {batch_size} trains nothing, because batch norm cannot be trained on one image: take at "
+            "least 2."
+        )
+    return drawn
+
+
 def _batches(
     train: Examples, schedule: Schedule, seed: int, epoch: int, augment: Augment | None, device: torch.device
 ) -> Iterator[Batch]:
     """Yield augmented images and labels of an epoch, and read one batch ahead."""
     generator = torch_generator(seed, f"training epoch {epoch}")
     order = torch.randperm(len(train.labels), generator=generator)
-    # Batch norm cannot be trained on one image.
-    drawn = [rows for rows in order.split(schedule.batch_size) if len(rows) > 1 or len(order) == 1]
-    if not drawn:
-        raise HeatproofError(
-            f"A batch_size of {schedule.batch_size} trains nothing, because batch norm cannot be trained on one image: "
-            "take at least 2."
-        )
+    drawn = in_batches(order, schedule.batch_size)
 
     def read(rows: torch.Tensor) -> torch.Tensor:
         return train.images[rows] if train.crop is None else train.crop(rows, epoch)
