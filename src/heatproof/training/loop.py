@@ -206,7 +206,7 @@ def fit(
         row = EpochRow(epoch=-1, lr=0.0, train_loss=nothing, validation_loss=loss, validation_accuracy=accuracy)
         trained.history.append(row)
         trained = trained._replace(best=_copy(model))
-    elif team.is_main and all(torch.equal(trained.best[name], one) for name, one in before.items()):
+    elif team.is_main and not _has_moved(before, trained.best):
         what, lr = "finetuning" if isinstance(schedule, FinetuningSettings) else "training", schedule.lr
         raise HeatproofError(
             f"The {what} moved no weight in {schedule.epochs} epochs: raise lr, now {lr:g}, or give more images."
@@ -214,6 +214,13 @@ def fit(
     chosen = min(trained.history, key=lambda row: row["validation_loss"])
     log.info("best epoch %(epoch)d: validation accuracy %(validation_accuracy).4f", chosen)
     return trained
+
+
+def _has_moved(before: State, after: State) -> bool:
+    """Tell whether a weight moved by more than a rounding of the largest one; those at zero move by the least step."""
+    moved = max(float((after[name] - one).abs().max()) for name, one in before.items() if one.numel())
+    largest = max(float(one.abs().max()) for one in before.values() if one.numel())
+    return moved > torch.finfo(torch.float32).eps * largest
 
 
 def _copy(model: nn.Module) -> State:
