@@ -65,8 +65,9 @@ def finetune(
     torch.nn.Module
         In eval mode, on the device of `model`, with all weights trained, those that were frozen as well. Its attribute
         ``heatproof`` has the settings, the history of losses, ``steps`` (how many the weights took), ``images_trained``
-        (of how many images; the others chose the epoch), the mean ``colour`` of these, and digests of the weights, of
-        the layers and of all images. It counts for these weights and layers alone: a network that is trained further,
+        (of how many images; the others chose the epoch), ``deleted`` (patches, in all epochs), the mean ``colour`` of
+        the images that are trained on, and digests of the weights, of the layers and of all images. It counts for these
+        weights and layers alone: a network that is trained further,
         or gets other ones, is not in its domain any more.
 
     Raises
@@ -178,10 +179,16 @@ def finetune(
         finally:
             copied.hooks.remove()
     mine.load_state_dict(trained.best)
+    if not session.seen["changed"]:
+        warnings.warn(
+            f"No deleted patch changed an image, because all have the colour of the baseline {baseline!r}: the copy is "
+            "in domain for images like these alone.",
+            stacklevel=2,
+        )
     kept = min(trained.history, key=lambda row: row["validation_loss"])["epoch"]
     steps = (kept + 1) * len(in_batches(torch.arange(len(train.labels)), settings.batch_size))
     record = {**vars(settings), "baseline_options": options, "colour": colour, "history": trained.history}
-    record |= {"steps": steps, "images_trained": len(train.labels)}
+    record |= {"steps": steps, "images_trained": len(train.labels), "deleted": session.seen["deleted"]}
     record |= {"weights": weight_digests(mine), "layers": layer_digest(mine), "images": source.digests}
     setattr(mine, HELD, record)
     return mine.eval()

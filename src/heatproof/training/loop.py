@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -99,11 +100,14 @@ class Session:
         Takes the state after every epoch, and gives back that of a training that was cut off; None for neither.
     team
         The devices that share the training; None for the model's own alone.
+    seen
+        Counts of this process: ``images`` that patches were drawn for, ``deleted`` patches, and ``changed`` images.
     """
 
     keep: Collection[int] = ()
     journal: Journal | None = None
     team: Devices | None = None
+    seen: Counter[str] = field(default_factory=Counter)
 
 
 def fit(
@@ -217,10 +221,10 @@ def fit(
 
 
 def _has_moved(before: State, after: State) -> bool:
-    """Tell whether a weight moved by more than a rounding of the largest one; those at zero move by the least step."""
+    """Tell whether a weight moved by what any other one would see: a weight at zero moves by the least step."""
     moved = max(float((after[name] - one).abs().max()) for name, one in before.items() if one.numel())
     largest = max(float(one.abs().max()) for one in before.values() if one.numel())
-    return moved > torch.finfo(torch.float32).eps * largest
+    return moved > torch.finfo(torch.float32).eps ** 2 * largest
 
 
 def _copy(model: nn.Module) -> State:
@@ -350,7 +354,12 @@ def shift_randomly(images: torch.Tensor, pixels: int, generator: torch.Generator
 
 
 def delete_random_patches(
-    images: torch.Tensor, baselines: torch.Tensor, grid: int, share: float, generator: torch.Generator
+    images: torch.Tensor,
+    baselines: torch.Tensor,
+    grid: int,
+    share: float,
+    generator: torch.Generator,
+    seen: Counter[str] | None = None,
 ) -> torch.Tensor:
     """Replace one random patch by the baseline in a share of the images (Hesse et al. 2024, section 3).
 
@@ -365,9 +374,15 @@ def delete_random_patches(
         in-domain.
     generator
         Drawn from for every image alike, so that `share` does not change which patches are drawn.
+    seen
+        As in `Session`; None to count nothing.
     """
     patches = draw_patches(len(images), grid, share, generator)
-    return delete_patches(images, baselines, grid, patches)
+    made = delete_patches(images, baselines, grid, patches)
+    if seen is not None:
+        changed = (made != images).flatten(1).any(1)
+        seen.update(images=len(images), deleted=int((patches >= 0).sum()), changed=int(changed.sum()))
+    return made
 
 
 def draw_patches(count: int, grid: int, share: float, generator: torch.Generator) -> torch.Tensor:

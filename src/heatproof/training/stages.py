@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial, wraps
@@ -146,7 +145,6 @@ def fit_in_domain(
     HeatproofError
         If the loss becomes infinite or NaN, no weight moved, or no image lost a patch.
     """
-    seen: Counter[str] = Counter()
     seed, device = settings.seed, session.team.device if session.team else next(network.parameters()).device
     if settings.labels == "own":
         answer = _answers_of(network, settings.loss, device)
@@ -157,10 +155,7 @@ def fit_in_domain(
     def delete(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         draw = int(torch.randint(2**31, (), generator=generator))
         filled = baselines(images, draw, range(len(images)))
-        made = delete_random_patches(images, filled, settings.grid, settings.share, generator)
-        seen["images"] += len(images)
-        seen["changed"] += int((made != images).flatten(1).any(1).sum())
-        return made
+        return delete_random_patches(images, filled, settings.grid, settings.share, generator, session.seen)
 
     def baselines(images: torch.Tensor, draw: int, rows: Iterable[int]) -> torch.Tensor:
         ids = [f"training {draw} {row}" for row in rows]
@@ -170,10 +165,10 @@ def fit_in_domain(
     trained = fit(network, train, both, settings, seed, delete, session=session)
     # Of a training that goes on after a kill, nobody saw the first epochs.
     whole = settings.epochs * sum(map(len, in_batches(torch.arange(len(train.labels)), settings.batch_size)))
-    if settings.share and seen["images"] == whole and not seen["changed"]:
+    if settings.share and session.seen["images"] == whole and not session.seen["deleted"]:
         raise HeatproofError(
-            f"No image lost a patch in {settings.epochs} epochs of the finetuning, or all have the colour of the "
-            f"baseline {settings.baseline!r}: raise share, now {settings.share:g}, or epochs, or give other images."
+            f"No image lost a patch in {settings.epochs} epochs of the finetuning: raise share, now "
+            f"{settings.share:g}, or epochs, or give more images."
         )
     return trained
 
