@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -53,9 +54,9 @@ class Domain:
 def domain_of(model: Any) -> Domain:
     """Read which deleted patches a network was finetuned on.
 
-    The record counts for the very weights that the finetuning left, in any floating-point precision. A wrapper has no
-    record, because it can change what a filling is for the network inside; only that of ``torch.compile`` is seen
-    through.
+    The record counts for the very weights and layers that the finetuning left, in any floating-point precision. A
+    wrapper has no record, because it can change what a filling is for the network inside; only those of
+    ``torch.compile`` and ``DataParallel`` are seen through.
 
     Parameters
     ----------
@@ -66,15 +67,25 @@ def domain_of(model: Any) -> Domain:
     -------
     Domain
     """
-    parts = getattr(model, "_modules", None)
-    model = parts.get("_orig_mod", model) if isinstance(parts, dict) else model
-    record = getattr(model, "__dict__", {}).get(HELD)
-    if not (isinstance(record, Mapping) and "weights" in record):
-        return Domain(None, "the network has no record of a finetuning by heatproof.finetune", {})
+    model = _within(model)
+    record = _record_of(model)
+    if record is None:
+        from heatproof.models.reachable import reachable_modules
+
+        inside = any(_record_of(one) for _, one in reachable_modules(model))
+        return Domain(
+            None,
+            "the network is no copy by heatproof.finetune, but has one as a part"
+            if inside
+            else ("the network has no record of a finetuning by heatproof.finetune"),
+            {},
+        )
     tensors = model.state_dict().values()
     kinds = [str(one.dtype).removeprefix("torch.") for one in tensors if _is_floating(one)]
     if not kinds or record["weights"].get(kinds[0]) != _digest(tensors, kinds[0]):
         return Domain(None, "the network has other weights than heatproof.finetune left", {})
+    if record.get("layers") != layer_digest(model):
+        return Domain(None, "the network has other layers than heatproof.finetune left", {})
     return Domain(deletion_of(record), "", record)
 
 
@@ -101,6 +112,26 @@ def warn_out_of_domain(scored: Sequence[Mapping[str, Any]], domain: Domain) -> N
         "domain.",
         stacklevel=3,
     )
+
+
+def _within(model: Any) -> Any:
+    """Return the network in wrappers that pass images and outputs on as they are."""
+    for _ in range(3):
+        parts = getattr(model, "_modules", None)
+        kind = type(model).__name__
+        name = "module" if kind in ("DataParallel", "DistributedDataParallel") else "_orig_mod"
+        model = parts.get(name, model) if isinstance(parts, dict) else model
+    return model
+
+
+def _record_of(model: Any) -> Mapping[str, Any] | None:
+    record = getattr(model, "__dict__", {}).get(HELD)
+    return record if isinstance(record, Mapping) and "weights" in record else None
+
+
+def layer_digest(model: torch.nn.Module) -> str:
+    """Return a digest of a network's layers with their settings, as they are printed but for addresses in memory."""
+    return hashlib.blake2b(re.sub(r"0x[0-9a-fA-F]+", "", repr(model)).encode(), digest_size=8).hexdigest()
 
 
 def weight_digests(model: torch.nn.Module) -> dict[str, str]:

@@ -169,7 +169,11 @@ def counter_integers(
     start: int = 0,
     device: torch.device | str = "cpu",
 ) -> torch.Tensor:
-    """Draw whole numbers (N, *shape) from 0 to `below` - 1 for each image; see `counter_bits`."""
+    """Draw whole numbers (N, *shape) from 0 to `below` - 1, at most 2³¹, for each image; see `counter_bits`."""
+    if below > 2**31:
+        raise ValueError(
+            f"{below} numbers are more than 2³¹, so that their product with 32 bits would have more than 64."
+        )
     return counter_bits(seed, purpose, image_ids, shape, start=start, device=device) * below >> 32
 
 

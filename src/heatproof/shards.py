@@ -31,6 +31,7 @@ from heatproof.storage.files import WriteBehind, written_aside
 from heatproof.storage.reading import open_regular, refuse_links
 from heatproof.storage.sources import ImagesRead, holds
 from heatproof.storage.store import ArraySpec, Layout, ensure_metadata, read, remove_leftovers, write_shard
+from heatproof.whole_numbers import as_dtype
 
 log = logging.getLogger(__name__)
 
@@ -109,11 +110,14 @@ class Shard:
         Raises
         ------
         HeatproofError
-            If a value is not finite; the message has the image's id.
+            If a value is not finite, with the image's id; or if a whole number is beyond the type of its array.
         OSError
             If the batch before could not be written.
         """
-        converted = {name: np.asarray(arrays[name], dtype=spec.dtype) for name, spec in self.layout.arrays.items()}
+        converted = {
+            name: as_dtype(arrays[name], spec.dtype, f"{name} of {self.base}")
+            for name, spec in self.layout.arrays.items()
+        }
         for name, values in converted.items():
             if np.issubdtype(values.dtype, np.floating):
                 bad = np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(1))

@@ -80,7 +80,9 @@ def test_maps_are_those_without_a_cache_and_no_pass_is_made_twice(explain, tmp_p
     warm = explain([*METHODS, mine])
     assert explain.passes == 0
     assert plain.drop_vars(TIMES).identical(cold.drop_vars(TIMES).load())
-    assert warm.identical(cold)
+    # What a cold call asks beside, it asks for the sums that integrated gradients promise.
+    assert cold.attrs["check_passes"] - warm.attrs["check_passes"] == 2 * 12
+    assert warm.assign_attrs(check_passes=0).identical(cold.assign_attrs(check_passes=0))
     assert files(tmp_path) == before
     assert plain["passes"].values.tolist()[::2] == [1, 0, 0]
 

@@ -1,6 +1,8 @@
 """IDSDS is said where grid and filling are those of the finetuning, and SDS everywhere else, by every function."""
 
 import copy
+import io
+import pickle
 import warnings
 
 import pytest
@@ -119,6 +121,18 @@ def only_the_weights(model, network):
     return made
 
 
+def saved_and_loaded(model, network):
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+def without_a_relu(model, network):
+    model[1] = nn.Identity()
+    return model
+
+
 def new_statistics(model, network):
     with torch.no_grad():
         model[-1].bias.add_(1.0)
@@ -133,6 +147,12 @@ def new_statistics(model, network):
         (lambda model, network: model.double(), True),
         (lambda model, network: model.bfloat16(), True),
         (lambda model, network: torch.compile(model, backend="eager"), True),
+        (lambda model, network: pickle.loads(pickle.dumps(model)), True),
+        (saved_and_loaded, True),
+        (lambda model, network: nn.DataParallel(model).eval(), True),
+        (lambda model, network: torch.compile(nn.DataParallel(model).eval(), backend="eager"), True),
+        (lambda model, network: nn.DataParallel(other_weights(model, network)).eval(), False),
+        (without_a_relu, False),
         (other_weights, False),
         (one_more_step, False),
         (new_statistics, False),
@@ -148,6 +168,87 @@ def test_a_record_counts_for_the_weights_that_it_is_of(network, tuned, change, i
     assert (found.finetuned is not None) == in_domain
     assert bool(found.reason) != in_domain
     assert found.reference == ((2, "zeros") if in_domain else (4, "zeros"))
+
+
+def test_a_wrapper_says_that_a_part_of_it_was_finetuned(tuned):
+    found = domain_of(nn.Sequential(tuned[2, "zeros"]))
+    assert found.reason == "the network is no copy by heatproof.finetune, but has one as a part"
+
+
+def test_the_record_says_what_was_done(network, many):
+    found = heatproof.finetune(network, many, epochs=3, batch_size=5, lr=1e-2, grid=2).heatproof
+    losses = [row["validation_loss"] for row in found["history"]]
+    # 32 images are trained on in six batches of five and one of two, 8 choose the epoch.
+    assert (found["steps"], found["images_trained"]) == (7 * (1 + losses.index(min(losses))), 32)
+    assert 0 < found["deleted"] < 3 * 32
+    assert (found["grid"], found["baseline"], found["epochs"], len(found["images"])) == (2, "mean", 3, 40)
+    # A single image that is left over takes part in no step.
+    assert heatproof.finetune(network, many, epochs=1, batch_size=31, lr=1e-2).heatproof["steps"] == 1
+
+
+@pytest.mark.parametrize(
+    ("count", "given", "sentence"),
+    [
+        (40, {"share": 1e-9, "lr": 0.1}, "No image lost a patch in 5 epochs .* raise share, now 1e-09"),
+        (10, {"share": 0.01, "epochs": 1}, "No image lost a patch in 1 epochs"),
+        (4, {}, "4 images are too few to finetune on: give at least 10"),
+        (9, {}, "9 images are too few"),
+        (40, {"lr": 1e-30, "optimizer": "adam"}, "moved no weight in 5 epochs: raise lr"),
+    ],
+)
+def test_a_finetuning_that_could_not_bring_patches_into_the_domain_is_refused(network, many, count, given, sentence):
+    labels = [row % 4 for row in range(count)]
+    with pytest.raises(heatproof.HeatproofError, match=sentence):
+        heatproof.finetune(network, many[:count], labels, **given)
+
+
+def test_a_filling_that_changes_no_image_is_warned_of(network):
+    with pytest.warns(UserWarning, match="No deleted patch changed an image, .* baseline 'zeros'") as told:
+        heatproof.finetune(network, torch.zeros(12, 3, 16, 16), [0, 1] * 6, baseline="zeros", epochs=1, lr=0.1)
+    assert told[0].filename == __file__
+
+
+class Nothing(nn.Module):
+    def forward(self, images):
+        return images.mean((2, 3))
+
+
+class Cut(nn.Module):
+    """A head on features that pass no gradient, which are all that is used."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner, self.scale = copy.deepcopy(inner), nn.Parameter(torch.zeros(()))
+
+    def forward(self, images):
+        return self.inner(images).detach() + 0 * self.scale
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [(lambda network: Nothing(), "The model has no weights"), (Cut, "moved no weight in 5 epochs")],
+)
+def test_networks_that_cannot_be_trained_are_refused(network, many, make, sentence):
+    with pytest.raises(heatproof.HeatproofError, match=sentence):
+        heatproof.finetune(make(network).eval(), many)
+
+
+def test_frozen_weights_are_trained_as_well(network, many):
+    frozen = copy.deepcopy(network).requires_grad_(False)
+    tuned = heatproof.finetune(frozen, many, epochs=1, lr=1e-2)
+    moved = [not torch.equal(one, other) for one, other in zip(tuned.parameters(), frozen.parameters(), strict=True)]
+    assert all(moved)
+    assert not any(one.requires_grad for one in frozen.parameters())
+
+
+def test_images_of_one_class_are_warned_of(network, many):
+    with pytest.warns(UserWarning, match="All 40 images are of class 2, .* leave the targets out") as told:
+        heatproof.finetune(network, many, [2] * 40, epochs=1)
+    assert told[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        heatproof.finetune(network, many, [2, 1] * 20, epochs=1)
+        heatproof.finetune(network, many, epochs=1)
 
 
 @pytest.mark.parametrize(

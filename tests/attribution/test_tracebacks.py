@@ -63,8 +63,8 @@ def test_an_error_in_the_network_passes_through_the_explainers_module_alone(name
     special = {"bagnet": "cifar_bagnet", "bcos": "cifar_bcos_resnet20"}
     architecture = special.get(name, "small_vit" if vit else "cifar_resnet20")
     explained = explain_digits(architecture, count=2)
-    # As the gate asks: some explainers then run the network once more.
-    explained = type(explained)(**{**vars(explained), "figures": {}})
+    # As the gate and `explain` ask: some explainers then run the network once more.
+    explained = type(explained)(**{**vars(explained), "figures": {}, "sums": {}})
     found = [broken_at(explained, entry, call) for call in (1, 2, 3, 4)]
     assert found[0] is not None
     network = {"_resnet", "_vit", "_bagnet", "_bcos"}

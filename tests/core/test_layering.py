@@ -14,6 +14,7 @@ ROOT = Path(heatproof.__file__).parent
 BASE = {
     "errors",
     "named_axes",
+    "whole_numbers",
     "ending",
     "randomness",
     "batches",
@@ -35,6 +36,7 @@ ALLOWED = {
     "errors": set(),
     # Arrays of users whose dimensions have names.
     "named_axes": {"errors"},
+    "whole_numbers": {"errors"},
     # What tells a network, or a method of the user's, from another one.
     "identity": {"errors", "provenance"},
     # How a process ends when it is asked to.
@@ -87,7 +89,7 @@ ALLOWED = {
     "responses": BASE | {"data", "models", "shards", "attribution", "perturbation"},
     "metrics": BASE | {"responses"},
     # What a finetuning left on a user's network.
-    "finetuned": BASE | {"metrics", "perturbation"},
+    "finetuned": BASE | {"metrics", "models", "perturbation"},
     # What callers give as images, targets, ids and maps.
     "inputs": BASE | {"data", "finetuned", "perturbation"},
     # Without the workflow: a user's model, images and maps to scores.

@@ -108,6 +108,15 @@ class Job:
         return sorted(Path(self.base).parent.glob(".*.journal/*/*.npz"))
 
 
+def test_a_whole_number_that_its_array_cannot_hold_is_refused(tmp_path):
+    job = Job(tmp_path)
+    values = {**job.values(0, 4), "predicted": np.array([[0, 2**31]] * 4)}
+    with pytest.raises(
+        HeatproofError, match=r"predicted of .*saliency has the value 2147483648, which int32 cannot hold"
+    ):
+        job.open().add(0, values, seconds=1.0, passes=4)
+
+
 def test_what_is_published(tmp_path, weights):
     job = Job(tmp_path, inputs=[weights]).run()
     np.testing.assert_array_equal(job.read(), job.values(0, 10)["attribution"])

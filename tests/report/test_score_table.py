@@ -194,15 +194,22 @@ def test_gaps_are_read_from_beside_the_scores(tmp_path):
 # ---- accuracy --------------------------------------------------------------------------------------------------------
 
 
-def drops_with(folder, target_rank):
-    ranks = np.array(target_rank, dtype=np.int16)
+def drops_with(folder, target_rank, dtype="int16"):
+    ranks = np.array(target_rank, dtype=dtype)
     images, variants = ranks.shape
-    arrays = {"target_rank": ArraySpec(("variant",), (variants,), "int16", chunk_by_image=False)}
+    arrays = {"target_rank": ArraySpec(("variant",), (variants,), dtype, chunk_by_image=False)}
     store = folder / "g2_zeros.zarr"
     ensure_metadata(store, Layout([f"i{n}" for n in range(images)], np.arange(images) % 2, 2, arrays, {"key": "k"}))
     for shard in range(-(-images // 2)):
         write_listed(store, "target_rank", shard, 2 * shard, ranks[2 * shard : 2 * shard + 2])
     return str(folder / "g2_zeros")
+
+
+def test_ranks_beyond_int16_are_read_as_they_are(tmp_path):
+    drops = drops_with(tmp_path, [[39_999, 39_999, 0, 0, 0], [0, 0, 0, 0, 32_768]], "int32")
+    where = {"dataset": "digits", "model": "vgg", "weights": "finetuned", "grid": 2, "baseline": "zeros"}
+    (row,) = accuracy_table([Drops(**where, metric="idsds", drops=drops)], 2).to_dict("records")
+    assert (row["top5_clean"], row["top5_worst_patch"]) == (1 / 2, 0.0)
 
 
 @pytest.mark.parametrize(("metric", "in_domain"), [("idsds", True), ("sds_g2_zeros", False), ("idsds_g2_zeros", True)])

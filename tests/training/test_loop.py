@@ -111,6 +111,13 @@ def test_divergence_is_said(lr):
         fit(network(), examples(64, 0), examples(32, 1), replace(SCHEDULE, lr=lr, epochs=20), seed=0)
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+def test_a_training_that_moves_no_weight_is_no_success(optimizer):
+    schedule = replace(SCHEDULE, lr=1e-30, optimizer=optimizer)
+    with pytest.raises(HeatproofError, match="The training moved no weight in 6 epochs: raise lr, now 1e-30"):
+        fit(network(), examples(64, 0), examples(32, 1), schedule, seed=0)
+
+
 def test_images_that_are_not_finite_are_no_success():
     bad = examples(16, 0)
     bad.images[3] = torch.nan

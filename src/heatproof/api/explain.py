@@ -144,7 +144,9 @@ def explain(
     -------
     xarray.Dataset
         ``attribution`` (method, image, y, x) float32, summed over channels, higher is more relevant; NaN where a method
-        does not apply. ``reason`` (method), why it does not, else empty; ``seconds`` (method), of an image; ``passes``
+        does not apply. ``convergence_delta`` (method, image) float64, by how much a map misses the sum that its method
+        promises: what it sums to minus what it is to sum to, in units of the output; NaN where none is promised.
+        ``reason`` (method), why it does not, else empty; ``seconds`` (method), of an image; ``passes``
         (method), images that went through the network for one map; ``options`` (method), as JSON; ``signed`` (method),
         whether maps can be negative, of a function of your own whether any is. Coordinates ``target`` (image), the
         class, and ``image_digest`` (image), of the content of each image, by which `heatproof.evaluate` finds the map
@@ -374,7 +376,10 @@ class Explaining:
         keys = [self.key_of(one) for one in asked]
         names = [name for one in asked for name in one.maps]
         is_kept = self.cache.folder is not None
-        maps = None if is_kept else np.full((len(names), len(self.ids), *self.size), np.nan, np.float32)
+        memory = {
+            name: np.full((len(names), len(self.ids), *shape[1:]), np.nan, dtype)
+            for name, (dtype, shape) in ({} if is_kept else self._arrays(1)).items()
+        }
         sources: list[tuple[Any, int] | None] = []
         facts: list[dict[str, Any]] = []
         interrupted = False
@@ -395,8 +400,8 @@ class Explaining:
                         interrupted = True
                 if kept is not None:
                     seconds, passes = kept.cost(self.keys)
-                    if maps is not None:
-                        maps[len(facts) : len(facts) + len(one.maps)] = kept.read(self.keys)["maps"].swapaxes(0, 1)
+                    for name, values in memory.items():
+                        values[len(facts) : len(facts) + len(one.maps)] = kept.read(self.keys)[name].swapaxes(0, 1)
                 found = {"reason": reason, "seconds": seconds, "passes": round(passes)}
                 # Of a function of the caller's own, what its maps are says it.
                 for index, signed in enumerate(one.entry.maps.values() if one.entry else [self._is_signed(kept)]):
@@ -407,9 +412,11 @@ class Explaining:
                 self.method_keys.remember()
         applies = {name for name, one in zip(names, facts, strict=True) if not one["reason"]}
         of_methods = {key: ("method", [one[key] for one in facts]) for key in facts[0]}
+        found_of = {name: memory.get(name, None if memory else self._lazily(name, sources)) for name in self._arrays(1)}
         return xarray.Dataset(
             {
-                "attribution": (("method", "image", "y", "x"), self._lazily(sources) if maps is None else maps),
+                "attribution": (("method", "image", "y", "x"), found_of["maps"]),
+                "convergence_delta": (("method", "image"), found_of["convergence_delta"]),
                 **of_methods,
             },
             coords={
@@ -427,10 +434,15 @@ class Explaining:
             },
         )
 
-    def _lazily(self, sources: Sequence[tuple[Any, int] | None]) -> Any:
+    def _arrays(self, maps: int) -> dict[str, tuple[str, list[int]]]:
+        """Return what is kept of an image: dtype and shape of its maps, and of what these miss of their sums."""
+        return {"maps": ("float32", [maps, *self.size]), "convergence_delta": ("float64", [maps])}
+
+    def _lazily(self, name: str, sources: Sequence[tuple[Any, int] | None]) -> Any:
         from heatproof.api.lazy_maps import LazyMaps, as_variable
 
-        return as_variable(LazyMaps(sources, self.keys, self.size))
+        dtype, shape = self._arrays(1)[name]
+        return as_variable(LazyMaps(name, sources, self.keys, shape[1:], dtype))
 
     def _is_signed(self, kept: Kept | None) -> bool:
         """Tell whether any of some maps has a negative value."""
@@ -449,7 +461,7 @@ class Explaining:
         layout = find_layout(self.network.network, few.images)
         return "" if layout is None else layout.name
 
-    def explained(self, rows: Sequence[int], batch_size: int, figures: Any = None) -> Explained:
+    def explained(self, rows: Sequence[int], batch_size: int) -> Explained:
         """Return the input of an explainer for some of the images."""
         from heatproof.models.registry import InputFacts
 
@@ -464,7 +476,7 @@ class Explaining:
             seed=self.seed,
             batch_size=batch_size,
             background=None if self.background is None else partial(_first, network.taken(self.background)),
-            figures=figures,
+            sums={},
         )
 
     @cached_property
@@ -491,16 +503,17 @@ class Explaining:
         Returns
         -------
         kept
-            What keeps them, as ``maps`` (M, H, W) of each image; None where the method does not apply.
+            What keeps them, as ``maps`` (M, H, W) of each image, and its ``convergence_delta`` (M,); None where the
+            method does not apply.
         reason
             Why it does not; else empty.
         """
-        from heatproof.attribution.explaining import Failed, check_applies, explain_batch
+        from heatproof.attribution.explaining import Failed, check_applies, convergence_delta, explain_batch
         from heatproof.models.adapter import CountPasses
         from heatproof.models.memory import WithinMemory
         from heatproof.models.state import same_random_states
 
-        kept = self.cache.kept("maps", key, self.keys, {"maps": ("float32", [len(one.maps), *self.size])})
+        kept = self.cache.kept("maps", key, self.keys, self._arrays(len(one.maps)))
         verdicts = self.cache.verdicts(key)
         first_keys = [self.keys[row] for row in self.first]
         known = verdicts.of(self.keys, first_keys)
@@ -518,13 +531,20 @@ class Explaining:
                 seed = int(digest([self.seed, *(self.keys[row] for row in rows)])[:8], 16)
                 with same_random_states(seed):
                     make = check_applies if is_first and one.entry else explain_batch
-                    maps = make(one.maker, self.explained(rows, size), within)
+                    explained = self.explained(rows, size)
+                    maps = make(one.maker, explained, within)
+                made = {"maps": maps, "convergence_delta": convergence_delta(one.maker, maps, explained.sums or {})}
                 share = len(new) / len(rows)
                 passes, seconds = round((counter.images - before) * share), (time.perf_counter() - began) * share
                 # What is known already is explained to check the method.
                 self.network.check_passes += counter.images - before - passes
                 if new:
-                    kept.add([self.keys[rows[place]] for place in new], {"maps": maps[new]}, seconds, passes)
+                    kept.add(
+                        [self.keys[rows[place]] for place in new],
+                        {name: values[new] for name, values in made.items()},
+                        seconds,
+                        passes,
+                    )
                 if is_first and known is None:
                     verdicts.add(first_keys, first=True)
         except NotApplicable as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -10,6 +11,10 @@ from heatproof.options import Bounds, Count, Side, check_arguments
 
 if TYPE_CHECKING:
     import torch
+
+
+# Below it, four fifths are a handful, and one or two choose the epoch.
+FEWEST = 10
 
 
 def finetune(
@@ -58,20 +63,24 @@ def finetune(
     Returns
     -------
     torch.nn.Module
-        In eval mode, on the device of `model`. Its attribute ``heatproof`` has the settings, the history of losses, the
-        mean ``colour`` of the training images, and digests of the weights and of the images. It counts for these
-        weights alone: a network that is trained further, or gets other weights, is not in its domain any more.
+        In eval mode, on the device of `model`, with all weights trained, those that were frozen as well. Its attribute
+        ``heatproof`` has the settings, the history of losses, ``steps`` (how many the weights took), ``images_trained``
+        (of how many images; the others chose the epoch), ``deleted`` (patches, in all epochs), the mean ``colour`` of
+        the images that are trained on, and digests of the weights, of the layers and of all images. It counts for these
+        weights and layers alone: a network that is trained further,
+        or gets other ones, is not in its domain any more.
 
     Raises
     ------
     HeatproofError
-        If the inputs do not match, there are too few images, the training diverges, or no weight moved.
+        If the inputs do not match, there are too few images, the training diverges, no weight moved, or no image lost
+        a patch.
     """
     check_arguments(finetune, locals())
     import torch
 
     from heatproof.data.few import few_of_images
-    from heatproof.finetuned import HELD, weight_digests
+    from heatproof.finetuned import HELD, layer_digest, weight_digests
     from heatproof.inputs.arrays import warn_of_range
     from heatproof.inputs.read import read_inputs
     from heatproof.models.adapter import (
@@ -89,18 +98,28 @@ def finetune(
     from heatproof.registry import look_up
     from heatproof.specs import FinetuningSettings
     from heatproof.training.devices import Devices
-    from heatproof.training.loop import Examples, Session
+    from heatproof.training.loop import Examples, Session, in_batches
     from heatproof.training.stages import fit_in_domain
 
     if not isinstance(model, torch.nn.Module):
         raise HeatproofError(
             f"The model is {type(model).__name__}: give a torch.nn.Module, whose weights can be trained."
         )
+    if batch_size < 2:
+        raise HeatproofError(
+            f"A batch_size of {batch_size} trains nothing, because batch norm cannot be trained on one image: take at "
+            "least 2."
+        )
     model = without_compiler(model)
+    if not any(True for _ in model.parameters()):
+        raise HeatproofError("The model has no weights, and cannot be finetuned: give one that was trained.")
     if isinstance(model, torch.jit.ScriptModule):
         raise HeatproofError("The model is scripted, and cannot be trained here: give the module that it was made of.")
     source = read_inputs(model, images, targets)
     images, ids = source.images, source.ids
+    few = round(validation * len(images))
+    if len(images) < FEWEST or few < 1 or len(images) - few < 2:
+        raise HeatproofError(f"{len(images)} images are too few to finetune on: give at least {FEWEST}.")
     labels = torch.zeros(len(images), dtype=torch.int64) if source.targets is None else source.targets
     warn_of_range(images, model)
     look_up(BASELINES, baseline, "baseline")
@@ -110,10 +129,13 @@ def finetune(
         check_network(network, images[few_of_images(source.digests, images)])
         network.check_targets(labels, ids)
         warn_of_probabilities(network)
+    if source.targets is not None and len(only := labels.unique()) == 1:
+        warnings.warn(
+            f"All {len(images)} images are of class {int(only)}, so that the copy learns to answer it to everything: "
+            "leave the targets out, or give images of all classes.",
+            stacklevel=2,
+        )
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(int(seed)))
-    few = round(validation * len(images))
-    if few < 1 or len(images) - few < 2:
-        raise HeatproofError(f"{len(images)} images are too few to finetune on: give at least 10.")
     settings = FinetuningSettings(
         seed=seed,
         grid=grid,
@@ -157,11 +179,16 @@ def finetune(
         finally:
             copied.hooks.remove()
     mine.load_state_dict(trained.best)
-    if all(torch.equal(one, other) for one, other in zip(mine.parameters(), model.parameters(), strict=True)):
-        raise HeatproofError(
-            f"The finetuning moved no weight in {epochs} epochs: raise lr, now {lr:g}, or give more images."
+    if not session.seen["changed"]:
+        warnings.warn(
+            f"No deleted patch changed an image, because all have the colour of the baseline {baseline!r}: the copy is "
+            "in domain for images like these alone.",
+            stacklevel=2,
         )
+    kept = min(trained.history, key=lambda row: row["validation_loss"])["epoch"]
+    steps = (kept + 1) * len(in_batches(torch.arange(len(train.labels)), settings.batch_size))
     record = {**vars(settings), "baseline_options": options, "colour": colour, "history": trained.history}
-    record |= {"weights": weight_digests(mine), "images": source.digests}
+    record |= {"steps": steps, "images_trained": len(train.labels), "deleted": session.seen["deleted"]}
+    record |= {"weights": weight_digests(mine), "layers": layer_digest(mine), "images": source.digests}
     setattr(mine, HELD, record)
     return mine.eval()

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     import torch
 
 
-
 def in_this_thread(hook: Callable[..., Any]) -> Callable[..., Any]:
     """Return a hook that does nothing in passes of other threads."""
     own = threading.get_ident()

@@ -5,6 +5,8 @@ A module of its own, so that an edit of it starts the maps of path methods alone
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from heatproof.attribution._batches import require
@@ -31,9 +33,27 @@ def quadrature(part: Explained, steps: int) -> dict[str, Any]:
 
 
 def note_completeness(part: Explained, maps: torch.Tensor, change: torch.Tensor) -> None:
-    """Note the completeness error: sums of maps (N, C, H, W) against changes of the outputs (N, K)."""
+    """Note the sums that maps (N, C, H, W) are to have, and what they miss, of changes of the outputs (N, K)."""
     import torch
 
-    missed = (maps.sum((1, 2, 3)) - change.gather(1, part.targets[:, None])[:, 0]).abs()
+    part.note_sum(at_targets(change, part.targets))
+    missed = (maps.sum((1, 2, 3)) - at_targets(change, part.targets)).abs()
     share = missed / change.abs().amax(1).clamp_min(torch.finfo(change.dtype).tiny)
     part.note("completeness_error", share, LARGEST_ERROR, mean=True)
+
+
+def at_targets(values: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Return the values (N,) of the targets, of (N, K)."""
+    return values.gather(1, targets[:, None])[:, 0]
+
+
+@contextmanager
+def beside_maps(part: Explained) -> Iterator[None]:
+    """Pass images for the sums that maps are to have: without gradients, and for `explain` as a check."""
+    import torch
+
+    from heatproof.models.adapter import as_check
+
+    # In a run these passes are those of the check of the explainer, which counts them.
+    with as_check() if part.sums is not None else nullcontext(), torch.no_grad():
+        yield

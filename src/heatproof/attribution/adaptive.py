@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from heatproof.attribution._batches import leaf, never_alone, parts, require
+from heatproof.attribution._quadrature import at_targets, beside_maps
 from heatproof.attribution.registry import Explained, explainer
 from heatproof.errors import NotApplicable
 from heatproof.models.registry import InputFacts, normalisation_of
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
 
-@explainer("guided_ig", family="adaptive")
+@explainer("guided_ig", family="adaptive", sums_to="the output at the image minus the output at the baseline")
 def guided_ig(
     explained: Explained,
     *,
@@ -89,6 +90,10 @@ def guided_ig(
                 part, images * (segment / segments), images / segments, share, fraction, max_dist, rule
             )
         maps.append(total.sum(1))
+        if part.sums is not None:
+            output = never_alone(part.output)
+            with beside_maps(part):
+                part.note_sum(at_targets(output(images) - output(torch.zeros_like(images)), part.targets))
     return {"guided_ig": torch.cat(maps)}
 
 
@@ -193,9 +198,10 @@ def agi(
     and 2. A path steps by the sign of the gradient of a false class's probability, which is that of its logarithm,
     until the network predicts that class or the steps are used up. Minus the target output's gradient times the step
     is summed over all steps of all paths: on a linear network a map sums to how much the paths lower the target
-    output, summed over paths. The false classes are drawn for each image, all equally likely, as in the paper: they
-    are not the most likely ones. At most `topk` · `steps` network passes an image, with two gradients each, and one
-    pass to count the classes.
+    output, summed over paths; with ReLUs it does not, however small the steps, as paths go to and fro where one
+    switches. The false classes are drawn for each image, all equally likely, as in the paper: they are not the most
+    likely ones. At most `topk` · `steps` network passes an image, with two gradients each, and one pass to count the
+    classes.
 
     Parameters
     ----------

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from heatproof.attribution._batches import leaf, parts, require, take_background
 from heatproof.attribution._plain import require_plain_outputs
-from heatproof.attribution.registry import BaselineName, Explained, Tolerance, explainer
+from heatproof.attribution.registry import BaselineName, Explained, Sums, Tolerance, explainer
 from heatproof.errors import NotApplicable
 from heatproof.options import Count
 
@@ -18,7 +19,12 @@ if TYPE_CHECKING:
 TOLERANCE = 0.01
 
 
-@explainer("deep_lift", family="deep", applies_to={"convolutional"})
+@explainer(
+    "deep_lift",
+    family="deep",
+    applies_to={"convolutional"},
+    sums_to="the output at the image minus the output at the baseline",
+)
 def deep_lift(
     explained: Explained, *, baseline: BaselineName = None, tolerance: Tolerance = None
 ) -> dict[str, torch.Tensor]:
@@ -60,7 +66,12 @@ def deep_lift(
     return {"deep_lift": torch.cat(maps)}
 
 
-@explainer("deep_shap", family="deep", applies_to={"convolutional"})
+@explainer(
+    "deep_shap",
+    family="deep",
+    applies_to={"convolutional"},
+    sums_to="the output at the image minus the mean output at the baselines",
+)
 def deep_shap(explained: Explained, *, baselines: Count = 8, tolerance: Tolerance = None) -> dict[str, torch.Tensor]:
     """Deep SHAP: mean of DeepLift maps over training images as baselines.
 
@@ -95,10 +106,13 @@ def deep_shap(explained: Explained, *, baselines: Count = 8, tolerance: Toleranc
     background = take_background(explained, baselines)
     pairs = torch.arange(len(explained.image_ids) * baselines, device=explained.images.device)
     maps = []
+    paired: dict[str, list[Sums]] = {}
     for few in pairs.split(max(1, explained.batch_size // 2)):
         rows = few // baselines
         given = explained.images[rows], background[few % baselines], explained.targets[rows]
-        maps.append(_rescale(explained, *given, tolerance))
+        maps.append(_rescale(replace(explained, sums=paired), *given, tolerance))
+    changes = torch.cat([one.expected for noted in paired.values() for one in noted])
+    explained.note_sum(changes.unflatten(0, (-1, baselines)).mean(1))
     return {"deep_shap": torch.cat(maps).unflatten(0, (-1, baselines)).mean(1)}
 
 
@@ -121,6 +135,7 @@ def _rescale(
     multipliers = rules.gradient(at_images.gather(1, targets[:, None]).sum(), start)
     maps = (multipliers * (images - baselines)).sum(1)
     change = (at_images - at_baselines).detach()
+    explained.note_sum(change.gather(1, targets[:, None])[:, 0])
     # Where an image is its own baseline, rounding is not taken for a large part of nothing.
     scale = torch.maximum(change.abs().amax(1), 1e-3 * at_images.detach().abs().amax(1))
     delta = (maps.sum((1, 2)) - change.gather(1, targets[:, None])[:, 0]).abs() / scale

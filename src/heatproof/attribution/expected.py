@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from heatproof.attribution._batches import draw_per_image, leaf, never_alone, parts, require, take_background
+from heatproof.attribution._quadrature import at_targets, beside_maps
 from heatproof.attribution.registry import Explained, explainer
 from heatproof.options import Bounds, Count
 from heatproof.randomness import counter_integers, counter_normal, counter_uniform
@@ -16,8 +17,10 @@ from heatproof.randomness import counter_integers, counter_normal, counter_unifo
 if TYPE_CHECKING:
     import torch
 
+MEAN_CHANGE = "the output at the image, or the mean at its noisy copies, minus the mean output at the training images"
 
-@explainer("expected_gradients", family="expected")
+
+@explainer("expected_gradients", family="expected", sums_to=MEAN_CHANGE)
 def expected_gradients(explained: Explained, *, samples: Count = 100, baselines: Count = 64) -> dict[str, torch.Tensor]:
     """Average integrated gradients over training images as baselines (expected gradients).
 
@@ -49,7 +52,7 @@ def expected_gradients(explained: Explained, *, samples: Count = 100, baselines:
     return {"expected_gradients": _expect(explained, "expected_gradients", samples, baselines, 0.0)}
 
 
-@explainer("gradient_shap", family="expected")
+@explainer("gradient_shap", family="expected", sums_to=MEAN_CHANGE)
 def gradient_shap(
     explained: Explained,
     *,
@@ -59,6 +62,7 @@ def gradient_shap(
 ) -> dict[str, torch.Tensor]:
     """Gradient SHAP: expected gradients of noisy copies of the image (captum `GradientShap`).
 
+    In expectation a map sums to the mean output at the noisy copies minus the mean output at the training images.
     Lundberg and Lee's library shap, `GradientExplainer`; captum's documentation of `GradientShap`.
 
     Parameters
@@ -95,7 +99,11 @@ def _expect(explained: Explained, name: str, samples: int, baselines: int, stdev
     require(samples >= 1, f"{name} needs at least 1 sample, not {samples}.")
     require(baselines >= 1, f"{name} needs at least 1 baseline, not {baselines}.")
     background = take_background(explained, baselines)
-    method = Saliency(never_alone(explained.output))
+    output, at_baselines = never_alone(explained.output), None
+    if explained.sums is not None:
+        with beside_maps(explained):
+            at_baselines = torch.cat([output(some) for some in background.split(explained.batch_size)]).mean(0)
+    method = Saliency(output)
     maps = []
     # A few images at a time, so that what is held at once is one network pass, or one image's samples.
     for few in parts(explained, max(1, explained.batch_size // samples)):
@@ -109,6 +117,12 @@ def _expect(explained: Explained, name: str, samples: int, baselines: int, stdev
             for some, label in zip(points.split(size), targets.split(size), strict=True)
         ]
         maps.append((torch.cat(gradients) * difference).sum(1).unflatten(0, (-1, samples)).mean(1))
+        if at_baselines is not None:
+            ends = noisy if stdev > 0 else few.images
+            with beside_maps(few):
+                at_ends = torch.cat([output(some) for some in ends.split(size)])
+            at_images = at_ends.unflatten(0, (len(few.targets), -1)).mean(1)
+            few.note_sum(at_targets(at_images - at_baselines, few.targets))
     return torch.cat(maps)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from heatproof.attribution.registry import Explained, ExplainFunction, Figure
+from heatproof.attribution.registry import Explained, ExplainFunction, Figure, Sums
 from heatproof.errors import DamagedInput, HeatproofError, NotApplicable, fault_of, first_line
 from heatproof.models.memory import WithinMemory
 from heatproof.models.state import left_as_is
@@ -57,7 +57,7 @@ def explain_batch(maker: MapMaker, explained: Explained, within: WithinMemory | 
     maker
         The explainer.
     explained
-        Its input; figures that it notes are of this batch alone.
+        Its input; figures and sums that it notes are of this batch alone.
     within
         Remembers how many images fit into memory; None for this call alone.
 
@@ -69,16 +69,17 @@ def explain_batch(maker: MapMaker, explained: Explained, within: WithinMemory | 
     Raises
     ------
     NotApplicable
-        If the explainer does not apply; `Failed` if it raises any error, returns other maps than it announces, or a
-        value that is not finite.
+        If the explainer does not apply; `Failed` if it raises any error, returns other maps than it announces, a value
+        that is not finite, or notes sums of other images.
     HeatproofError
         If the machine fails, or an image cannot be read.
     """
     within = within or WithinMemory(maker.name, device=explained.images.device)
     for attempt in within.attempts(explained.batch_size):
         with attempt as size:
-            if explained.figures is not None:
-                explained.figures.clear()
+            for noted in (explained.figures, explained.sums):
+                if noted is not None:
+                    noted.clear()
             given = replace(
                 explained,
                 images=explained.images.clone(),
@@ -102,7 +103,50 @@ def explain_batch(maker: MapMaker, explained: Explained, within: WithinMemory | 
     if not finite.all():
         row = int(np.flatnonzero(~finite)[0])
         raise Failed(f"its map of image {explained.image_ids[row]!r} has a value that is not finite")
+    _check_sums(explained, maker)
     return maps
+
+
+def _check_sums(explained: Explained, maker: MapMaker) -> None:
+    """Check that the sums that an explainer noted are one for each image, of maps that it makes."""
+    for name, noted in (explained.sums or {}).items():
+        shapes = [tuple(one.shape) for some in noted for one in some if one is not None]
+        count = sum(len(some.expected) for some in noted if some.expected.ndim == 1)
+        if (name and name not in maker.maps) or count != len(explained.images) or any(len(one) != 1 for one in shapes):
+            raise Failed(
+                f"it noted sums {shapes} of the map {name or next(iter(maker.maps))!r} for {len(explained.images)} "
+                "images: note_sum takes one value for each image, of a map that it makes"
+            )
+
+
+def convergence_delta(maker: MapMaker, maps: np.ndarray, sums: Mapping[str, Sequence[Sums]]) -> np.ndarray:
+    """Return by how much maps miss the sums that an explainer noted: what they sum to minus what they are to.
+
+    Parameters
+    ----------
+    maker, sums
+        The explainer, and what it noted of the maps.
+    maps
+        (N, maps, H, W), as `explain_batch` returns them.
+
+    Returns
+    -------
+    numpy.ndarray
+        (N, maps) float64, in units of the output; NaN where no sum is promised.
+    """
+    missed = np.full(maps.shape[:2], np.nan)
+    for index, name in enumerate(maker.maps):
+        noted = [*sums.get(name, ()), *(sums.get("", ()) if index == 0 else ())]
+        if noted:
+            totals = maps[:, index].sum(axis=(1, 2), dtype=np.float64)
+            if noted[0].found is not None:
+                totals = _joined([one.found for one in noted])
+            missed[:, index] = totals - _joined([one.expected for one in noted])
+    return missed
+
+
+def _joined(values: Sequence[Any]) -> np.ndarray:
+    return torch.cat([one.double().cpu() for one in values]).numpy()
 
 
 def _copying(background: Callable[[int], torch.Tensor]) -> Callable[[int], torch.Tensor]:

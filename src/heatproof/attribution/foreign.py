@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from heatproof.attribution.own import as_explainer, summed_over_channels
+from heatproof.attribution.own import as_explainer, summed_over_channels, with_delta
 from heatproof.errors import HeatproofError
 from heatproof.models.reachable import reachable_modules
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 # Packages of which objects are methods, and where those keep the network that they were made for.
 LIBRARIES = ("captum", "torchcam", "pytorch_grad_cam", "zennit")
 HELD = ("forward_func", "model")
+# Of captum: its maps are to sum to the output at the image minus that at the baseline, zero where none is given.
+WITH_SUM = ("IntegratedGradients", "DeepLift")
 
 
 def library_of(method: Any) -> str | None:
@@ -79,25 +81,35 @@ def as_function(name: str, method: Any) -> ExplainFunction:
     does not apply, as in a run.
     """
 
-    def call(model: Any, images: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def call(model: Any, images: torch.Tensor, targets: torch.Tensor) -> Any:
         from torch.nn.functional import interpolate
 
-        maps = _call(method, model, images, targets)
-        if isinstance(maps, list | tuple) and maps:
-            maps = maps[0]
+        maps, delta = with_delta(_call(method, model, images, targets), len(images))
         maps = summed_over_channels(maps, name)
         size = tuple(images.shape[2:])
         if library_of(method) and maps.ndim == 3 and len(maps) == len(images) and maps.shape[1:] != size:
             maps = interpolate(maps[:, None], size, mode="bilinear", align_corners=False)[:, 0]
-        return maps
+        return maps if delta is None else (maps, delta)
 
     return as_explainer(call, name)
+
+
+def _delta_of(method: Any, maps: torch.Tensor, images: torch.Tensor, targets: torch.Tensor) -> torch.Tensor | None:
+    import torch
+
+    from heatproof.models.adapter import as_check
+
+    if not method.multiplies_by_inputs:
+        return None
+    with as_check(), torch.no_grad():
+        return method.compute_convergence_delta(maps, torch.zeros_like(images), images, target=targets)
 
 
 def _call(method: Any, model: Any, images: torch.Tensor, targets: torch.Tensor) -> Any:
     library = library_of(method)
     if library == "captum":
-        return method.attribute(images.requires_grad_(), target=targets)
+        maps = method.attribute(images.requires_grad_(), target=targets)
+        return (maps, _delta_of(method, maps, images, targets)) if type(method).__name__ in WITH_SUM else maps
     if library == "torchcam":
         images.requires_grad_()
         scores = method.model(images) if hasattr(method, "model") else model(images)

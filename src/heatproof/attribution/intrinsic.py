@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 TOLERANCE = 1e-3
 
 
-@explainer("bagnet", family="intrinsic", applies_to={"bagnet"})
+@explainer("bagnet", family="intrinsic", applies_to={"bagnet"}, sums_to="the target's logit")
 def bagnet(explained: Explained, *, tolerance: Tolerance = None) -> dict[str, torch.Tensor]:
     """Patch logits of a BagNet, each spread evenly over its receptive field; the map sums to the logit.
 
@@ -69,7 +69,7 @@ def bagnet(explained: Explained, *, tolerance: Tolerance = None) -> dict[str, to
     return {"bagnet": torch.cat(maps)}
 
 
-@explainer("bcos", family="intrinsic", applies_to={"bcos"})
+@explainer("bcos", family="intrinsic", applies_to={"bcos"}, sums_to="the target's logit")
 def bcos(explained: Explained, *, tolerance: Tolerance = None) -> dict[str, torch.Tensor]:
     """Contributions W(x)x of a B-cos network; the map sums to the logit.
 
@@ -112,7 +112,9 @@ def bcos(explained: Explained, *, tolerance: Tolerance = None) -> dict[str, torc
 
 
 def _note_conservation(part: Explained, maps: torch.Tensor, logits: torch.Tensor, tolerance: Tolerance) -> None:
-    missed = (maps.sum((1, 2)) - logits.gather(1, part.targets[:, None])[:, 0]).abs()
+    expected = logits.gather(1, part.targets[:, None])[:, 0]
+    part.note_sum(expected)
+    missed = (maps.sum((1, 2)) - expected).abs()
     part.note("conservation_error", missed / logits.abs().amax(1), TOLERANCE if tolerance is None else tolerance)
 
 

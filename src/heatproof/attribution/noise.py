@@ -19,8 +19,8 @@ from heatproof.attribution._batches import (
     parts,
     require,
 )
-from heatproof.attribution._quadrature import note_completeness, quadrature
-from heatproof.attribution.registry import Explained, explainer
+from heatproof.attribution._quadrature import beside_maps, note_completeness, quadrature
+from heatproof.attribution.registry import Explained, Sums, explainer
 from heatproof.options import Bounds, Count
 from heatproof.randomness import counter_normal
 
@@ -81,6 +81,7 @@ def noise_input_x_gradient(
         "integrated_gradients_smoothgrad_sq": False,
         "integrated_gradients_vargrad": False,
     },
+    sums_to={"integrated_gradients_smoothgrad": "the mean output at the noisy copies minus the output at zero"},
 )
 def noise_integrated_gradients(
     explained: Explained,
@@ -134,9 +135,10 @@ def _integrate(part: Explained, steps: int) -> torch.Tensor:
 
     output = never_alone(part.output)
     maps = IntegratedGradients(output).attribute(part.images, 0.0, **quadrature(part, steps)).detach()
-    if part.figures is not None:
-        with torch.no_grad():
-            note_completeness(part, maps, output(part.images) - output(torch.zeros_like(part.images)))
+    if part.figures is not None or part.sums is not None:
+        with beside_maps(part):
+            change = output(part.images) - output(torch.zeros_like(part.images))
+        note_completeness(part, maps, change)
     return maps
 
 
@@ -155,8 +157,12 @@ def _moments(
     maps: dict[str, list[torch.Tensor]] = {"smoothgrad": [], "smoothgrad_sq": [], "vargrad": []}
     # A few images at a time, so that what is held at once is one network pass, or one image's samples.
     for few in parts(explained, max(1, explained.batch_size // samples)):
-        noisy = _add_noise(few, f"noise of {base}", samples, stdev, relative)
+        own: dict[str, list[Sums]] | None = None if few.sums is None else {}
+        noisy = replace(_add_noise(few, f"noise of {base}", samples, stdev, relative), sums=own)
         values = torch.cat([attribute(part) for part in parts(noisy)]).unflatten(0, (-1, samples))
+        for noted in (own or {}).values():
+            expected = torch.cat([one.expected for one in noted]).unflatten(0, (-1, samples)).mean(1)
+            few.note_sum(expected, of=f"{base}_smoothgrad")
         maps["smoothgrad"].append(values.mean(1).sum(1))
         maps["smoothgrad_sq"].append(values.square().mean(1).sum(1))
         maps["vargrad"].append(values.var(1, correction=0).sum(1))

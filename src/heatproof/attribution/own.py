@@ -33,8 +33,8 @@ def as_explainer(function: Callable[..., Any], name: str) -> ExplainFunction:
     Parameters
     ----------
     function
-        ``function(model, images, targets, **options)`` returns maps as `summed_over_channels` takes them. The model's
-        output is what is explained: logits, or probabilities.
+        ``function(model, images, targets, **options)`` returns maps as `summed_over_channels` takes them, or these with
+        what they miss of their sum (`with_delta`). The model's output is what is explained: logits, or probabilities.
     name
         Of the map.
     """
@@ -44,10 +44,31 @@ def as_explainer(function: Callable[..., Any], name: str) -> ExplainFunction:
 
         size = explained.batch_size
         batches = zip(explained.images.split(size), explained.targets.split(size), strict=True)
-        made = [function(explained.output, images, targets, **options) for images, targets in batches]
-        return {name: torch.cat([summed_over_channels(maps, name) for maps in made])}
+        made = []
+        for images, targets in batches:
+            maps, delta = with_delta(function(explained.output, images, targets, **options), len(images))
+            made.append(summed_over_channels(maps, name))
+            if delta is not None and made[-1].ndim == 3:
+                explained.note_sum(made[-1].double().sum((1, 2)) - delta.to(made[-1].device))
+        return {name: torch.cat(made)}
 
     return explain
+
+
+def with_delta(made: Any, count: int) -> tuple[Any, torch.Tensor | None]:
+    """Return maps, and by how much those of each of `count` images miss their sum; None where that is not said.
+
+    It is said by a pair, as captum returns it with ``return_convergence_delta=True``: several values of an image are
+    those of its baselines or noisy copies. Of any other tuple the first is taken.
+    """
+    import torch
+
+    if not (isinstance(made, list | tuple) and made):
+        return made, None
+    delta = made[1] if len(made) == 2 and getattr(made[1], "ndim", 0) == 1 else None
+    if delta is None or len(delta) < count or len(delta) % count:
+        return with_delta(made[0], count)[0], None
+    return with_delta(made[0], count)[0], torch.as_tensor(delta).detach().double().unflatten(0, (count, -1)).mean(1)
 
 
 def summed_over_channels(maps: Any, name: str) -> torch.Tensor:

@@ -11,15 +11,17 @@ from heatproof.attribution._batches import (
     parts,
     require,
 )
-from heatproof.attribution._quadrature import note_completeness, quadrature
+from heatproof.attribution._quadrature import beside_maps, note_completeness, quadrature
 from heatproof.attribution.registry import BaselineName, Explained, explainer
 from heatproof.options import Bounds, Count
 
 if TYPE_CHECKING:
     import torch
 
+CHANGE = "the output at the image minus the output at the baseline"
 
-@explainer("integrated_gradients", family="path")
+
+@explainer("integrated_gradients", family="path", sums_to=CHANGE)
 def integrated_gradients(
     explained: Explained, *, steps: Count = 50, baseline: BaselineName = None
 ) -> dict[str, torch.Tensor]:
@@ -54,7 +56,7 @@ def integrated_gradients(
     return {"integrated_gradients": torch.cat(maps)}
 
 
-@explainer("integrated_gradients_uniform", family="path")
+@explainer("integrated_gradients_uniform", family="path", sums_to=CHANGE)
 def integrated_gradients_uniform(
     explained: Explained, *, steps: Count = 50, low: float = -1.0, high: float = 1.0
 ) -> dict[str, torch.Tensor]:
@@ -90,7 +92,11 @@ def integrated_gradients_uniform(
     return {"integrated_gradients_uniform": torch.cat(maps)}
 
 
-@explainer("left_integrated_gradients", family="path")
+@explainer(
+    "left_integrated_gradients",
+    family="path",
+    sums_to="the output where it saturates minus the output at the baseline",
+)
 def left_integrated_gradients(
     explained: Explained,
     *,
@@ -163,8 +169,8 @@ def integrate(part: Explained, baselines: torch.Tensor | float, steps: int) -> t
 
     output = never_alone(part.output)
     maps = IntegratedGradients(output).attribute(part.images, baselines, **quadrature(part, steps)).detach()
-    if part.figures is not None:
-        with torch.no_grad():
+    if part.figures is not None or part.sums is not None:
+        with beside_maps(part):
             change = output(part.images) - output(torch.zeros_like(part.images) + baselines)
         note_completeness(part, maps, change)
     return maps

@@ -31,6 +31,13 @@ class Figure(NamedTuple):
     images: int = 0
 
 
+class Sums(NamedTuple):
+    """What maps are to sum to (N,), and what they sum to where that is not the sum over pixels (N,)."""
+
+    expected: torch.Tensor
+    found: torch.Tensor | None
+
+
 @dataclass(frozen=True)
 class Explained:
     """Input of an explainer: a batch of images, and the network.
@@ -61,6 +68,8 @@ class Explained:
         Figures recorded by `note` during the applicability check; None otherwise.
     fill
         ``fill(explained, name)`` returns the images (N, C, H, W) of a baseline by name; None where only zero is known.
+    sums
+        What `note_sum` was told; None where nobody asks, and no pass is to be made for it.
     """
 
     network: Any
@@ -74,6 +83,7 @@ class Explained:
     background: Callable[[int], torch.Tensor] | None = None
     figures: dict[str, Figure] | None = None
     fill: Callable[[Explained, str], torch.Tensor] | None = None
+    sums: dict[str, list[Sums]] | None = None
 
     def baseline(self, name: str | None) -> torch.Tensor:
         """Return the baseline images (N, C, H, W) of the batch; zero after normalisation for None.
@@ -102,6 +112,24 @@ class Explained:
         else:
             value = max(before.value, float(values.max()))
         self.figures[name] = Figure(value, limit, images)
+
+    def note_sum(self, expected: torch.Tensor, found: torch.Tensor | None = None, of: str = "") -> None:
+        """Record what the maps of these images are to sum to, which `heatproof.explain` compares with their sums.
+
+        An explainer that makes its maps in parts calls it once for each, in the order of the images.
+
+        Parameters
+        ----------
+        expected
+            (N,), in units of the output.
+        found
+            (N,), what stands for the sum of a map, where that is not the sum over its pixels: where pixels repeat the
+            value of their superpixel.
+        of
+            Name of the map; the first one by default.
+        """
+        if self.sums is not None:
+            self.sums.setdefault(of, []).append(Sums(expected.detach(), None if found is None else found.detach()))
 
 
 @dataclass(frozen=True)
@@ -203,6 +231,8 @@ class Explainer(Described):
     ablates
         Whether its maps are what the output loses when regions are deleted, one by one. That is nearly what measures of
         deletion compare maps with, where it is an upper bound and no contender.
+    sums_to
+        Mapping from the maps that promise a sum to what that is; the explainer gives its value to `Explained.note_sum`.
     """
 
     name: str
@@ -215,6 +245,7 @@ class Explainer(Described):
     family: str = ""
     applies_to: frozenset[str] = frozenset({"any"})
     ablates: bool = False
+    sums_to: Mapping[str, str] = field(default_factory=dict)
 
 
 EXPLAINERS: Registry[Explainer] = Registry("heatproof.attribution", "explainer")
@@ -231,6 +262,7 @@ def explainer(
     library: tuple[str, str] | None = None,
     applies_to: frozenset[str] | set[str] | None = None,
     ablates: bool = False,
+    sums_to: str | Mapping[str, str] | None = None,
 ) -> Callable[[ExplainFunction], ExplainFunction]:
     """Register a function as an explainer; its keyword-only arguments are the options.
 
@@ -246,11 +278,14 @@ def explainer(
         See `Explainer`.
     applies_to
         See `Explainer`. Default: a network with a grid for one that needs a layer with a grid, else any.
+    sums_to
+        What the map is to sum to where the method promises that, as a part of a sentence; of several maps as in
+        `Explainer`.
 
     Raises
     ------
     HeatproofError
-        If `applies_to` has a name that is not in `KINDS`.
+        If `applies_to` has a name that is not in `KINDS`, or `sums_to` one that is no map.
     """
     kinds = frozenset(applies_to or ({"grid"} if "cam_layer" in needs else {"any"}))
     if unknown := sorted(kinds - set(KINDS)):
@@ -258,11 +293,19 @@ def explainer(
             f"The explainer {name!r} applies to {unknown[0]!r}, which is no kind of network: take {', '.join(KINDS)}."
         )
 
+    named = dict(maps or {name: signed})
+    sums = {next(iter(named)): sums_to} if isinstance(sums_to, str) else dict(sums_to or {})
+    if unknown := sorted(set(sums) - set(named)):
+        raise HeatproofError(
+            f"The explainer {name!r} says what {unknown[0]!r} sums to, which it does not make: name one of its maps, "
+            f"{', '.join(named)}, in sums_to."
+        )
+
     def enter(function: ExplainFunction) -> ExplainFunction:
         EXPLAINERS[name] = Explainer(
             name=name,
             function=function,
-            maps=MappingProxyType(dict(maps or {name: signed})),
+            maps=MappingProxyType(named),
             needs=frozenset(needs),
             uses_model=uses_model,
             options=MappingProxyType(options_of(function)),
@@ -270,6 +313,7 @@ def explainer(
             family=family,
             applies_to=kinds,
             ablates=ablates,
+            sums_to=MappingProxyType(sums),
         )
         return function
 

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 TOLERANCE = 1e-3
 
 
-@explainer("lrp", family="relevance", library=("zennit", "lrp"), applies_to={"convolutional"})
+@explainer(
+    "lrp", family="relevance", library=("zennit", "lrp"), applies_to={"convolutional"}, sums_to="the target's logit"
+)
 def lrp(explained: Explained, *, tolerance: Tolerance = None) -> dict[str, torch.Tensor]:
     """Layer-wise relevance propagation of the target's logit (zennit's `EpsilonPlusFlat`).
 
@@ -95,6 +97,7 @@ def _only(targets: torch.Tensor, network: torch.nn.Module) -> Callable[[torch.Te
 
 def _require_conservation(part: Explained, maps: torch.Tensor, logits: torch.Tensor, tolerance: Tolerance) -> None:
     lost = (maps.sum((1, 2)) - logits.gather(1, part.targets[:, None])[:, 0]).abs() / logits.abs().amax(1)
+    part.note_sum(logits.gather(1, part.targets[:, None])[:, 0])
     limit = TOLERANCE if tolerance is None else tolerance
     part.note("conservation_error", lost, limit)
     if not (lost <= limit).all():

@@ -178,7 +178,11 @@ def lime(
     return {"lime": _regress(explained, "lime", make, masks, segments, cells, baseline)}
 
 
-@explainer("kernel_shap", family="superpixels")
+@explainer(
+    "kernel_shap",
+    family="superpixels",
+    sums_to="over superpixels, the output at the image minus the output at the baseline",
+)
 def kernel_shap(
     explained: Explained,
     *,
@@ -235,6 +239,8 @@ class _Regression:
 
         ((kept, answers, weights),) = samples
         self.device = kept.device
+        # KernelSHAP's first two masks keep everything, and nothing.
+        self.ends = answers.flatten()[:2]
         kept, answers, weights = (values.cpu().numpy().astype(np.float64) for values in (kept, answers, weights))
         self.model.fit(kept, answers, sample_weight=weights)
 
@@ -259,7 +265,7 @@ def _regress(
     require(cells >= 2, f"{name} needs at least 2 cells a side, not {cells}.")
     method = make(never_alone(explained.output))
     pieces = cut(explained, segments, cells)
-    maps = []
+    maps, sums = [], []
     fills = explained.baseline(baseline)
     for image, fill, target, piece, image_id in zip(
         explained.images, fills, explained.targets.tolist(), pieces, explained.image_ids, strict=True
@@ -278,6 +284,9 @@ def _regress(
                 return_input_shape=False,
             )
         maps.append(values.reshape(-1)[piece])
+        sums.append(torch.stack([method.interpretable_model.ends.diff().neg()[0], values.sum()]))
+    if name == "kernel_shap":
+        explained.note_sum(*torch.stack(sums, 1))
     return torch.stack(maps)
 
 

@@ -75,7 +75,12 @@ def chefer_lrp(explained: Explained, *, tolerance: Tolerance = None) -> dict[str
     return {"chefer_lrp": torch.cat(maps)}
 
 
-@explainer("attn_lrp", family="relevance", applies_to={"attention", "windows"})
+@explainer(
+    "attn_lrp",
+    family="relevance",
+    applies_to={"attention", "windows"},
+    sums_to="the target's logit minus the relevance of constants",
+)
 def attn_lrp(explained: Explained, *, tolerance: Tolerance = None) -> dict[str, torch.Tensor]:
     """AttnLRP: layer-wise relevance propagation with rules for attention (Achtibat et al. 2024).
 
@@ -124,6 +129,7 @@ def attn_lrp(explained: Explained, *, tolerance: Tolerance = None) -> dict[str, 
         lost = ((relevance.sum((1, 2)) + rules.constants - chosen.detach()).abs() / largest)[:count]
         limit = TOLERANCE if tolerance is None else tolerance
         part.note("conservation_error", lost, limit)
+        part.note_sum((chosen.detach() - rules.constants)[:count])
         part.note("relevance_of_constants", (rules.constants.abs() / largest)[:count], mean=True)
         if not (lost <= limit).all():
             raise NotApplicable(

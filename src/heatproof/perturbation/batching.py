@@ -16,6 +16,7 @@ from heatproof.models.memory import WithinMemory, batch_size_of, kept_beside
 from heatproof.models.network import load_network
 from heatproof.models.registry import NetworkSpec
 from heatproof.specs import Runtime
+from heatproof.whole_numbers import wide_enough
 
 Network = Callable[[torch.Tensor], torch.Tensor]
 Perturbed = tuple[torch.Tensor, torch.Tensor]
@@ -50,8 +51,9 @@ def run_batched(
     dict
         Arrays (M,), one value per perturbed image in the order of the batches: ``logit``, of the target, and
         ``log_probability``, log-softmax at the target, at most 0, both float32, or float64 as the network's;
-        ``predicted`` int64, the class with the largest logit; ``target_rank`` int16, the number of classes with a
-        strictly larger logit than the target's, so that top-5 correct is ``target_rank < 5``. All but ``predicted``
+        ``predicted`` int64, the class with the largest logit; ``target_rank``, the number of classes with a strictly
+        larger logit than the target's, so that top-5 correct is ``target_rank < 5``: int16, or int32 for more than
+        32,768 classes. All but ``predicted``
         are (M, T) where there are T targets.
 
     Raises
@@ -69,11 +71,12 @@ def run_batched(
             target = targets[rows].reshape(len(rows), -1)
             at_target, shape = logits.gather(1, target), (len(rows), *targets.shape[1:])
             log_probability = logits.log_softmax(1)
+            rank_type = getattr(torch, wide_enough("int16", logits.shape[1] - 1))
             part = {
                 "logit": at_target.reshape(shape),
                 "log_probability": log_probability.gather(1, target).reshape(shape),
                 "predicted": logits.argmax(1),
-                "target_rank": (logits.unsqueeze(1) > at_target.unsqueeze(2)).sum(2).to(torch.int16).reshape(shape),
+                "target_rank": (logits.unsqueeze(1) > at_target.unsqueeze(2)).sum(2).to(rank_type).reshape(shape),
                 "finite": logits.isfinite().all(1),
                 "distribution": (logits >= 0).all(1) & ((logits.sum(1) - 1).abs() < NEAR_ONE),
                 "undecided": logits.amax(1) < 1,

@@ -6,8 +6,12 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.stats import rankdata
 
+from heatproof.whole_numbers import wide_enough
+
 # Pairs compared at a time; the arrays stay in the processor's cache.
 _PAIRS = 1_048_576
+# Up to here float32 has all whole numbers.
+EXACT = 2**24
 # Scores that differ by less are tied, in every ranking: relative to the larger one, and absolute below 1. The mean of
 # ten thousand numbers, and κ, are rounded by no more than 1e4 × 2^-53.
 TOLERANCE = 1e-12
@@ -46,15 +50,15 @@ def pairwise_wins(scores: np.ndarray, weights: np.ndarray | None = None) -> np.n
     Returns
     -------
     numpy.ndarray
-        (M, M), float32 where every case counts 1, which is exact, else float64: in row p and column q the number of
-        test cases in which p has the larger score, a tie counted as ½ for both. Cases in which p or q has no score do
-        not count, and the diagonal is 0.
+        (M, M), exact where every case counts 1 (float32, or float64 for more than 2^23 cases), else float64: in row p
+        and column q the number of test cases in which p has the larger score, a tie counted as ½ for both. Cases in
+        which p or q has no score do not count, and the diagonal is 0.
     """
     dense_ranks = comparable(scores)
     cases, methods = dense_ranks.shape
     alike = weights is None or bool((weights == 1).all())
-    wins = np.empty((methods, methods), dtype=np.float32 if alike else np.float64)
-    kind = np.float64 if not alike else np.int8 if cases < 64 else np.int32
+    wins = np.empty((methods, methods), dtype=np.float32 if alike and 2 * cases <= EXACT else np.float64)
+    kind = np.float64 if not alike else np.int8 if cases < 64 else wide_enough("int32", 2 * cases)
     step = max(1, _PAIRS // max(1, methods))
     for start in range(0, methods, step):
         rows = slice(start, start + step)
@@ -69,7 +73,10 @@ def pairwise_wins(scores: np.ndarray, weights: np.ndarray | None = None) -> np.n
 
 
 def comparable(scores: np.ndarray) -> np.ndarray:
-    """Return dense ranks of each row in float32, ordered like the scores, ties within `TOLERANCE`; NaN stays NaN."""
+    """Return dense ranks of each row, ordered like the scores, ties within `TOLERANCE`; NaN stays NaN.
+
+    They are float32, or float64 where a row is so long that float32 has not all whole numbers.
+    """
     order = np.argsort(scores, axis=-1, kind="stable")
     ordered = np.take_along_axis(scores, order, axis=-1)
     below, above = ordered[..., :-1], ordered[..., 1:]
@@ -77,8 +84,9 @@ def comparable(scores: np.ndarray) -> np.ndarray:
         # Where a score is infinite, the difference is so too, or none: it is compared as it is.
         limit = TOLERANCE * np.maximum(1, np.where(np.isfinite(above), np.maximum(np.abs(below), np.abs(above)), 1))
         apart = above - below > np.where(np.isfinite(limit), limit, 0)
-    places = np.ones(scores.shape, dtype=np.float32)
-    np.put_along_axis(places, order[..., 1:], 1 + np.cumsum(apart, axis=-1, dtype=np.float32), axis=-1)
+    kind = np.float32 if scores.shape[-1] <= EXACT else np.float64
+    places = np.ones(scores.shape, dtype=kind)
+    np.put_along_axis(places, order[..., 1:], 1 + np.cumsum(apart, axis=-1, dtype=kind), axis=-1)
     places[np.isnan(scores)] = np.nan
     return places
 

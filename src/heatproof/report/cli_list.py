@@ -129,6 +129,8 @@ def _facts_of_explainer(entry: Any) -> Iterator[str]:
         yield "needs the model's " + ", ".join(sorted(entry.needs))
     if entry.applies_to != {"any"}:
         yield "applies to networks with: " + "; or ".join(KINDS[kind] for kind in sorted(entry.applies_to))
+    for name, promised in entry.sums_to.items():
+        yield f"{name} sums to {promised}" if len(entry.maps) > 1 else f"sums to {promised}"
     if not entry.uses_model:
         yield "knows no model: a reference"
 

@@ -22,6 +22,7 @@ from heatproof.methods import Method
 from heatproof.provenance import digest
 from heatproof.registry import own_options
 from heatproof.specs import ResponseSpec
+from heatproof.whole_numbers import as_dtype, wide_enough
 
 if TYPE_CHECKING:
     import torch
@@ -39,11 +40,22 @@ KINDS: dict[str, type[Response]] = {}
 
 @dataclass(frozen=True)
 class Array:
-    """One array of a store: its dimensions after ``image``, its dtype, and whether each image is a chunk."""
+    """One array of a store: its dimensions after ``image``, its dtype, and whether each image is a chunk.
+
+    Attributes
+    ----------
+    of_classes
+        Whether its values are numbers of classes, of which there can be more than the dtype holds: it is wider then.
+    """
 
     dims: tuple[str, ...]
     dtype: str = "float32"
     chunk_by_image: bool = False
+    of_classes: bool = False
+
+    def dtype_for(self, classes: int) -> str:
+        """Return the dtype of its values where there are so many classes."""
+        return wide_enough(self.dtype, classes - 1) if self.of_classes else self.dtype
 
 
 @dataclass(frozen=True)
@@ -355,11 +367,18 @@ class Response(ABC):
         """
 
     def cast(self, arrays: Arrays) -> dict[str, np.ndarray]:
-        """Return the arrays in the dtypes of the store."""
-        return {
-            name: np.asarray(values, self.holds[name].dtype) if name in self.holds else np.asarray(values)
-            for name, values in arrays.items()
-        }
+        """Return the arrays in the dtypes of the store.
+
+        Raises
+        ------
+        HeatproofError
+            If a whole number is beyond that of its array.
+        """
+        made = {name: np.asarray(values) for name, values in arrays.items()}
+        for name in made.keys() & self.holds.keys():
+            classes = 1 + int(made[name].max(initial=0)) if self.holds[name].of_classes else 1
+            made[name] = as_dtype(made[name], self.holds[name].dtype_for(classes), f"The array {name!r}")
+        return made
 
     def points_of(self, other: Response) -> list[int] | None:
         """Return the indices of another response's points in this one; None if this one lacks some."""

@@ -92,7 +92,7 @@ class Parts(NetworkResponse):
         from heatproof.perturbation.patches import part_variants
 
         if session.dataset is None:
-            masks, removed = _array(session.given["masks"]), session.given["removed"]
+            masks, removed = _array(session.given["masks"]).astype(bool), session.given["removed"]
             if removed is None:
                 return {"mask": masks, "drops": _array(session.given["drops"])}
             removed = torch.as_tensor(removed)
@@ -103,7 +103,9 @@ class Parts(NetworkResponse):
             removed = session.normalised(removed.reshape(-1, *removed.shape[2:])).reshape(removed.shape)
         query = session.query(batch)
         outputs = query.run(*part_variants(query, removed))
-        return {**outputs, "importance": outputs["logit"][:, :1] - outputs["logit"][:, 1:], "mask": masks}
+        importance = outputs["logit"][:, :1] - outputs["logit"][:, 1:]
+        # A mask of a dataset or a caller can be of 0 and 255, or of shares.
+        return {**outputs, "importance": importance, "mask": _array(masks).astype(bool)}
 
     def needed(self, output: str) -> Sequence[str]:
         """Return the names of the output's array and of the masks."""

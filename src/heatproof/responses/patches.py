@@ -28,8 +28,8 @@ class Patches(NetworkResponse):
     holds: ClassVar[Mapping[str, Array]] = {
         "logit": Array(("variant",)),
         "log_probability": Array(("variant",)),
-        "predicted": Array(("variant",), "int32"),
-        "target_rank": Array(("variant",), "int16"),
+        "predicted": Array(("variant",), "int32", of_classes=True),
+        "target_rank": Array(("variant",), "int16", of_classes=True),
     }
     in_memory = ("baseline_options",)
     options = staticmethod(patch_options)

@@ -130,10 +130,10 @@ def _open(job: RunResponse, explainer: ExplainedResponse | None, response: Respo
         name, methods = explainer.name, [method.name for method in explainer.methods]
     size = session.dataset.images("evaluation", 0, 1).shape[-2:]
     contents = response.contents(session, size, methods)
-    arrays = {
-        array: ArraySpec(holds.dims, tuple(contents.sizes[d] for d in holds.dims), holds.dtype, holds.chunk_by_image)
-        for array, holds in response.holds.items()
-    }
+    classes, arrays = session.dataset.num_classes, {}
+    for array, holds in response.holds.items():
+        shape = tuple(contents.sizes[dim] for dim in holds.dims)
+        arrays[array] = ArraySpec(holds.dims, shape, holds.dtype_for(classes), holds.chunk_by_image)
     upstream = list(response.environment().values())
     of = (explainer or job).key, public(made_by), [job.network.weights], upstream, read_from
     origin = Origin(*of, images, sorted(also), sorted(beside))

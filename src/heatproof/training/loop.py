@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -17,7 +18,7 @@ from heatproof.errors import HeatproofError, runs_out
 from heatproof.grids import patch_masks
 from heatproof.models.names import misfits
 from heatproof.randomness import counter_uniform, torch_generator
-from heatproof.specs import Schedule
+from heatproof.specs import FinetuningSettings, Schedule
 from heatproof.training.checkpoint import EpochRow, Journal, require_rows
 from heatproof.training.devices import Devices, sound_backward
 
@@ -99,11 +100,14 @@ class Session:
         Takes the state after every epoch, and gives back that of a training that was cut off; None for neither.
     team
         The devices that share the training; None for the model's own alone.
+    seen
+        Counts of this process: ``images`` that patches were drawn for, ``deleted`` patches, and ``changed`` images.
     """
 
     keep: Collection[int] = ()
     journal: Journal | None = None
     team: Devices | None = None
+    seen: Counter[str] = field(default_factory=Counter)
 
 
 def fit(
@@ -138,11 +142,12 @@ def fit(
     Raises
     ------
     HeatproofError
-        If the loss becomes infinite or NaN.
+        If the loss becomes infinite or NaN, or no weight moved.
     """
     session = session or Session()
     journal, team = session.journal, session.team or Devices(_device(model))
     optimizer, scheduler = optimizer_of(schedule, model)
+    before = {name: one.detach().to("cpu", copy=True) for name, one in model.named_parameters()}
     trained = Trained({}, [], {})
     left = journal.load() if journal else None
     if left is not None:
@@ -205,9 +210,21 @@ def fit(
         row = EpochRow(epoch=-1, lr=0.0, train_loss=nothing, validation_loss=loss, validation_accuracy=accuracy)
         trained.history.append(row)
         trained = trained._replace(best=_copy(model))
+    elif team.is_main and not _has_moved(before, trained.best):
+        what, lr = "finetuning" if isinstance(schedule, FinetuningSettings) else "training", schedule.lr
+        raise HeatproofError(
+            f"The {what} moved no weight in {schedule.epochs} epochs: raise lr, now {lr:g}, or give more images."
+        )
     chosen = min(trained.history, key=lambda row: row["validation_loss"])
     log.info("best epoch %(epoch)d: validation accuracy %(validation_accuracy).4f", chosen)
     return trained
+
+
+def _has_moved(before: State, after: State) -> bool:
+    """Tell whether a weight moved by what any other one would see: a weight at zero moves by the least step."""
+    moved = max(float((after[name] - one).abs().max()) for name, one in before.items() if one.numel())
+    largest = max(float(one.abs().max()) for one in before.values() if one.numel())
+    return moved > torch.finfo(torch.float32).eps ** 2 * largest
 
 
 def _copy(model: nn.Module) -> State:
@@ -233,19 +250,31 @@ def _set_random_state(states: dict[str, torch.Tensor], device: torch.device) -> 
         torch.get_device_module(device).set_rng_state(states[device.type])
 
 
+def in_batches(order: torch.Tensor, batch_size: int) -> list[torch.Tensor]:
+    """Return the rows of one step after another of an epoch; a single image that is left over takes part in none.
+
+    Raises
+    ------
+    HeatproofError
+        If every batch would be of one image.
+    """
+    # Batch norm cannot be trained on one image.
+    drawn = [rows for rows in order.split(batch_size) if len(rows) > 1 or len(order) == 1]
+    if not drawn:
+        raise HeatproofError(
+            f"A batch_size of {batch_size} trains nothing, because batch norm cannot be trained on one image: take at "
+            "least 2."
+        )
+    return drawn
+
+
 def _batches(
     train: Examples, schedule: Schedule, seed: int, epoch: int, augment: Augment | None, device: torch.device
 ) -> Iterator[Batch]:
     """Yield augmented images and labels of an epoch, and read one batch ahead."""
     generator = torch_generator(seed, f"training epoch {epoch}")
     order = torch.randperm(len(train.labels), generator=generator)
-    # Batch norm cannot be trained on one image.
-    drawn = [rows for rows in order.split(schedule.batch_size) if len(rows) > 1 or len(order) == 1]
-    if not drawn:
-        raise HeatproofError(
-            f"A batch_size of {schedule.batch_size} trains nothing, because batch norm cannot be trained on one image: "
-            "take at least 2."
-        )
+    drawn = in_batches(order, schedule.batch_size)
 
     def read(rows: torch.Tensor) -> torch.Tensor:
         return train.images[rows] if train.crop is None else train.crop(rows, epoch)
@@ -325,7 +354,12 @@ def shift_randomly(images: torch.Tensor, pixels: int, generator: torch.Generator
 
 
 def delete_random_patches(
-    images: torch.Tensor, baselines: torch.Tensor, grid: int, share: float, generator: torch.Generator
+    images: torch.Tensor,
+    baselines: torch.Tensor,
+    grid: int,
+    share: float,
+    generator: torch.Generator,
+    seen: Counter[str] | None = None,
 ) -> torch.Tensor:
     """Replace one random patch by the baseline in a share of the images (Hesse et al. 2024, section 3).
 
@@ -340,9 +374,15 @@ def delete_random_patches(
         in-domain.
     generator
         Drawn from for every image alike, so that `share` does not change which patches are drawn.
+    seen
+        As in `Session`; None to count nothing.
     """
     patches = draw_patches(len(images), grid, share, generator)
-    return delete_patches(images, baselines, grid, patches)
+    made = delete_patches(images, baselines, grid, patches)
+    if seen is not None:
+        changed = (made != images).flatten(1).any(1)
+        seen.update(images=len(images), deleted=int((patches >= 0).sum()), changed=int(changed.sum()))
+    return made
 
 
 def draw_patches(count: int, grid: int, share: float, generator: torch.Generator) -> torch.Tensor:

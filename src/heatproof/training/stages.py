@@ -39,6 +39,7 @@ from heatproof.training.loop import (
     delete_random_patches,
     draw_patches,
     fit,
+    in_batches,
 )
 from heatproof.training.reading import Joined, read_examples
 from heatproof.training.several import J, Train, train_on_several
@@ -138,6 +139,11 @@ def fit_in_domain(
         Of the baseline.
     session
         As in `heatproof.training.loop.fit`.
+
+    Raises
+    ------
+    HeatproofError
+        If the loss becomes infinite or NaN, no weight moved, or no image lost a patch.
     """
     seed, device = settings.seed, session.team.device if session.team else next(network.parameters()).device
     if settings.labels == "own":
@@ -149,14 +155,22 @@ def fit_in_domain(
     def delete(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         draw = int(torch.randint(2**31, (), generator=generator))
         filled = baselines(images, draw, range(len(images)))
-        return delete_random_patches(images, filled, settings.grid, settings.share, generator)
+        return delete_random_patches(images, filled, settings.grid, settings.share, generator, session.seen)
 
     def baselines(images: torch.Tensor, draw: int, rows: Iterable[int]) -> torch.Tensor:
         ids = [f"training {draw} {row}" for row in rows]
         return baseline_images(settings.baseline, images, ids, seed, options, settings.grid)
 
     both = _with_deleted(validation, settings.grid, torch_generator(seed, "validation patches"), baselines)
-    return fit(network, train, both, settings, seed, delete, session=session)
+    trained = fit(network, train, both, settings, seed, delete, session=session)
+    # Of a training that goes on after a kill, nobody saw the first epochs.
+    whole = settings.epochs * sum(map(len, in_batches(torch.arange(len(train.labels)), settings.batch_size)))
+    if settings.share and session.seen["images"] == whole and not session.seen["deleted"]:
+        raise HeatproofError(
+            f"No image lost a patch in {settings.epochs} epochs of the finetuning: raise share, now "
+            f"{settings.share:g}, or epochs, or give more images."
+        )
+    return trained
 
 
 def _publish(job: Training, trained: Trained) -> None:

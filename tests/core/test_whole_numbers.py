@@ -1,0 +1,153 @@
+"""Whole numbers: types are as wide as what there can be, and no value is cut off."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import heatproof
+from heatproof.errors import HeatproofError
+from heatproof.perturbation.batching import Query, intact_responses, run_batched
+from heatproof.randomness import counter_integers
+from heatproof.ranking import ranks
+from heatproof.responses.parts import Parts
+from heatproof.responses.patches import Patches
+from heatproof.whole_numbers import as_dtype, wide_enough
+
+
+@pytest.mark.parametrize(
+    ("dtype", "most", "wider"),
+    [
+        ("int8", 1, "int8"),
+        ("int8", 127, "int8"),
+        ("int8", 128, "int16"),
+        ("int16", 32_767, "int16"),
+        ("int16", 32_768, "int32"),
+        ("int16", 2**31 - 1, "int32"),
+        ("int32", 2**31, "int64"),
+        ("int64", 2**63 - 1, "int64"),
+    ],
+)
+def test_a_type_is_kept_where_it_suffices(dtype, most, wider):
+    assert wide_enough(dtype, most) == wider
+    assert np.iinfo(wider).max >= most
+
+
+def test_more_than_64_bits_are_refused():
+    with pytest.raises(HeatproofError, match="more than 64 bits"):
+        wide_enough("int16", 2**63)
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        ([0, 32_768], "int16"),
+        ([-32_769], "int16"),
+        ([255], "int8"),
+        ([2**31], "int32"),
+        ([2**63], "int64"),
+        ([0.5], "int32"),
+        ([np.nan], "int16"),
+        ([-1], "uint8"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:invalid value encountered in cast:RuntimeWarning")
+def test_a_value_that_a_type_cannot_hold_is_refused(values, dtype):
+    with pytest.raises(HeatproofError, match=rf"ranks has the value {values[-1]}, which {dtype} cannot hold"):
+        as_dtype(np.array(values), dtype, "ranks")
+
+
+def test_values_that_fit_are_those_of_numpy():
+    for values, dtype in (([0, 127, -128], "int8"), ([2.0, 5.0], "int32"), ([True], "int8"), ([0.1, 1e300], "float32")):
+        with np.errstate(over="ignore"):
+            made, plain = as_dtype(np.array(values), dtype, "ranks"), np.array(values).astype(dtype)
+        assert made.dtype == plain.dtype
+        np.testing.assert_array_equal(made, plain)
+
+
+# ---- classes ---------------------------------------------------------------------------------------------------------
+
+
+class Counting(nn.Module):
+    """Logits 0, 1, 2, … of so many classes, and a little of the image."""
+
+    def __init__(self, classes):
+        super().__init__()
+        self.register_buffer("logits", torch.arange(classes, dtype=torch.float32))
+
+    def forward(self, images):
+        return self.logits + 1e-3 * images.mean((1, 2, 3))[:, None]
+
+
+CLASSES = [(3, "int16"), (32_768, "int16"), (32_769, "int32"), (40_000, "int32"), (70_000, "int32")]
+
+
+@pytest.mark.parametrize(("classes", "dtype"), CLASSES)
+def test_the_rank_of_a_target_is_right_for_any_number_of_classes(classes, dtype):
+    network, images = Counting(classes).eval(), torch.randn(3, 1, 4, 4)
+    targets = torch.tensor([0, 1, classes - 1])
+    rows = torch.arange(3)
+    read = run_batched(network, [(images, rows)], targets, ["a", "b", "c"])
+    assert read["target_rank"].tolist() == [classes - 1, classes - 2, 0]
+    assert read["target_rank"].dtype == dtype
+    intact = intact_responses(Query(network, images, targets, ("a", "b", "c"), batch_size=2))
+    assert intact["target_rank"].tolist() == [[classes - 1, 0], [classes - 2, 0], [0, 0]]
+    # In memory and in a store the type is the same.
+    kept = Patches({"grid": 2, "baseline": "zeros"}).cast({"target_rank": read["target_rank"]})
+    assert kept["target_rank"].tolist() == [classes - 1, classes - 2, 0]
+    assert Patches.holds["target_rank"].dtype_for(classes) == dtype
+    assert Patches.holds["predicted"].dtype_for(classes) == "int32"
+
+
+def test_scores_of_40000_classes_are_those_of_their_logits():
+    network, images = Counting(40_000).eval(), torch.randn(4, 1, 8, 8)
+    found = heatproof.evaluate("sds", network, images, [0, 1, 2, 3], images.sum(1), grid=2)
+    assert found["valid"].all()
+
+
+# ---- masks of parts --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("inside", [1, True, 255, 256, 0.5, -1])
+def test_a_mask_is_what_is_not_zero(inside):
+    masks = np.zeros((2, 2, 4, 4), type(inside))
+    if isinstance(inside, int):
+        masks = masks.astype(np.int64)
+    masks[:, 0, :2], masks[:, 1, 2:] = inside, inside
+    drops = np.array([[1.0, 0.0], [0.0, 1.0]])
+    network, images = Counting(3).eval(), torch.randn(2, 1, 4, 4)
+    found, plain = (
+        heatproof.evaluate("part_deletion", network, images, [0, 1], images.abs().sum(1), masks=one, drops=drops)
+        for one in (masks, masks != 0)
+    )
+    assert found.equals(plain)
+    made = Parts({}).cast({"mask": masks != 0})["mask"]
+    assert made.dtype == np.int8
+    assert made.max() == 1
+
+
+# ---- draws -----------------------------------------------------------------------------------------------------------
+
+
+def test_draws_below_a_large_number_are_not_cut_off():
+    drawn = counter_integers(0, "toy", ["a"], (1000,), 2**31)
+    assert 0 <= drawn.min() < 2**28
+    assert 2**31 - 2**28 < drawn.max() < 2**31
+    with pytest.raises(ValueError, match="more than 2³¹"):
+        counter_integers(0, "toy", ["a"], (1000,), 2**31 + 1)
+
+
+# ---- counts ----------------------------------------------------------------------------------------------------------
+
+
+def test_wins_of_very_many_cases_are_exact(monkeypatch):
+    scores = np.random.default_rng(0).integers(0, 3, (50, 4)).astype(float)
+    plain = ranks.pairwise_wins(scores)
+    assert plain.dtype == np.float32
+    monkeypatch.setattr(ranks, "EXACT", 99)
+    exact = ranks.pairwise_wins(scores)
+    assert exact.dtype == np.float64
+    np.testing.assert_array_equal(exact, plain)
+    monkeypatch.setattr(ranks, "EXACT", 3)
+    assert ranks.comparable(scores).dtype == np.float64
+    np.testing.assert_array_equal(ranks.pairwise_wins(scores), plain)
