@@ -9,7 +9,10 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
+from yaml.representer import SafeRepresenter
+
 from heatproof.errors import HeatproofError
+from heatproof.options import AtMost
 from heatproof.registry import nearest
 from heatproof.storage import strict_yaml
 from heatproof.storage.reading import shown
@@ -17,8 +20,14 @@ from heatproof.storage.reading import shown
 Config = dict[str, Any]
 PACKAGED = Path(__file__).with_name("_workflow")
 DEFAULT = "config/config.yaml"
+# Numbers of the embedded default that are lowered where a dataset has fewer images.
+COUNTS = ("images", "accuracy_images")
 # Snakemake takes a config that has this key for a template, and runs the Python in it.
 TEMPLATE = "__use_yte__"
+
+
+# Written as the number that it is.
+SafeRepresenter.add_representer(AtMost, SafeRepresenter.represent_int)
 
 
 def default_config(folder: str | Path | None = None) -> Config:
@@ -32,7 +41,19 @@ def default_config(folder: str | Path | None = None) -> Config:
     """
     beside = [Path(folder) / DEFAULT] if folder is not None else []
     path = next((one for one in beside if one.is_file()), workflow_folder() / DEFAULT)
-    return read_mapping(path)
+    default = read_mapping(path)
+    evaluation = default.get("evaluation")
+    for key in COUNTS if isinstance(evaluation, dict) else ():
+        if type(evaluation.get(key)) is int:
+            evaluation[key] = AtMost(evaluation[key])
+    return default
+
+
+def unset_counts(config: Mapping[str, Any]) -> list[str]:
+    """Return the numbers of images under `evaluation` that are those of the embedded default, or of no config."""
+    evaluation = config.get("evaluation")
+    given = evaluation if isinstance(evaluation, Mapping) else {}
+    return [key for key in COUNTS if key not in given or isinstance(given[key], AtMost)]
 
 
 def workflow_folder() -> Path:

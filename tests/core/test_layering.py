@@ -74,7 +74,7 @@ ALLOWED = {
     "storage": {"errors", "provenance", "grids", "methods", "typed"},
     "typed": set(),
     "config_types": {"errors", "options", "registry"},
-    "config_files": {"errors", "registry", "storage"},
+    "config_files": {"errors", "options", "registry", "storage"},
     "config": {"errors", "registry", "config_files", "config_types"},
     "data": BASE,
     "shards": BASE | {"data"},

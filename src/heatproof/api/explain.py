@@ -16,7 +16,7 @@ import numpy as np
 from heatproof.attribution.registry import EXPLAINERS, Explained, Explainer, require_library
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.identity import identity_of
-from heatproof.options import BatchSize, check_arguments, check_options, short
+from heatproof.options import AtMost, BatchSize, check_arguments, check_options, short
 from heatproof.provenance import code_digest, digest
 from heatproof.registry import look_up
 
@@ -556,7 +556,7 @@ def _in_memory() -> Cache:
 
 def _first(background: torch.Tensor, count: int) -> torch.Tensor:
     """Return the first so many background images, for use as baselines."""
-    if count > len(background):
+    if count > len(background) and not isinstance(count, AtMost):
         raise HeatproofError(f"{count} background images are asked for and {len(background)} given: give more.")
     return background[:count]
 

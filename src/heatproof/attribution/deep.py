@@ -60,7 +60,9 @@ def deep_lift(
 
 
 @explainer("deep_shap", family="deep", applies_to={"convolutional"})
-def deep_shap(explained: Explained, *, baselines: Count = 8, tolerance: Tolerance = None) -> dict[str, torch.Tensor]:
+def deep_shap(
+    explained: Explained, *, baselines: Count | None = None, tolerance: Tolerance = None
+) -> dict[str, torch.Tensor]:
     """Deep SHAP: mean of DeepLift maps over training images as baselines.
 
     Lundberg and Lee, "A unified approach to interpreting model predictions", 2017, section 4.2. A map sums to the
@@ -72,7 +74,8 @@ def deep_shap(explained: Explained, *, baselines: Count = 8, tolerance: Toleranc
     explained
         The batch.
     baselines
-        Training images, the same for every image; each costs two network passes an image.
+        Training images, the same for every image; each costs two network passes an image. None for 8, or all where
+        there are fewer.
     tolerance
         As in `deep_lift`.
 
@@ -90,8 +93,9 @@ def deep_shap(explained: Explained, *, baselines: Count = 8, tolerance: Toleranc
     """
     import torch
 
-    require(baselines >= 1, f"Deep SHAP needs at least 1 baseline, not {baselines}.")
-    background = take_background(explained, baselines)
+    require(baselines is None or baselines >= 1, f"Deep SHAP needs at least 1 baseline, not {baselines}.")
+    background = take_background(explained, baselines, 8)
+    baselines = len(background)
     pairs = torch.arange(len(explained.image_ids) * baselines, device=explained.images.device)
     maps = []
     for few in pairs.split(max(1, explained.batch_size // 2)):

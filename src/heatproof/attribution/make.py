@@ -31,6 +31,7 @@ from heatproof.models.adapter import CountPasses, check_loaded
 from heatproof.models.memory import WithinMemory, batch_size_of, kept_beside
 from heatproof.models.network import find_layer, load_network, normalise, use_machine
 from heatproof.models.registry import InputFacts
+from heatproof.options import AtMost
 from heatproof.perturbation.baselines import baseline_images
 from heatproof.perturbation.dataset_mean import dataset_options, needs_dataset
 from heatproof.provenance import digest
@@ -72,13 +73,15 @@ class Background:
         self.images: torch.Tensor | None = None
 
     def __call__(self, count: int) -> torch.Tensor:
-        """Return the first `count` of them, (count, C, H, W).
+        """Return the first `count` of them, (count, C, H, W); all, where it is a default and there are fewer.
 
         Raises
         ------
         HeatproofError
             If the training split has fewer.
         """
+        if isinstance(count, AtMost):
+            count = min(count, len(self.order))
         if count > len(self.order):
             raise HeatproofError(
                 f"{count} baselines are requested, but there are only {len(self.order)} training images: lower "

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 import torch
@@ -156,6 +156,46 @@ def fitting_options(model: ModelSpec, state: Mapping[str, torch.Tensor], classes
             if not misfits({**named, **{name: own[name] for name in head}}, own):
                 return options
     return None
+
+
+class Head(NamedTuple):
+    """What a file of weights has for the head of a network.
+
+    Attributes
+    ----------
+    options
+        Those of the architecture with which all but the head fits; None where it fits with none.
+    outputs
+        Number of outputs that the weights have; None where they do not say one.
+    fits
+        Whether the weights fit as they are, head included.
+    """
+
+    options: dict[str, Any] | None
+    outputs: int | None
+    fits: bool
+
+
+def head_of(model: ModelSpec, path: Path, classes: int) -> Head:
+    """Hold the head of a local file of weights against that of a network with so many classes.
+
+    Raises
+    ------
+    HeatproofError
+        If the file cannot be read, or the network cannot be built.
+    """
+    if model.architecture == "transformers_model":
+        state = read_weights(path, model.options["name"])
+    else:
+        state = read_state(path, str(path), most_bytes(build_without_weights(model, classes)))
+    options = fitting_options(model, state, classes)
+    if options is None:
+        return Head(None, None, fits=False)
+    fitting = replace(model, options=options)
+    own, head = build_without_weights(fitting, classes).state_dict(), find_head(fitting)
+    named, _ = fit_names(state, own, partial(set, head))
+    outputs = {len(named[name]) for name in head if name in named and named[name].ndim}
+    return Head(options, outputs.pop() if len(outputs) == 1 else None, not misfits(named, own))
 
 
 def _advice(model: ModelSpec, state: Mapping[str, torch.Tensor], classes: int) -> str:
