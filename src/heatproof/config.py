@@ -244,7 +244,8 @@ class Drops(Section):
     grids: Annotated[list[types.Grid], types.Distinct, Field(min_length=1)] = [4]
     """Patches along one side of the image; 4 corresponds to the paper's P = 16. Each must divide the image size."""
     baselines: Annotated[list[types.Baseline], types.Distinct, Field(min_length=1)] = ["mean"]
-    """What replaces a deleted patch: `mean`, the mean colour of the training images; `zeros` (after normalisation),
+    """What replaces a deleted patch: `mean`, the mean colour of the training images, or of the evaluation
+    images where there are none for training; `zeros` (after normalisation),
     which is the mean colour only where `mean` and `std` are the data's own; `background`, the median colour of the
     image's border; `neighbours`, in-painting from the patch's border; `blur`; `random`; or `package.module:callable`
     of your own (`docs/protocol.md`)."""

@@ -169,10 +169,13 @@ def _network(plan: Plan, model: str, name: str, dataset: Dataset) -> torch.nn.Mo
 def _count_training_images(plan: Plan, name: str, dataset: Dataset) -> None:
     """Hold what a config wants of training images against how many there are."""
     there = len(dataset.splits.get("train", ()))
-    if not there and any(baseline == "mean" for _, baseline in plan.combinations):
+    trained = [model for model, _ in plan.trainings() if model in plan.models_of(name)]
+    if not there and trained:
+        also = ", and the baseline `mean` is their mean colour" if "mean" in plan.baselines else ""
         raise HeatproofError(
-            f"The dataset {name!r} has no training images, and the baseline `mean` is their mean colour: lower its "
-            "`evaluation`, or name another baseline."
+            f"The dataset {name!r} has no training images{also}, and the model {trained[0]!r} is to be trained or "
+            "finetuned on it: lower its `evaluation`, or give the model a checkpoint and leave all `weights` but "
+            "pretrained out."
         )
     for explainer in plan.explainers:
         asked = plan.explainer_options(explainer).get("baselines")

@@ -33,7 +33,7 @@ from heatproof.models.network import find_layer, load_network, normalise, use_ma
 from heatproof.models.registry import InputFacts
 from heatproof.options import AtMost
 from heatproof.perturbation.baselines import baseline_images
-from heatproof.perturbation.dataset_mean import dataset_options, needs_dataset
+from heatproof.perturbation.dataset_mean import dataset_options, mean_split, needs_dataset
 from heatproof.provenance import digest
 from heatproof.randomness import numpy_generator
 from heatproof.shards import EVALUATION, WRITING, Origin, Shard, open_shard
@@ -220,7 +220,7 @@ def _open(job: Maps, entry: StoredExplainer, dataset: Dataset, size: tuple[int, 
     made_by |= {"dataset": asdict(of.dataset), "model": asdict(of.model) if of.model else None}
     made_by["explainer"] = {key: getattr(entry, key) for key in ("name", "kind", "options")}
     images = images_of(of.dataset.manifest)
-    also = images.whole("train") if _reads_training_images(entry) else []
+    also = images.whole(mean_split(dataset)) if _reads_training_images(entry) else []
     split = dataset.splits[EVALUATION]
     origin = Origin(
         entry.key,

@@ -38,7 +38,7 @@ class Accuracy(NamedTuple):
     value
         In [0, 1].
     images
-        The first of the validation split, or of the evaluation split where there is none.
+        The first of the validation split, or of the evaluation split where that has none.
     split
         Which of them.
     at_chance
@@ -73,7 +73,8 @@ def require_accuracy(
         If the accuracy is more than 0.05 below `expected`: the sentence has the accuracy under each cause that was
         tried, and names the one that mends it.
     """
-    split = "validation" if "validation" in dataset.splits else "evaluation"
+    # A data set of which all is for evaluation has a validation split without images.
+    split = "validation" if len(dataset.splits.get("validation", ())) else "evaluation"
     count = min(IMAGES, len(dataset.splits[split]))
     images, labels = dataset.images(split, 0, count), dataset.splits[split].labels[:count]
     predicted = _answers(network, images, facts)
