@@ -80,8 +80,17 @@ def _layout(plan: Plan, model: str, size: tuple[int, int]) -> str:
             return f"not looked into ({type(error).__name__}: {' '.join(str(error).split())[:100]})"
 
 
-def check_machine(plan: Plan, libraries: bool = True, here: bool = True) -> None:
+def check_machine(plan: Plan, libraries: bool = True, here: bool = True, gaps: list[str] | None = None) -> None:
     """Look for the optional libraries that a config needs, unless jobs have their own, and for checkpoints and layers.
+
+    Parameters
+    ----------
+    plan
+        The plan.
+    libraries, here
+        Whether jobs have the libraries of this process, and whether they run on this machine.
+    gaps
+        As in `heatproof.trial.try_out`.
 
     Raises
     ------
@@ -93,7 +102,7 @@ def check_machine(plan: Plan, libraries: bool = True, here: bool = True) -> None
     _check_checkpoints(plan)
     _check_layers(plan)
     if libraries:
-        try_out(plan, device=here)
+        try_out(plan, here, gaps)
 
 
 def _require_libraries(plan: Plan) -> None:

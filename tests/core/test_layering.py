@@ -144,8 +144,8 @@ ALLOWED = {
     # Reads names and headers; a library of networks is imported where its names are asked for.
     "new_config": BASE | {"config_files", "data", "estimate", "models", "plan"},
     "accept": {"adopt", "shards", "plan", "provenance", "training", "storage"},
-    # On one image, before any job: imports what it tries only where there is something to try.
-    "trial": BASE | {"data", "models", "attribution", "plan"},
+    # On a few images, before any job: imports what it tries only where there is something to try.
+    "trial": BASE | {"data", "models", "attribution", "metrics", "perturbation", "plan", "responses"},
     "check": BASE | {"attribution", "changes", "config_files", "plan", "models", "trial"},
     "workflow": {
         "ending",

@@ -36,7 +36,7 @@ def dataset_options(
 ) -> dict[str, Any]:
     """Complete the options of a baseline with values that depend on the dataset.
 
-    Training images, or those of `mean_split`, are read for the ``mean`` baseline alone, and only where its `value` is not given.
+    Images are read for the ``mean`` baseline alone, those of `mean_split`, and only where its `value` is not given.
 
     Parameters
     ----------
