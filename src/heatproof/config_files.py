@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Mapping
+from difflib import get_close_matches
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -86,10 +87,17 @@ def config_file(given: str | Path) -> Path:
         return known[str(given)]
     if os.path.exists(given):
         return Path(given)
-    raise HeatproofError(
-        f"There is no config {given}, neither a file nor one that comes with heatproof: "
-        f"{nearest(str(given), known, 'configs')}"
-    )
+    where, name = os.path.split(given)
+    beside = sorted(str(Path(where) / one.name) for one in Path(where or ".").glob("*.y*ml"))
+    is_path = bool(where) or Path(name).suffix in (".yaml", ".yml")
+    close = get_close_matches(str(given), beside, n=1, cutoff=0.6)
+    if is_path and close:
+        hint = f"did you mean {shown(close[0])}?"
+    elif is_path:
+        hint = "check the path, or let `heatproof init PHOTOS --model MODEL` write one."
+    else:
+        hint = nearest(str(given), known, "configs")
+    raise HeatproofError(f"There is no config {shown(given)}, neither a file nor one that comes with heatproof: {hint}")
 
 
 def read_config(*configs: str | Path) -> Config:

@@ -32,8 +32,10 @@ LOOKED_AT = 100_000
 FOLDERS = "heatproof.data.image_folder"
 
 
-def try_out(plan: Plan, device: bool = True, gaps: list[str] | None = None) -> None:
+def try_out(plan: Plan, device: bool = True, gaps: list[str] | None = None) -> list[str]:
     """Try the device, if jobs run on this machine, and for every dataset and model what is of the user's own.
+
+    What is odd of checkpoints on a few images is returned, a line each.
 
     Parameters
     ----------
@@ -54,6 +56,7 @@ def try_out(plan: Plan, device: bool = True, gaps: list[str] | None = None) -> N
         from heatproof.models.network import use_machine
 
         use_machine(plan.runtime())
+    odd: list[str] = []
     for name in plan.datasets:
         models = [model for model in plan.models_of(name) if _is_own_model(plan, model)]
         explainers = [entry for entry in plan.explainers.values() if _is_own(entry.module)]
@@ -69,13 +72,14 @@ def try_out(plan: Plan, device: bool = True, gaps: list[str] | None = None) -> N
             _count_training_images(plan, name, dataset)
         for model in models or plan.models_of(name)[:1]:
             with _trying(f"model {model!r}"):
-                network = _network(plan, model, name, dataset)
+                network = _network(plan, model, name, dataset, odd)
             for entry in explainers:
                 with _trying(f"explainer {entry.name!r} on {model!r}", gaps):
                     _explain(plan, entry, model, network, dataset)
             for scored in metrics:
                 with _trying(f"metric {scored.name!r} on {model!r}", gaps):
                     _score(plan, scored, model, network, dataset)
+    return odd
 
 
 def look_at_pictures(plan: Plan) -> list[str]:
@@ -151,7 +155,7 @@ def _trying(what: str, gaps: list[str] | None = None) -> Iterator[None]:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         reason = " ".join(str(error).split())[:200]
         raise HeatproofError(
-            f"The {what} fails on a few images ({type(error).__name__}: {reason}; {Path(frame.filename).name}, line "
+            f"The {what} fails on one image ({type(error).__name__}: {reason}; {Path(frame.filename).name}, line "
             f"{frame.lineno}): fix it, or leave it out of the config."
         ) from error
 
@@ -162,7 +166,7 @@ def _image(plan: Plan, model: str, dataset: Dataset) -> torch.Tensor:
     return normalise(dataset.images("evaluation", 0, 1), plan.models[model].facts)
 
 
-def _network(plan: Plan, model: str, name: str, dataset: Dataset) -> torch.nn.Module:
+def _network(plan: Plan, model: str, name: str, dataset: Dataset, odd: list[str]) -> torch.nn.Module:
     from heatproof.models.adapter import checked, said_of_probabilities
     from heatproof.models.fetch import check_checkpoint
     from heatproof.models.network import build_network
@@ -171,7 +175,8 @@ def _network(plan: Plan, model: str, name: str, dataset: Dataset) -> torch.nn.Mo
     network = build_network(plan.model_spec(model), dataset.num_classes).eval()
     if plan.checkpoint_file(model):
         fetched = {"stage": "fetch_start"} if entry.transfer else {"stage": "fetch", "dataset": name}
-        check_checkpoint(Graph(plan).told(**fetched, model=model))
+        if said := check_checkpoint(Graph(plan).told(**fetched, model=model)):
+            odd.append(f"{name}: warning: {said}")
     try:
         logits = checked(network, _image(plan, model, dataset)).logits
         assert logits is not None, "a check has logits"
@@ -209,12 +214,13 @@ def _count_training_images(plan: Plan, name: str, dataset: Dataset) -> None:
 
 
 def _explain(plan: Plan, entry: ExplainerChoice, model: str, network: torch.nn.Module, dataset: Dataset) -> None:
+    from heatproof.attribution import explaining
     from heatproof.attribution.explaining import Failed, check_limits, explain_batch
     from heatproof.attribution.make import Fill, background_of, maker_of
     from heatproof.attribution.registry import Explained, ExplainerSpec
 
     facts, batch = plan.models[model].facts, _few(plan, model, dataset)
-    explained = Explained(
+    several = Explained(
         network=network if entry.uses_model else None,
         output=network if entry.uses_model else None,
         facts=facts if entry.uses_model else None,
@@ -227,16 +233,16 @@ def _explain(plan: Plan, entry: ExplainerChoice, model: str, network: torch.nn.M
     )
     options = plan.explainer_options(entry.name)
     maker = maker_of(ExplainerSpec(entry.name, entry.kind, entry.module, options, dict(entry.maps)))
+    alone = replace(several, images=batch.images[:1], targets=batch.labels[:1], image_ids=tuple(batch.ids[:1]))
     try:
-        maps = explain_batch(maker, explained)
-    except Failed as reason:
-        raise _unusable("explainer", entry.name, model, str(reason)) from reason
-    except NotApplicable:
-        return  # a row with its reason in the tables
-    try:
-        check_limits({}, maps)
+        # One alone comes first, and says more of shapes.
+        explain_batch(maker, alone)
+        check_limits({}, explain_batch(maker, several))
     except NotApplicable as reason:
-        raise _unusable("explainer", entry.name, model, str(reason)) from reason
+        # What the explainer itself says of the network is a row with its reason in the tables.
+        raised_by = traceback.extract_tb(reason.__traceback__)[-1].filename
+        if isinstance(reason, Failed) or raised_by == explaining.__file__:
+            raise _unusable("explainer", entry.name, model, str(reason)) from reason
 
 
 def _score(plan: Plan, entry: MetricChoice, model: str, network: torch.nn.Module, dataset: Dataset) -> None:

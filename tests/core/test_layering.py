@@ -13,6 +13,7 @@ import heatproof
 ROOT = Path(heatproof.__file__).parent
 BASE = {
     "errors",
+    "class_order",
     "named_axes",
     "ending",
     "randomness",
@@ -33,6 +34,8 @@ BASE = {
 # What each part may import of the others. Parts of the base are listed one by one: nothing in them looks up.
 ALLOWED = {
     "errors": set(),
+    # Whether labels have the numbers of a network's outputs.
+    "class_order": set(),
     # Arrays of users whose dimensions have names.
     "named_axes": {"errors"},
     # What tells a network, or a method of the user's, from another one.

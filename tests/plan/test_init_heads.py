@@ -22,7 +22,8 @@ NETWORK = """
 from torch import nn
 
 def build(num_classes):
-    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, num_classes))
+    pooled = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    return nn.Sequential(pooled, nn.Linear(4, num_classes))
 """
 
 

@@ -114,13 +114,14 @@ def take_background(explained: Explained, count: int | None, most: int, least: i
     Raises
     ------
     NotApplicable
-        If there are no training images, or fewer than `least`.
+        If there are no training images.
     HeatproofError
-        If there are fewer than `count`.
+        If there are fewer than `count`, or `least`.
     """
     if explained.background is None:
         raise NotApplicable("its baselines are training images, and there are none here")
     images = explained.background(AtMost(most) if count is None else count).to(explained.images)
-    if len(images) < least:
-        raise NotApplicable(f"it needs {least} training images as baselines, and there is {len(images)}")
+    require(
+        len(images) >= least, f"It needs {least} training images as baselines, and there is {len(images)}: add some."
+    )
     return images

@@ -154,7 +154,7 @@ def stack_maps(maps: Mapping[str, torch.Tensor], announced: Collection[str], exp
         if not isinstance(value, torch.Tensor):
             raise Failed(f"it returned a {type(value).__name__} for a map and not a torch.Tensor")
         if value.ndim == 3 and len(value) == expected[0] and tuple(value.shape) != expected:
-            raise Failed(
+            raise NotApplicable(
                 f"its map is of {value.shape[1]} by {value.shape[2]} pixels, and the image of {expected[1]} by "
                 f"{expected[2]}"
             )
