@@ -135,11 +135,11 @@ def choose(
         check_network,
         check_no_probabilities,
         predicted,
+        require_module,
         warn_of_probabilities,
     )
 
-    if not isinstance(model, torch.nn.Module):
-        raise HeatproofError(f"The model is {type(model).__name__}: give a torch.nn.Module, whose layers can be read.")
+    require_module(model)
     layer = layer_name(model, layer)
     check_arguments(choose, locals(), "measures", "background", "classes", "transform", "cache")
     asked = {one.name: one for one in selected(METHODS if methods is None else methods)}

@@ -160,17 +160,14 @@ def explain(
         If a method or an option does not exist, or the inputs do not match; if the cache is a folder of other files,
         another call uses it, or nothing tells whether a method is the same in another call.
     """
-    import torch
-
     from heatproof.api.cache import cache_of, held_cache
     from heatproof.attribution.foreign import check_network_of
     from heatproof.batches import show_progress
     from heatproof.inputs.arrays import check_finite, check_images, warn_of_range
     from heatproof.inputs.read import read_inputs
-    from heatproof.models.adapter import adapted, check_network, predicted, warn_of_probabilities
+    from heatproof.models.adapter import adapted, check_network, predicted, require_module, warn_of_probabilities
 
-    if not isinstance(model, torch.nn.Module):
-        raise HeatproofError(f"The model is {type(model).__name__}: give a torch.nn.Module, whose layers can be read.")
+    require_module(model)
     layer = layer_name(model, layer)
     check_arguments(explain, locals(), "image_ids", "background", "classes", "transform", "cache")
     asked = selected(methods)
