@@ -44,9 +44,8 @@ def default_config(folder: str | Path | None = None) -> Config:
     path = next((one for one in beside if one.is_file()), workflow_folder() / DEFAULT)
     default = read_mapping(path)
     evaluation = default.get("evaluation")
-    for key in COUNTS if isinstance(evaluation, dict) else ():
-        if type(evaluation.get(key)) is int:
-            evaluation[key] = AtMost(evaluation[key])
+    if isinstance(evaluation, dict):
+        evaluation |= {key: AtMost(evaluation[key]) for key in COUNTS if type(evaluation.get(key)) is int}
     return default
 
 

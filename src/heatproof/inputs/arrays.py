@@ -252,7 +252,7 @@ def warn_of_range(images: torch.Tensor, model: Any = None) -> None:
 
 
 def takes_pixels(model: Any) -> bool:
-    """Tell whether a model says that it takes images in [0, 1]: one of timm, or one that begins with a normalisation."""
+    """Tell whether a model says that it takes images in [0, 1]: one of timm, or one that begins by normalising."""
     told = configuration_of(model)
     if told is not None and "mean" in told and "std" in told:
         return normalisation_of(model) is None
