@@ -212,8 +212,9 @@ def _labels_of(settings: Mapping[str, Any], classes: Sequence[str]) -> dict[str,
     """Return options of the dataset with which labels are outputs, where the network's folder names all classes."""
     if settings["architecture"] != LIBRARIES["transformers"]:
         return {}
-    named = read_file(settings["options"]["name"], CONFIG).get("id2label")
-    names = {str(name): number for number, name in named.items()} if isinstance(named, dict) else {}
+    told = read_file(settings["options"]["name"], CONFIG).get("id2label")
+    named: dict[str, Any] = told if isinstance(told, dict) else {}
+    names = {str(name): number for number, name in named.items()}
     try:
         outputs = {name: int(names[name]) for name in classes}
     except (KeyError, ValueError):

@@ -175,8 +175,8 @@ def _network(plan: Plan, model: str, name: str, dataset: Dataset, odd: list[str]
     network = build_network(plan.model_spec(model), dataset.num_classes).eval()
     if plan.checkpoint_file(model):
         fetched = {"stage": "fetch_start"} if entry.transfer else {"stage": "fetch", "dataset": name}
-        if said := check_checkpoint(Graph(plan).told(**fetched, model=model)):
-            odd.append(f"{name}: warning: {said}")
+        if few := check_checkpoint(Graph(plan).told(**fetched, model=model)):
+            odd.append(f"{name}: warning: {few}")
     try:
         logits = checked(network, _image(plan, model, dataset)).logits
         assert logits is not None, "a check has logits"
