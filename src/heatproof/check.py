@@ -35,8 +35,8 @@ def check_config(*paths: str | Path, contents: bool = False) -> str:
         One sentence for the first thing that is wrong.
     """
     plan = make_plan(read_config(*paths))
-    check_machine(plan)
-    pictures = "".join(f"\n{line}" for line in [*look_at_pictures(plan), *what_changed(Graph(plan), contents)])
+    odd = check_machine(plan)
+    pictures = "".join(f"\n{line}" for line in [*look_at_pictures(plan), *odd, *what_changed(Graph(plan), contents)])
     jobs = len(plan.pairs()) * len(plan.weights)
     name = " under ".join(map(str, paths))
     return (
@@ -80,8 +80,17 @@ def _layout(plan: Plan, model: str, size: tuple[int, int]) -> str:
             return f"not looked into ({type(error).__name__}: {' '.join(str(error).split())[:100]})"
 
 
-def check_machine(plan: Plan, libraries: bool = True, here: bool = True) -> None:
+def check_machine(plan: Plan, libraries: bool = True, here: bool = True, gaps: list[str] | None = None) -> list[str]:
     """Look for the optional libraries that a config needs, unless jobs have their own, and for checkpoints and layers.
+
+    Parameters
+    ----------
+    plan
+        The plan.
+    libraries, here
+        Whether jobs have the libraries of this process, and whether they run on this machine.
+    gaps
+        As in `heatproof.trial.try_out`, whose lines are returned.
 
     Raises
     ------
@@ -93,7 +102,8 @@ def check_machine(plan: Plan, libraries: bool = True, here: bool = True) -> None
     _check_checkpoints(plan)
     _check_layers(plan)
     if libraries:
-        try_out(plan, device=here)
+        return try_out(plan, here, gaps)
+    return []
 
 
 def _require_libraries(plan: Plan) -> None:

@@ -202,7 +202,7 @@ class Evaluation(Section):
     are computed. Or a number for each kind of response, as `{drops: 500, curves: 64}`, with `subsets` and `parts` as
     further kinds, which have those of `curves` where left out. Every metric is scored on the first images of the same
     order: of several kinds that it reads, on the fewest; one with an `images` of its own, on that many. Maps are made
-    of the most."""
+    of the most. Where no config says a number, it is at most what each dataset has."""
     only_correct: bool = False
     """Whether to score a network only on the images that it classifies correctly when they are intact, as the authors
     of MAS do. The share of the others stands beside the scores either way."""
@@ -210,7 +210,7 @@ class Evaluation(Section):
     """Whether to score a network on equally many images of each class that has any: on the first of each."""
     accuracy_images: Annotated[int, Field(ge=0, le=types.MOST_IMAGES)] = 0
     """Number of evaluation images with patch drops, for `accuracy.csv`; never fewer than `images`. More are
-    cheap, because they need no maps."""
+    cheap, because they need no maps. Where no config says a number, it is at most what each dataset has."""
 
 
 class PrecisionOfStages(Section):
@@ -244,7 +244,8 @@ class Drops(Section):
     grids: Annotated[list[types.Grid], types.Distinct, Field(min_length=1)] = [4]
     """Patches along one side of the image; 4 corresponds to the paper's P = 16. Each must divide the image size."""
     baselines: Annotated[list[types.Baseline], types.Distinct, Field(min_length=1)] = ["mean"]
-    """What replaces a deleted patch: `mean`, the mean colour of the training images; `zeros` (after normalisation),
+    """What replaces a deleted patch: `mean`, the mean colour of the training images, or of the evaluation
+    images where there are none for training; `zeros` (after normalisation),
     which is the mean colour only where `mean` and `std` are the data's own; `background`, the median colour of the
     image's border; `neighbours`, in-painting from the patch's border; `blur`; `random`; or `package.module:callable`
     of your own (`docs/protocol.md`)."""

@@ -5,11 +5,15 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Mapping
+from difflib import get_close_matches
 from functools import reduce
 from pathlib import Path
 from typing import Any
 
+from yaml.representer import SafeRepresenter
+
 from heatproof.errors import HeatproofError
+from heatproof.options import AtMost
 from heatproof.registry import nearest
 from heatproof.storage import strict_yaml
 from heatproof.storage.reading import shown
@@ -17,8 +21,14 @@ from heatproof.storage.reading import shown
 Config = dict[str, Any]
 PACKAGED = Path(__file__).with_name("_workflow")
 DEFAULT = "config/config.yaml"
+# Numbers of the embedded default that are lowered where a dataset has fewer images.
+COUNTS = ("images", "accuracy_images")
 # Snakemake takes a config that has this key for a template, and runs the Python in it.
 TEMPLATE = "__use_yte__"
+
+
+# Written as the number that it is.
+SafeRepresenter.add_representer(AtMost, SafeRepresenter.represent_int)
 
 
 def default_config(folder: str | Path | None = None) -> Config:
@@ -32,7 +42,18 @@ def default_config(folder: str | Path | None = None) -> Config:
     """
     beside = [Path(folder) / DEFAULT] if folder is not None else []
     path = next((one for one in beside if one.is_file()), workflow_folder() / DEFAULT)
-    return read_mapping(path)
+    default = read_mapping(path)
+    evaluation = default.get("evaluation")
+    if isinstance(evaluation, dict):
+        evaluation |= {key: AtMost(evaluation[key]) for key in COUNTS if type(evaluation.get(key)) is int}
+    return default
+
+
+def unset_counts(config: Mapping[str, Any]) -> list[str]:
+    """Return the numbers of images under `evaluation` that are those of the embedded default, or of no config."""
+    evaluation = config.get("evaluation")
+    given = evaluation if isinstance(evaluation, Mapping) else {}
+    return [key for key in COUNTS if key not in given or isinstance(given[key], AtMost)]
 
 
 def workflow_folder() -> Path:
@@ -65,10 +86,17 @@ def config_file(given: str | Path) -> Path:
         return known[str(given)]
     if os.path.exists(given):
         return Path(given)
-    raise HeatproofError(
-        f"There is no config {given}, neither a file nor one that comes with heatproof: "
-        f"{nearest(str(given), known, 'configs')}"
-    )
+    where, name = os.path.split(given)
+    beside = sorted(str(Path(where) / one.name) for one in Path(where or ".").glob("*.y*ml"))
+    is_path = bool(where) or Path(name).suffix in (".yaml", ".yml")
+    close = get_close_matches(str(given), beside, n=1, cutoff=0.6)
+    if is_path and close:
+        hint = f"did you mean {shown(close[0])}?"
+    elif is_path:
+        hint = "check the path, or let `heatproof init PHOTOS --model MODEL` write one."
+    else:
+        hint = nearest(str(given), known, "configs")
+    raise HeatproofError(f"There is no config {shown(given)}, neither a file nor one that comes with heatproof: {hint}")
 
 
 def read_config(*configs: str | Path) -> Config:

@@ -154,9 +154,18 @@ def evaluate(
         )
     import torch
 
-    from heatproof.models.adapter import HALF, adapted, check_network, predicted, warn_of_probabilities
+    from heatproof.models.adapter import (
+        HALF,
+        adapted,
+        check_network,
+        predicted,
+        require_module,
+        warn_of_probabilities,
+    )
     from heatproof.models.memory import batch_size_of
 
+    if isinstance(model, torch.export.ExportedProgram):
+        require_module(model)
     common = {key: options.pop(key) for key in COMMON if key in options}
     check_plain(_plain_options, common, "heatproof.evaluate")
     domain = domain_of(model)

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from heatproof.config_files import default_config, merge
 from heatproof.data.pictures import opened_picture, pictures_below
 from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.estimate.account import map_bytes, planned, size_told
-from heatproof.models.from_transformers import PROCESSOR, is_there
+from heatproof.models.from_transformers import CONFIG, PROCESSOR, is_there, read_file
 from heatproof.models.packaged import is_file
 from heatproof.models.preprocessing import preprocessing
 from heatproof.models.published import look_up_architecture
 from heatproof.models.registry import InputFacts, ModelSpec
-from heatproof.options import enumerated
 from heatproof.plan import resolve
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
@@ -35,6 +34,8 @@ LIBRARIES = {"timm": "timm_model", "torchvision": "torchvision_model", "transfor
 DROPS, CURVES = 500, 64
 # Pictures whose headers are looked at.
 LOOKED_AT = 200
+# Classes that a sentence names.
+NAMED = 4
 # Grids in the order in which they are chosen: the paper's is 4.
 GRIDS = (4, 5, 3, 7, 6, 8, 2)
 # Cheap ones of several families, and the reference maps.
@@ -71,7 +72,8 @@ def init(photos: str, model: str, out: str = "mine.yaml", checkpoint: str | None
     out
         Where the config is written.
     checkpoint
-        File or address of published weights whose head is trained anew; left out, the network is trained from scratch.
+        File or address of weights. Their head is kept where it has as many outputs as there are classes, and else
+        trained anew; left out, the network is trained from scratch.
 
     Raises
     ------
@@ -83,10 +85,8 @@ def init(photos: str, model: str, out: str = "mine.yaml", checkpoint: str | None
     require_utf8(photos, "folder")
     require_utf8(checkpoint or "", "file")
     settings, published, name = read_model(model)
-    if checkpoint:
-        if is_file(checkpoint) and not Path(checkpoint).expanduser().is_file():
-            raise HeatproofError(f"There is no file {checkpoint}: --checkpoint is a file of weights, or its address.")
-        settings["options"] = _fitting_options(settings, checkpoint)
+    if checkpoint and is_file(checkpoint) and not Path(checkpoint).expanduser().is_file():
+        raise HeatproofError(f"There is no file {checkpoint}: --checkpoint is a file of weights, or its address.")
     facts, is_known = facts_of(settings)
     known = look_up(DATASETS, "image_folder", "dataset").load(seed=0, root=photos)
     sides = shorter_sides(Path(photos).expanduser())
@@ -96,12 +96,19 @@ def init(photos: str, model: str, out: str = "mine.yaml", checkpoint: str | None
     if not grids:
         raise HeatproofError(f"Images of {size}×{size} pixels have no patch grid: take a network of another size.")
     counts = {name: len(known.splits[name]) for name in ("train", "validation", "evaluation")}
-    trained: dict[str, Any] = {"checkpoint": checkpoint, "transfer": True} if checkpoint else {}
+    _require_enough(photos, known.num_classes, counts)
+    trained: dict[str, Any] = {"checkpoint": checkpoint} if checkpoint else {}
+    head = _Head("", False, {})
+    if checkpoint:
+        head = _read_head(settings, checkpoint, photos, list(known.class_names))
+        trained |= {} if head.is_kept else {"transfer": True}
     if checkpoint or not is_known:
         # Written out, as architectures of heatproof's own know nothing of what others trained.
         trained |= {"mean": list(facts.mean), "std": list(facts.std)}
     config: dict[str, Any] = {
-        "datasets": [{"photographs": {"dataset": "image_folder", "root": photos, "size": size, **published}}],
+        "datasets": [
+            {"photographs": {"dataset": "image_folder", "root": photos, "size": size, **published, **head.labels}}
+        ],
         "models": [{name: {key: value for key, value in {**settings, **trained}.items() if value}}],
         "weights": ["pretrained", "finetuned"],
         "evaluation": {
@@ -115,7 +122,8 @@ def init(photos: str, model: str, out: str = "mine.yaml", checkpoint: str | None
         "batch_size": 64 if size <= 64 else 16,
     }
     config["finetuning"] = {"grid": config["drops"]["grids"][0], "epochs": 10, "batch_size": 32}
-    config["pretraining"] = {"epochs": 10 if checkpoint else 30, "batch_size": 32, "lr": 0.01}
+    if not head.is_kept:
+        config["pretraining"] = {"epochs": 10 if checkpoint else 30, "batch_size": 32, "lr": 0.01}
     plan = make_plan(merge(default_config(), config))
     variants = sum(grid**2 + 1 for grid in plan.config["drops"]["grids"])
     about = HEAD.format(
@@ -135,29 +143,98 @@ def init(photos: str, model: str, out: str = "mine.yaml", checkpoint: str | None
         passes=plan.drop_images * variants * len(list(plan.networks())),
         maps=size_told(map_bytes(plan)),
     )
-    scratch = f"It trains {name} from scratch: give published weights with --checkpoint."
+    scratch = f"It trains {name} from scratch: give published weights with --checkpoint{_weights_of(settings)}."
     weights = OWN_WEIGHTS if checkpoint else scratch
     about += f"# {OWN_WEIGHTS}\n" if checkpoint or not is_known else ""
+    about += f"# {head.found}\n" if head.found else ""
     write_text(out, about + dump(config))
     quoted = shlex.quote(out)
-    return (
-        f"{out} is written. {weights}\nNext:\n  heatproof check {quoted}\n  heatproof estimate {quoted}\n"
-        f"  heatproof run {quoted} --cores 2"
+    told = [f"{out} is written. {weights}", *([head.found] if head.found else []), "Next:"]
+    commands = (f"check {quoted}", f"estimate {quoted}", f"run {quoted} --cores 2")
+    return "\n".join([*told, *(f"  heatproof {command}" for command in commands)])
+
+
+class _Head(NamedTuple):
+    """What is done with the head of weights: in words, whether it is kept, and options of the dataset for its order."""
+
+    found: str
+    is_kept: bool
+    labels: dict[str, Any]
+
+
+def _read_head(settings: dict[str, Any], checkpoint: str, photos: str, classes: list[str]) -> _Head:
+    """Look at the head of weights, and write the options of the network with which the rest of them fits."""
+    from heatproof.models.fetch import head_of
+
+    local = Path(checkpoint).expanduser()
+    if not is_file(checkpoint):
+        return _Head("", False, {})
+    entry = None if is_reference(settings["architecture"]) else look_up_architecture(settings["architecture"])
+    module = entry.build.__module__ if entry else settings["architecture"].partition(":")[0]
+    spec = ModelSpec(settings["architecture"], module, settings["options"])
+    labels = _labels_of(settings, classes)
+    try:
+        head = head_of(spec, local, labels.get("num_outputs", len(classes)))
+    except Exception:  # a builder or a library can fail in any way, and `heatproof check` says of what file
+        return _Head("", False, {})
+    settings["options"] = head.options or settings["options"]
+    shown = [escaped(name, keep="") for name in classes[:NAMED]]
+    order = ", ".join(shown) + (", …" if len(classes) > NAMED else "")
+    file = escaped(Path(checkpoint).name, keep="")
+    if head.fits and labels:
+        return _Head(f"{file} keeps its head, whose config names the class of each output.", True, labels)
+    if head.fits:
+        return _Head(
+            f"{file} keeps its head: it has an output for each of the {len(classes)} classes, taken in the order of "
+            f"the sorted folder names ({order}); expected_accuracy in the model's settings, such as 0.9, checks that.",
+            True,
+            {},
+        )
+    if head.outputs is None:
+        return _Head("", False, {})
+    anew = (
+        f"{file} has {head.outputs} output{'s' * (head.outputs != 1)}, and there are {len(classes)} classes: a new "
+        "head is trained (transfer: true)"
     )
+    known = f"outputs: {{{escaped(classes[0], keep='')}: number, …}} and num_outputs: {head.outputs}"
+    among = f"; where the classes are among the {head.outputs}, give the dataset {known} instead"
+    return _Head(f"{anew}{among if head.outputs > len(classes) else ''}.", False, {})
 
 
-def _fitting_options(settings: Mapping[str, Any], checkpoint: str) -> dict[str, Any]:
-    """Return the options of a network with which the weights of a file fit it, or the given ones."""
-    options: dict[str, Any] = settings["options"]
-    if is_reference(settings["architecture"]) or not is_file(checkpoint) or not Path(checkpoint).is_file():
-        return options
-    entry = look_up_architecture(settings["architecture"])
-    if not enumerated(entry.build):
-        return options
-    from heatproof.models.fetch import fitting_options, read_state
+def _weights_of(settings: Mapping[str, Any]) -> str:
+    """Return where the weights of a network of transformers are, as the end of a sentence."""
+    folder = settings["options"].get("name", "") if settings["architecture"] == LIBRARIES["transformers"] else ""
+    weights = Path(folder) / "model.safetensors"
+    return f", as {escaped(str(weights), keep='')}" if folder and is_there(folder, weights.name) else ""
 
-    spec = ModelSpec(entry.name, entry.build.__module__, options)
-    return fitting_options(spec, read_state(Path(checkpoint), checkpoint), 2) or options
+
+def _labels_of(settings: Mapping[str, Any], classes: Sequence[str]) -> dict[str, Any]:
+    """Return options of the dataset with which labels are outputs, where the network's folder names all classes."""
+    if settings["architecture"] != LIBRARIES["transformers"]:
+        return {}
+    told = read_file(settings["options"]["name"], CONFIG).get("id2label")
+    named: dict[str, Any] = told if isinstance(told, dict) else {}
+    names = {str(name): number for number, name in named.items()}
+    try:
+        outputs = {name: int(names[name]) for name in classes}
+    except (KeyError, ValueError):
+        return {}
+    return {"outputs": outputs, "num_outputs": len(named)}
+
+
+def _require_enough(photos: str, classes: int, counts: Mapping[str, int]) -> None:
+    """Refuse a folder of which no two pictures would be scored.
+
+    Raises
+    ------
+    HeatproofError
+        With how many there are.
+    """
+    if counts["evaluation"] < 2:
+        raise HeatproofError(
+            f"{photos} has {sum(counts.values())} pictures of {classes} classes, which leaves {counts['evaluation']} "
+            "to be scored, and two at least are needed: add pictures, some ten a class."
+        )
 
 
 def read_model(model: str) -> tuple[dict[str, Any], dict[str, Any], str]:

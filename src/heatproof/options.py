@@ -334,6 +334,10 @@ class Bounds:
         return " and ".join(f"{word} {limit:g}" for word, limit in words.items() if limit is not None)
 
 
+class AtMost(int):
+    """A number that nobody set, such as a default's: fewer are taken where there are fewer."""
+
+
 Count = Annotated[int, Bounds(least=1)]
 ImageCount = Annotated[int, Bounds(least=1, most=100_000_000)]
 Side = Annotated[int, Bounds(least=1, most=8192)]

@@ -1,4 +1,4 @@
-"""Test user code, checkpoint files and the device on one image before any job starts.
+"""Test user code, checkpoint files and the device on a few images before any job starts.
 
 Nothing of this is imported unless a config has something to try, because torch takes seconds.
 """
@@ -8,11 +8,14 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.plan.graph import Graph
+from heatproof.plan.metrics import MetricChoice
 from heatproof.plan.resolve import ExplainerChoice, ModelChoice
 from heatproof.plan.validate import Plan
 
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     import torch
 
     from heatproof.data.registry import Dataset
+    from heatproof.responses.base import Batch
 
 
 # Headers of so many local files are read in ten seconds.
@@ -28,8 +32,20 @@ LOOKED_AT = 100_000
 FOLDERS = "heatproof.data.image_folder"
 
 
-def try_out(plan: Plan, device: bool = True) -> None:
+def try_out(plan: Plan, device: bool = True, gaps: list[str] | None = None) -> list[str]:
     """Try the device, if jobs run on this machine, and for every dataset and model what is of the user's own.
+
+    What is odd of checkpoints on a few images is returned, a line each.
+
+    Parameters
+    ----------
+    plan
+        The plan.
+    device
+        Whether jobs run on this machine.
+    gaps
+        Gets a sentence for each explainer and metric that fails, which is a gap of the run; None where that is an
+        error.
 
     Raises
     ------
@@ -40,11 +56,13 @@ def try_out(plan: Plan, device: bool = True) -> None:
         from heatproof.models.network import use_machine
 
         use_machine(plan.runtime())
+    odd: list[str] = []
     for name in plan.datasets:
         models = [model for model in plan.models_of(name) if _is_own_model(plan, model)]
         explainers = [entry for entry in plan.explainers.values() if _is_own(entry.module)]
+        metrics = [entry for entry in plan.metrics.values() if entry.metric.is_own]
         module = plan.datasets[name]["module"]
-        if not (models or explainers or _is_own(module) or module == FOLDERS) or plan.listed_before(name):
+        if not (models or explainers or metrics or _is_own(module) or module == FOLDERS) or plan.listed_before(name):
             continue
         from heatproof.data.prepare import check_dataset, open_dataset
 
@@ -54,10 +72,14 @@ def try_out(plan: Plan, device: bool = True) -> None:
             _count_training_images(plan, name, dataset)
         for model in models or plan.models_of(name)[:1]:
             with _trying(f"model {model!r}"):
-                network = _network(plan, model, name, dataset)
+                network = _network(plan, model, name, dataset, odd)
             for entry in explainers:
-                with _trying(f"explainer {entry.name!r} on {model!r}"):
+                with _trying(f"explainer {entry.name!r} on {model!r}", gaps):
                     _explain(plan, entry, model, network, dataset)
+            for scored in metrics:
+                with _trying(f"metric {scored.name!r} on {model!r}", gaps):
+                    _score(plan, scored, model, network, dataset)
+    return odd
 
 
 def look_at_pictures(plan: Plan) -> list[str]:
@@ -119,10 +141,14 @@ def _is_own_model(plan: Plan, model: str) -> bool:
 
 
 @contextmanager
-def _trying(what: str) -> Iterator[None]:
-    """Say in one sentence what the user's code, which can fail in any way, failed with."""
+def _trying(what: str, gaps: list[str] | None = None) -> Iterator[None]:
+    """Say in one sentence what the user's code, which can fail in any way, failed with; noted in `gaps` if given."""
     try:
         yield
+    except _Unusable as error:
+        if gaps is None:
+            raise
+        gaps.append(str(error))
     except HeatproofError:
         raise
     except Exception as error:
@@ -140,7 +166,7 @@ def _image(plan: Plan, model: str, dataset: Dataset) -> torch.Tensor:
     return normalise(dataset.images("evaluation", 0, 1), plan.models[model].facts)
 
 
-def _network(plan: Plan, model: str, name: str, dataset: Dataset) -> torch.nn.Module:
+def _network(plan: Plan, model: str, name: str, dataset: Dataset, odd: list[str]) -> torch.nn.Module:
     from heatproof.models.adapter import checked, said_of_probabilities
     from heatproof.models.fetch import check_checkpoint
     from heatproof.models.network import build_network
@@ -149,7 +175,8 @@ def _network(plan: Plan, model: str, name: str, dataset: Dataset) -> torch.nn.Mo
     network = build_network(plan.model_spec(model), dataset.num_classes).eval()
     if plan.checkpoint_file(model):
         fetched = {"stage": "fetch_start"} if entry.transfer else {"stage": "fetch", "dataset": name}
-        check_checkpoint(Graph(plan).told(**fetched, model=model))
+        if few := check_checkpoint(Graph(plan).told(**fetched, model=model)):
+            odd.append(f"{name}: warning: {few}")
     try:
         logits = checked(network, _image(plan, model, dataset)).logits
         assert logits is not None, "a check has logits"
@@ -169,10 +196,13 @@ def _network(plan: Plan, model: str, name: str, dataset: Dataset) -> torch.nn.Mo
 def _count_training_images(plan: Plan, name: str, dataset: Dataset) -> None:
     """Hold what a config wants of training images against how many there are."""
     there = len(dataset.splits.get("train", ()))
-    if not there and any(baseline == "mean" for _, baseline in plan.combinations):
+    trained = [model for model, _ in plan.trainings() if model in plan.models_of(name)]
+    if not there and trained:
+        also = ", and the baseline `mean` is their mean colour" if "mean" in plan.baselines else ""
         raise HeatproofError(
-            f"The dataset {name!r} has no training images, and the baseline `mean` is their mean colour: lower its "
-            "`evaluation`, or name another baseline."
+            f"The dataset {name!r} has no training images{also}, and the model {trained[0]!r} is to be trained or "
+            "finetuned on it: lower its `evaluation`, or give the model a checkpoint and leave all `weights` but "
+            "pretrained out."
         )
     for explainer in plan.explainers:
         asked = plan.explainer_options(explainer).get("baselines")
@@ -184,32 +214,101 @@ def _count_training_images(plan: Plan, name: str, dataset: Dataset) -> None:
 
 
 def _explain(plan: Plan, entry: ExplainerChoice, model: str, network: torch.nn.Module, dataset: Dataset) -> None:
-    import torch
-
-    from heatproof.attribution.explaining import Failed, explain_batch
+    from heatproof.attribution import explaining
+    from heatproof.attribution.explaining import Failed, check_limits, explain_batch
     from heatproof.attribution.make import Fill, background_of, maker_of
     from heatproof.attribution.registry import Explained, ExplainerSpec
 
-    facts, split = plan.models[model].facts, dataset.splits["evaluation"]
-    explained = Explained(
+    facts, batch = plan.models[model].facts, _few(plan, model, dataset)
+    several = Explained(
         network=network if entry.uses_model else None,
         output=network if entry.uses_model else None,
         facts=facts if entry.uses_model else None,
-        images=_image(plan, model, dataset),
-        targets=torch.from_numpy(split.labels[:1]),
-        image_ids=split.ids[:1],
+        images=batch.images,
+        targets=batch.labels,
+        image_ids=tuple(batch.ids),
         seed=plan.config["seed"],
         background=background_of(dataset, facts, plan.config["seed"]),
         fill=Fill(dataset, facts, plan.config["finetuning"]["grid"]),
     )
     options = plan.explainer_options(entry.name)
     maker = maker_of(ExplainerSpec(entry.name, entry.kind, entry.module, options, dict(entry.maps)))
+    alone = replace(several, images=batch.images[:1], targets=batch.labels[:1], image_ids=tuple(batch.ids[:1]))
     try:
-        explain_batch(maker, explained)
-    except Failed as reason:
-        raise HeatproofError(
-            f"The explainer {entry.name!r} cannot be used on {model!r}: {reason}. Mend it, or leave it out of the "
-            "config."
-        ) from reason
-    except NotApplicable:
-        return  # a row with its reason in the tables
+        # One alone comes first, and says more of shapes.
+        explain_batch(maker, alone)
+        check_limits({}, explain_batch(maker, several))
+    except NotApplicable as reason:
+        # What the explainer itself says of the network is a row with its reason in the tables.
+        raised_by = traceback.extract_tb(reason.__traceback__)[-1].filename
+        if isinstance(reason, Failed) or raised_by == explaining.__file__:
+            raise _unusable("explainer", entry.name, model, str(reason)) from reason
+
+
+def _score(plan: Plan, entry: MetricChoice, model: str, network: torch.nn.Module, dataset: Dataset) -> None:
+    """Score maps that are drawn at random, with what the network, whose weights may be random, says of the images."""
+    import numpy as np
+    import torch
+
+    from heatproof.methods import methods_of
+    from heatproof.metrics.scoring import Explanations, score_batch
+    from heatproof.perturbation.batching import intact_responses
+    from heatproof.perturbation.dataset_mean import needs_dataset
+    from heatproof.responses.base import Along, Reading, ScoredImages, Session
+
+    facts, batch, seed = plan.models[model].facts, _few(plan, model, dataset), plan.config["seed"]
+    session = Session(lambda: network, torch.device("cpu"), len(batch.ids), seed, facts)
+    height, width = batch.images.shape[2:]
+    maps = np.random.default_rng(seed).standard_normal((len(batch.ids), 1, height, width)).astype(np.float32)
+    along = Along(maps, methods_of({"map": True}), "map")
+    intact = intact_responses(session.query(batch))
+    readings, arrays = [], {}
+    for argument, response in entry.responses.items():
+        settings = response.settings
+        if needs_dataset(settings.get("baseline"), settings.get("baseline_options")):
+            # Which colour it is decides nothing here.
+            black = {"value": [0.0] * batch.images.shape[1]}
+            response = replace(response, settings={**settings, "baseline_options": black})
+        if response.lacks(session) or response.explains or response.rule == "parts":
+            return
+        readings.append(Reading(argument, response, None, entry.output))
+        arrays[argument] = response.cast(response.run(session, replace(batch, intact=intact), along))
+    returned: list[Any] = []
+
+    @wraps(entry.metric.function)
+    def recorded(*given: Any, **options: Any) -> Any:
+        returned.append(entry.metric.function(*given, **options))
+        return returned[-1]
+
+    images = ScoredImages(batch.ids, batch.labels.numpy(), (height, width), seed)
+    explained, failed = [Explanations(along.methods, maps, arrays)], dict[str, str]()
+    metric = replace(entry.metric, function=recorded)
+    scored = list(score_batch(metric, entry.options, images, readings, arrays, explained, failed))
+    if failed:
+        raise _unusable("metric", entry.name, model, next(iter(failed.values())))
+    # What a metric itself calls undefined may be defined for a trained network.
+    if not any(one.valid.any() for one in scored) and all(np.asarray(one[1]).all() for one in returned):
+        raise _unusable("metric", entry.name, model, "it calls its scores defined, and none is finite")
+
+
+def _few(plan: Plan, model: str, dataset: Dataset) -> Batch:
+    """Return the few images that tell whether an explainer applies, as a run checks it."""
+    import torch
+
+    from heatproof.data.few import few_of_split, read_rows
+    from heatproof.models.network import normalise
+    from heatproof.responses.base import Batch
+
+    rows, split = few_of_split(dataset), dataset.splits["evaluation"]
+    images = normalise(read_rows(dataset, rows), plan.models[model].facts)
+    return Batch(images, torch.from_numpy(split.labels[rows]), [split.ids[row] for row in rows])
+
+
+class _Unusable(HeatproofError):
+    """An explainer or a metric of the user's own that cannot be used, without which a run goes on."""
+
+
+def _unusable(kind: str, name: str, model: str, reason: str) -> _Unusable:
+    return _Unusable(
+        f"The {kind} {name!r} cannot be used on {model!r}: {reason}. Mend it, or leave it out of the config."
+    )

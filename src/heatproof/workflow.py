@@ -64,7 +64,11 @@ def check_before_start(
     plan = make_plan(config)
     if is_main:
         # A login node needs no GPU.
-        check_machine(plan, libraries=not uses_conda(deployment), here=local)
+        gaps: list[str] = []
+        check_machine(plan, not uses_conda(deployment), local, gaps)
+        # What one method or metric lacks is a gap, and all others are scored.
+        for sentence in gaps:
+            print(escaped(f"heatproof: {sentence} The run goes on without it."), file=sys.stderr)
     return Graph(plan)
 
 

@@ -13,6 +13,7 @@ import heatproof
 ROOT = Path(heatproof.__file__).parent
 BASE = {
     "errors",
+    "class_order",
     "named_axes",
     "whole_numbers",
     "ending",
@@ -34,6 +35,8 @@ BASE = {
 # What each part may import of the others. Parts of the base are listed one by one: nothing in them looks up.
 ALLOWED = {
     "errors": set(),
+    # Whether labels have the numbers of a network's outputs.
+    "class_order": set(),
     # Arrays of users whose dimensions have names.
     "named_axes": {"errors"},
     "whole_numbers": {"errors"},
@@ -76,7 +79,7 @@ ALLOWED = {
     "storage": {"errors", "provenance", "grids", "methods", "typed"},
     "typed": set(),
     "config_types": {"errors", "options", "registry"},
-    "config_files": {"errors", "registry", "storage"},
+    "config_files": {"errors", "options", "registry", "storage"},
     "config": {"errors", "registry", "config_files", "config_types"},
     "data": BASE,
     "shards": BASE | {"data"},
@@ -146,8 +149,8 @@ ALLOWED = {
     # Reads names and headers; a library of networks is imported where its names are asked for.
     "new_config": BASE | {"config_files", "data", "estimate", "models", "plan"},
     "accept": {"adopt", "shards", "plan", "provenance", "training", "storage"},
-    # On one image, before any job: imports what it tries only where there is something to try.
-    "trial": BASE | {"data", "models", "attribution", "plan"},
+    # On a few images, before any job: imports what it tries only where there is something to try.
+    "trial": BASE | {"data", "models", "attribution", "metrics", "perturbation", "plan", "responses"},
     "check": BASE | {"attribution", "changes", "config_files", "plan", "models", "trial"},
     "workflow": {
         "ending",

@@ -1,13 +1,18 @@
 """Accuracy of weights that others trained, and the mistake that explains it."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
+import yaml
+from PIL import Image
 
+from heatproof.check import check_config
 from heatproof.config import normalise
 from heatproof.data.registry import Split
 from heatproof.errors import HeatproofError
-from heatproof.models.expected_accuracy import NORMALISATIONS, require_accuracy
+from heatproof.models.expected_accuracy import NORMALISATIONS, require_accuracy, said_of_accuracy
 from heatproof.models.registry import IMAGENET, InputFacts
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
@@ -95,3 +100,77 @@ def test_only_a_checkpoint_can_be_expected_to_be_good(tmp_path):
     )
     assert (one.expected_accuracy, other.expected_accuracy) == (0.9, 0.5)
     assert one.key == other.key
+
+
+def test_the_remedy_names_the_key():
+    """USERS 20: a sentence that names no key mends nothing."""
+    with pytest.raises(HeatproofError) as raised:
+        measured(Nearest(GREYS, *NORMALISATIONS["mean and std of 0.5"]), 0.99, GREYS)
+    assert "mean: [0.5, 0.5, 0.5] and std: [0.5, 0.5, 0.5] in the model's settings" in str(raised.value)
+    with pytest.raises(HeatproofError) as raised:
+        measured(Nearest(COLOURS, order=(1, 2, 3, 0)), 0.95)
+    assert "outputs: {0: 3, 1: 0, 2: 1, 3: 2} and num_outputs: 4 in the dataset's settings" in str(raised.value)
+    with pytest.raises(HeatproofError, match=r"images.flip\(1\), for which no key is"):
+        measured(Nearest(COLOURS, channels=(2, 1, 0)), 0.95)
+
+
+@pytest.mark.parametrize(
+    ("network", "colours", "said"),
+    [
+        (Nearest(COLOURS), COLOURS, None),
+        (Nearest(GREYS, *NORMALISATIONS["mean and std of 0.5"]), GREYS, "with mean and std of 0.5: set that in"),
+        (Nearest(GREYS, *NORMALISATIONS["no normalisation (mean 0, std 1)"]), GREYS, "with no normalisation"),
+        (
+            Nearest(COLOURS, order=(1, 2, 3, 0)),
+            COLOURS,
+            "100% with another order of classes: set that in the config: ou",
+        ),
+        (Nearest(COLOURS, channels=(2, 1, 0)), COLOURS, "with channels in the order blue, green, red"),
+        (Nearest(COLOURS[[0, 0, 0, 0]]), COLOURS, "no more than guessing would"),
+    ],
+)
+def test_a_mistake_is_named_where_nothing_is_expected(network, colours, said):
+    told = said_of_accuracy(network, Plain(colours), FACTS, "w.pth")
+    assert (said in told) if said else not told
+
+
+def test_check_says_it_of_a_checkpoint(tmp_path, monkeypatch):
+    """Wrong normalisation was sound: USERS 20."""
+    monkeypatch.chdir(tmp_path)
+    generator = np.random.default_rng(0)
+    for row, name in enumerate("abcd"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for place in range(20):
+            pixels = 60 + 45 * row + generator.integers(0, 20, (16, 16, 3))
+            Image.fromarray(pixels.astype(np.uint8)).save(tmp_path / "photos" / name / f"{place}.png")
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "levels.py").write_text(
+        "import torch\n"
+        "class Levels(torch.nn.Module):\n"
+        "    def __init__(self, count):\n"
+        "        super().__init__()\n"
+        "        self.levels = torch.nn.Parameter(torch.zeros(count))\n"
+        "    def forward(self, x):\n"
+        "        return -(x.mean((1, 2, 3))[:, None] - self.levels).abs() * 10\n"
+        "def build(num_classes):\n"
+        "    return Levels(num_classes)\n"
+    )
+    levels = (torch.tensor([60.0, 105.0, 150.0, 195.0]) + 9.5) / 255
+    torch.save({"levels": levels}, "net.pth")
+    config = {
+        "datasets": [{"photos": {"dataset": "image_folder", "root": "photos", "size": 16}}],
+        "models": [
+            {"net": {"architecture": "levels:build", "checkpoint": "net.pth", "mean": [0.5] * 3, "std": [0.5] * 3}}
+        ],
+        "weights": ["pretrained"],
+        "explainers": ["saliency", "random"],
+        "metrics": [],
+        "report": {"all_metrics": False},
+    }
+    Path("c.yaml").write_text(yaml.safe_dump(config))
+    said = check_config("c.yaml")
+    assert "photos: warning: the checkpoint net.pth classifies" in said
+    assert "100% with no normalisation (mean 0, std 1): set that in the config: mean: [0.0, 0.0, 0.0] and std:" in said
+    config["models"][0]["net"] |= {"mean": [0.0] * 3, "std": [1.0] * 3}
+    Path("c.yaml").write_text(yaml.safe_dump(config))
+    assert "warning" not in check_config("c.yaml")

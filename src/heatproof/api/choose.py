@@ -14,12 +14,13 @@ import numpy as np
 import pandas as pd
 
 from heatproof.api.choice import DELETIONS, Choice, typed_table
+from heatproof.class_order import MOSTLY_RIGHT, said_of_exchange
 from heatproof.errors import HeatproofError
 from heatproof.methods import Method, methods_of
 from heatproof.metrics.single_deletion import Deletion
 from heatproof.options import BatchSize, Bounds, check_arguments
 from heatproof.ranking.best import images_to_tell
-from heatproof.ranking.verdict import MOSTLY_RIGHT, Verdict, deletion_words, judge
+from heatproof.ranking.verdict import Verdict, deletion_words, judge
 
 if TYPE_CHECKING:
     import torch
@@ -134,11 +135,11 @@ def choose(
         check_network,
         check_no_probabilities,
         predicted,
+        require_module,
         warn_of_probabilities,
     )
 
-    if not isinstance(model, torch.nn.Module):
-        raise HeatproofError(f"The model is {type(model).__name__}: give a torch.nn.Module, whose layers can be read.")
+    require_module(model)
     layer = layer_name(model, layer)
     check_arguments(choose, locals(), "measures", "background", "classes", "transform", "cache")
     asked = {one.name: one for one in selected(METHODS if methods is None else methods)}
@@ -169,8 +170,10 @@ def choose(
         network.check_targets(run.labels, [given.ids[row] for row in order])
         right = None
         if given.is_labelled:
-            right = run.labels.cpu() == torch.cat([predicted(network, part) for _, part in source.batches()])
-            _warn_of_targets(right)
+            answers = torch.cat([predicted(network, part) for _, part in source.batches()]).cpu()
+            right = run.labels.cpu() == answers
+            assert network.logits is not None, "the network is checked"
+            _warn_of_targets(answers.numpy(), run.labels.cpu().numpy(), network.logits.shape[1])
         check_no_probabilities(network)
         warn_of_probabilities(network)
         metrics = metrics or _selected(_measures(source, domain), domain)
@@ -401,12 +404,14 @@ def _unique(names: Sequence[str]) -> list[str]:
     return found
 
 
-def _warn_of_targets(right: torch.Tensor) -> None:
-    """Warn the caller of `choose` where the network seldom answers with the target."""
-    if right.double().mean() < MOSTLY_RIGHT:
+def _warn_of_targets(answers: np.ndarray, targets: np.ndarray, classes: int) -> None:
+    """Warn the caller of `choose` where the network seldom answers with the target, and of what explains that."""
+    right = int((answers == targets).sum())
+    if right < MOSTLY_RIGHT * len(targets):
+        exchanged = said_of_exchange(answers, targets, classes)
         warnings.warn(
-            f"The network answers with the target on {int(right.sum())} of {len(right)} images: if the targets are "
-            "labels, check that their numbers are the network's classes.",
+            f"The network answers with the target on {right} of {len(targets)} images: if the targets are labels, "
+            f"check that their numbers are the network's classes.{' ' * bool(exchanged)}{exchanged}",
             stacklevel=3,
         )
 

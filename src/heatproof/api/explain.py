@@ -16,7 +16,7 @@ import numpy as np
 from heatproof.attribution.registry import EXPLAINERS, Explained, Explainer, require_library
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.identity import identity_of
-from heatproof.options import BatchSize, check_arguments, check_options, short
+from heatproof.options import AtMost, BatchSize, check_arguments, check_options, short
 from heatproof.provenance import code_digest, digest
 from heatproof.registry import look_up
 
@@ -162,17 +162,14 @@ def explain(
         If a method or an option does not exist, or the inputs do not match; if the cache is a folder of other files,
         another call uses it, or nothing tells whether a method is the same in another call.
     """
-    import torch
-
     from heatproof.api.cache import cache_of, held_cache
     from heatproof.attribution.foreign import check_network_of
     from heatproof.batches import show_progress
     from heatproof.inputs.arrays import check_finite, check_images, warn_of_range
     from heatproof.inputs.read import read_inputs
-    from heatproof.models.adapter import adapted, check_network, predicted, warn_of_probabilities
+    from heatproof.models.adapter import adapted, check_network, predicted, require_module, warn_of_probabilities
 
-    if not isinstance(model, torch.nn.Module):
-        raise HeatproofError(f"The model is {type(model).__name__}: give a torch.nn.Module, whose layers can be read.")
+    require_module(model)
     layer = layer_name(model, layer)
     check_arguments(explain, locals(), "image_ids", "background", "classes", "transform", "cache")
     asked = selected(methods)
@@ -576,7 +573,7 @@ def _in_memory() -> Cache:
 
 def _first(background: torch.Tensor, count: int) -> torch.Tensor:
     """Return the first so many background images, for use as baselines."""
-    if count > len(background):
+    if count > len(background) and not isinstance(count, AtMost):
         raise HeatproofError(f"{count} background images are asked for and {len(background)} given: give more.")
     return background[:count]
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from heatproof.attribution.registry import Explained
 from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.options import AtMost
 from heatproof.randomness import counter_uniform
 
 if TYPE_CHECKING:
@@ -98,16 +99,29 @@ def draw_uniform_images(explained: Explained, purpose: str, low: float, high: fl
     return draw_per_image(explained, counter_uniform, purpose, explained.images.shape[1:]) * (high - low) + low
 
 
-def take_background(explained: Explained, count: int) -> torch.Tensor:
+def take_background(explained: Explained, count: int | None, most: int, least: int = 1) -> torch.Tensor:
     """Return `count` training images (count, C, H, W) on the images' device; the same for every batch.
+
+    Parameters
+    ----------
+    explained
+        The batch.
+    count
+        None for `most`, or as many as there are where these are fewer.
+    most, least
+        How many are taken where nobody says how many, and how many the method needs.
 
     Raises
     ------
     NotApplicable
         If there are no training images.
     HeatproofError
-        If there are fewer than `count`.
+        If there are fewer than `count`, or `least`.
     """
     if explained.background is None:
         raise NotApplicable("its baselines are training images, and there are none here")
-    return explained.background(count).to(explained.images)
+    images = explained.background(AtMost(most) if count is None else count).to(explained.images)
+    require(
+        len(images) >= least, f"It needs {least} training images as baselines, and there is {len(images)}: add some."
+    )
+    return images

@@ -37,7 +37,7 @@ def iba(
     samples: Annotated[int, Bounds(least=2)] = 10,
     learning_rate: Annotated[float, Bounds(above=0)] = 1.0,
     smooth: Annotated[float, Bounds(least=0)] = 1.0,
-    baselines: Annotated[int, Bounds(least=2)] = 256,
+    baselines: Annotated[int, Bounds(least=2)] | None = None,
     layer: str | None = None,
 ) -> dict[str, torch.Tensor]:
     """IBA: information in bits that a layer must transmit to keep the prediction.
@@ -68,7 +68,8 @@ def iba(
     smooth
         Standard deviation of the Gaussian blur of λ, in grid cells of the layer; 0 for none.
     baselines
-        Training images for the mean and the standard deviation. The authors take about 10,000.
+        Training images for the mean and the standard deviation. None for 256, or all where
+        there are fewer. The authors take about 10,000.
     layer
         Name of the submodule behind which the noise is; null takes the model's layer for class activation maps. The
         authors prefer a layer of the network's middle, whose grid is finer.
@@ -98,7 +99,7 @@ def iba(
     maps = []
     with grid_layer(explained, layer) as (_, tapped, name):
         tap = _Tap(never_alone(explained.network), tapped, name)
-        moments = _moments(tap, take_background(explained, baselines), explained.batch_size)
+        moments = _moments(tap, take_background(explained, baselines, 256, 2), explained.batch_size)
         # A few images at a time, so that what is held at once is one network pass, or one image's samples.
         for few in parts(explained, max(1, explained.batch_size // samples)):
             features = tap.read_all(few)
@@ -121,7 +122,7 @@ def input_iba(
     samples: Annotated[int, Bounds(least=2)] = 10,
     learning_rate: Annotated[float, Bounds(above=0)] = 1.0,
     smooth: Annotated[float, Bounds(least=0)] = 1.0,
-    baselines: Annotated[int, Bounds(least=2)] = 256,
+    baselines: Annotated[int, Bounds(least=2)] | None = None,
     layer: str | None = None,
 ) -> dict[str, torch.Tensor]:
     """InputIBA: the share of each pixel that must pass to keep the prediction.
@@ -177,7 +178,7 @@ def input_iba(
     maps = []
     with grid_layer(explained, layer) as (_, tapped, named):
         tap = _Tap(never_alone(explained.network), tapped, named)
-        background = take_background(explained, baselines)
+        background = take_background(explained, baselines, 256, 2)
         moments = _moments(tap, background, explained.batch_size)
         colours = _Moments(background.mean((0, 2, 3))[:, None, None], background.std((0, 2, 3))[:, None, None])
         for few in parts(explained, max(1, explained.batch_size // samples)):
@@ -207,7 +208,7 @@ class _Search(NamedTuple):
     learning_rate: float
     smooth: float
 
-    def check(self, called: str, baselines: int, **more_steps: int) -> None:
+    def check(self, called: str, baselines: int | None, **more_steps: int) -> None:
         """Refuse options out of their range; `more_steps` are numbers of steps beside those of the last search."""
         require(self.beta > 0, f"{called} needs a beta above 0, not {self.beta}.")
         for name, value in {"steps": self.steps, **more_steps}.items():
@@ -215,7 +216,7 @@ class _Search(NamedTuple):
         require(self.samples >= 2, f"{called} needs at least 2 samples, not {self.samples}.")
         require(self.learning_rate > 0, f"{called} needs a learning rate above 0, not {self.learning_rate}.")
         require(self.smooth >= 0, f"{called} needs smooth of at least 0, not {self.smooth}.")
-        require(baselines >= 2, f"{called} needs at least 2 baselines, not {baselines}.")
+        require(baselines is None or baselines >= 2, f"{called} needs at least 2 baselines, not {baselines}.")
 
 
 def _optimise(few: Explained, tap: _Tap, features: torch.Tensor, moments: _Moments, search: _Search) -> torch.Tensor:

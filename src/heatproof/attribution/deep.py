@@ -72,7 +72,9 @@ def deep_lift(
     applies_to={"convolutional"},
     sums_to="the output at the image minus the mean output at the baselines",
 )
-def deep_shap(explained: Explained, *, baselines: Count = 8, tolerance: Tolerance = None) -> dict[str, torch.Tensor]:
+def deep_shap(
+    explained: Explained, *, baselines: Count | None = None, tolerance: Tolerance = None
+) -> dict[str, torch.Tensor]:
     """Deep SHAP: mean of DeepLift maps over training images as baselines.
 
     Lundberg and Lee, "A unified approach to interpreting model predictions", 2017, section 4.2. A map sums to the
@@ -84,7 +86,8 @@ def deep_shap(explained: Explained, *, baselines: Count = 8, tolerance: Toleranc
     explained
         The batch.
     baselines
-        Training images, the same for every image; each costs two network passes an image.
+        Training images, the same for every image; each costs two network passes an image. None for 8, or all where
+        there are fewer.
     tolerance
         As in `deep_lift`.
 
@@ -102,8 +105,9 @@ def deep_shap(explained: Explained, *, baselines: Count = 8, tolerance: Toleranc
     """
     import torch
 
-    require(baselines >= 1, f"Deep SHAP needs at least 1 baseline, not {baselines}.")
-    background = take_background(explained, baselines)
+    require(baselines is None or baselines >= 1, f"Deep SHAP needs at least 1 baseline, not {baselines}.")
+    background = take_background(explained, baselines, 8)
+    baselines = len(background)
     pairs = torch.arange(len(explained.image_ids) * baselines, device=explained.images.device)
     maps = []
     paired: dict[str, list[Sums]] = {}

@@ -21,7 +21,9 @@ MEAN_CHANGE = "the output at the image, or the mean at its noisy copies, minus t
 
 
 @explainer("expected_gradients", family="expected", sums_to=MEAN_CHANGE)
-def expected_gradients(explained: Explained, *, samples: Count = 100, baselines: Count = 64) -> dict[str, torch.Tensor]:
+def expected_gradients(
+    explained: Explained, *, samples: Count = 100, baselines: Count | None = None
+) -> dict[str, torch.Tensor]:
     """Average integrated gradients over training images as baselines (expected gradients).
 
     Erion et al., "Improving performance of deep learning models with axiomatic attribution priors and expected
@@ -35,7 +37,7 @@ def expected_gradients(explained: Explained, *, samples: Count = 100, baselines:
     samples
         Pairs of a baseline and a point, one network pass each, drawn for each image.
     baselines
-        Training images to draw from.
+        Training images to draw from; None for 64, or all where there are fewer.
 
     Returns
     -------
@@ -57,7 +59,7 @@ def gradient_shap(
     explained: Explained,
     *,
     samples: Count = 20,
-    baselines: Count = 64,
+    baselines: Count | None = None,
     stdev: Annotated[float, Bounds(least=0)] = 0.1,
 ) -> dict[str, torch.Tensor]:
     """Gradient SHAP: expected gradients of noisy copies of the image (captum `GradientShap`).
@@ -72,7 +74,7 @@ def gradient_shap(
     samples
         Noisy copies of each image, each with a baseline and a point between the two, one network pass each.
     baselines
-        Training images to draw from.
+        Training images to draw from; None for 64, or all where there are fewer.
     stdev
         Standard deviation of the Gaussian noise, in normalised units; 0 gives expected gradients.
 
@@ -92,13 +94,13 @@ def gradient_shap(
     return {"gradient_shap": _expect(explained, "gradient_shap", samples, baselines, stdev)}
 
 
-def _expect(explained: Explained, name: str, samples: int, baselines: int, stdev: float) -> torch.Tensor:
+def _expect(explained: Explained, name: str, samples: int, baselines: int | None, stdev: float) -> torch.Tensor:
     import torch
     from captum.attr import Saliency
 
     require(samples >= 1, f"{name} needs at least 1 sample, not {samples}.")
-    require(baselines >= 1, f"{name} needs at least 1 baseline, not {baselines}.")
-    background = take_background(explained, baselines)
+    require(baselines is None or baselines >= 1, f"{name} needs at least 1 baseline, not {baselines}.")
+    background = take_background(explained, baselines, 64)
     output, at_baselines = never_alone(explained.output), None
     if explained.sums is not None:
         with beside_maps(explained):

@@ -31,8 +31,9 @@ from heatproof.models.adapter import CountPasses, check_loaded
 from heatproof.models.memory import WithinMemory, batch_size_of, kept_beside
 from heatproof.models.network import find_layer, load_network, normalise, use_machine
 from heatproof.models.registry import InputFacts
+from heatproof.options import AtMost
 from heatproof.perturbation.baselines import baseline_images
-from heatproof.perturbation.dataset_mean import dataset_options, needs_dataset
+from heatproof.perturbation.dataset_mean import dataset_options, mean_split, needs_dataset
 from heatproof.provenance import digest
 from heatproof.randomness import numpy_generator
 from heatproof.shards import EVALUATION, WRITING, Origin, Shard, open_shard
@@ -73,13 +74,15 @@ class Background:
         self.images: torch.Tensor | None = None
 
     def __call__(self, count: int) -> torch.Tensor:
-        """Return the first `count` of them, (count, C, H, W).
+        """Return the first `count` of them, (count, C, H, W); all, where it is a default and there are fewer.
 
         Raises
         ------
         HeatproofError
             If the training split has fewer.
         """
+        if isinstance(count, AtMost):
+            count = min(count, len(self.order))
         if count > len(self.order):
             raise HeatproofError(
                 f"{count} baselines are requested, but there are only {len(self.order)} training images: lower "
@@ -221,7 +224,7 @@ def _open(job: Maps, entry: StoredExplainer, dataset: Dataset, size: tuple[int, 
     made_by |= {"dataset": asdict(of.dataset), "model": asdict(of.model) if of.model else None}
     made_by["explainer"] = {key: getattr(entry, key) for key in ("name", "kind", "options")}
     images = images_of(of.dataset.manifest)
-    also = images.whole("train") if _reads_training_images(entry) else []
+    also = images.whole(mean_split(dataset)) if _reads_training_images(entry) else []
     split = dataset.splits[EVALUATION]
     origin = Origin(
         entry.key,

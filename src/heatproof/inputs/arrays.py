@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 IMAGE_KEYS = ("image", "images", "pixel_values", "img", "imgs", "x", "input", "inputs")
 # Normalised images reach 3 or so, and those of 8 bits 255.
 FAR = 50
+# Rounding, or a resizing that overshoots, reaches a little below 0.
+BELOW = -0.2
 # Pixels of photographs that nobody normalised are between 0 and 1, and some image has dark and bright ones.
 SPREAD = 0.5
 
@@ -242,6 +244,22 @@ def warn_of_range(images: torch.Tensor, model: Any = None) -> None:
             f"standard deviation {std} taken out: normalise them so.",
             stacklevel=3,
         )
+    if low < BELOW and takes_pixels(model):
+        warnings.warn(
+            f"The images reach {low:g}, and the model takes images between 0 and 1: give them without normalisation.",
+            stacklevel=3,
+        )
+
+
+def takes_pixels(model: Any) -> bool:
+    """Tell whether a model says that it takes images in [0, 1]: one of timm, or one that begins by normalising."""
+    told = configuration_of(model)
+    if told is not None and "mean" in told and "std" in told:
+        return normalisation_of(model) is None
+    modules = model.modules() if hasattr(model, "modules") else ()
+    first = next((one for one in modules if next(one.children(), None) is None), None)
+    # As torchvision.transforms.Normalize, and not as a batch norm, which has running ones.
+    return first is not None and all(hasattr(first, name) for name in ("mean", "std"))
 
 
 def normalisation_of(model: Any) -> tuple[tuple[float, ...], tuple[float, ...]] | None:

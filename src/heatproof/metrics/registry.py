@@ -78,6 +78,11 @@ class Metric(Described):
     derived_from: tuple[str, ...] = ()
     undefined: str = ""
 
+    @property
+    def is_own(self) -> bool:
+        """Whether its function is the user's own."""
+        return not self.function.__module__.startswith("heatproof.")
+
     def higher(self, options: Mapping[str, Any]) -> bool:
         """Return whether higher is better with these options."""
         reverse = self.order is not None and options.get("order", self.order) != self.order
@@ -125,7 +130,7 @@ class Metric(Described):
             If it returns anything but scores, their validity and, if it has any, curves.
         """
         given, own = [inputs[name] for name in self.inputs], own_options(self.function, options)
-        if not self.function.__module__.startswith("heatproof."):
+        if self.is_own:
             # It may write to them, and others read them after it.
             given, own = deepcopy(given), deepcopy(own)
         result = self.function(*given, **own)

@@ -118,7 +118,7 @@ def score(told: Score) -> None:
     by_name: dict[str | int, Any] = {"label": labels, "predicted": predicted}
     targets = np.broadcast_to(by_name.get(told.target, told.target), labels.shape)
     ids = np.array(facts["image_ids"][: told.images], dtype=object)[scored]
-    scores = _score(told, reads, explainers, facts["image_ids"], targets, scored) if explainers else {}
+    scores = _score(told, reads, explainers, facts["image_ids"], targets, scored, gaps) if explainers else {}
     names = (read_sealed(told.classes) or {}).get("class_names")
     classes = np.array([names[label] if names else str(label) for label in labels[scored]], dtype=object)
     named = [method.method for method in told.methods if method.method in scores]
@@ -186,10 +186,12 @@ def _score(
     every: list[str],
     targets: np.ndarray,
     scored: np.ndarray,
+    gaps: dict[str, str],
 ) -> dict[str, np.ndarray]:
-    """Return the scores of every method for the images that are scored, of (N,) bool."""
+    """Return the scores of every method for some images, of (N,) bool, and add methods without any to the gaps."""
     metric = METRICS[told.kind]
     parts: dict[str, list[np.ndarray]] = {}
+    failed: dict[str, str] = {}
     size, takes_maps = (0, 0), "maps" in metric.inputs
     if takes_maps:
         described = describe(next(iter(explainers.values()))[0].maps + ".zarr")
@@ -214,6 +216,13 @@ def _score(
             )
             for name, methods in explainers.items()
         )
-        for scored_one in score_batch(metric, told.options, images, reads, of_network, explained):
+        for scored_one in score_batch(metric, told.options, images, reads, of_network, explained, failed):
             parts.setdefault(scored_one.method, []).append(scored_one.score)
-    return {method: np.concatenate(values) for method, values in parts.items()}
+    # One of ours that is undefined on all images is told by their number.
+    for method in parts if metric.is_own else ():
+        if method not in failed and all(np.isnan(part).all() for part in parts[method]):
+            failed[method] = f"the metric {metric.name!r} has no finite score on any image"
+    for method, reason in failed.items():
+        log.warning("%s has no score: %s", method, reason)
+    gaps |= failed
+    return {method: np.concatenate(values) for method, values in parts.items() if method not in failed}

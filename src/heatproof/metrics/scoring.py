@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from heatproof.errors import HeatproofError, fault_of, first_line
 from heatproof.methods import Maps, Method
 from heatproof.metrics.registry import Metric
 from heatproof.responses.base import Arrays, Reading, ScoredImages
@@ -61,6 +64,7 @@ def score_batch(
     readings: Sequence[Reading],
     arrays: Mapping[str, Arrays],
     explained: Iterable[Explanations],
+    failed: dict[str, str] | None = None,
 ) -> Iterator[Scored]:
     """Score every method by one metric.
 
@@ -76,6 +80,8 @@ def score_batch(
         Argument of the metric's function to the arrays of a response that needs no maps.
     explained
         The maps of each explainer, read when its turn comes.
+    failed
+        Gets why a metric of the user's own fails on a method, by the method's name; None where that is an error.
 
     Yields
     ------
@@ -85,7 +91,7 @@ def score_batch(
     Raises
     ------
     HeatproofError
-        As `Metric.score` does.
+        As `Metric.score` does, for metrics of the user's own if `failed` is None.
     """
     shared: dict[str, Any] = {"image_ids": images.ids}
     for one in readings:
@@ -99,4 +105,21 @@ def score_batch(
                 inputs["maps"] = method.of(explainer.maps)
             for one in along:
                 inputs |= one.inputs(explainer.arrays[one.argument], images, place)
-            yield Scored(method.name, *metric.score(inputs, options), inputs)
+            try:
+                result = metric.score(inputs, options)
+            except Exception as error:
+                # Foreign code can fail in any way. A fault of the machine is none of the metric's.
+                if failed is None or not metric.is_own or fault_of(error):
+                    raise
+                failed[method.name] = _reason(metric, error)
+                continue
+            yield Scored(method.name, *result, inputs)
+
+
+def _reason(metric: Metric, error: Exception) -> str:
+    """Say in words of a gap how a metric of the user's own failed."""
+    if isinstance(error, HeatproofError):
+        return str(error).rstrip(".")
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    said = f"{type(error).__name__}: {first_line(error)[:200]}; {Path(last.filename).name}, line {last.lineno}"
+    return f"the metric {metric.name!r} fails on its maps ({said})"

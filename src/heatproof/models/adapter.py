@@ -258,6 +258,33 @@ def check_network(network: Adapted, images: torch.Tensor, with_gradients: bool =
         network.check(images, with_gradients)
 
 
+def _remedy(said: str) -> str:
+    """Return what to do about what a network fails with."""
+    if "size()[0]" in said:
+        return (
+            "it was exported for one size of batch, so give the network itself, or export it with "
+            "dynamic_shapes=({0: torch.export.Dim('batch')},)"
+        )
+    return "give images that it takes"
+
+
+def require_module(model: Any) -> None:
+    """Refuse what is no module, and what `torch.export` returns, which cannot be called.
+
+    Raises
+    ------
+    HeatproofError
+        With what to give instead.
+    """
+    if isinstance(model, torch.export.ExportedProgram):
+        raise HeatproofError(
+            "The model is an ExportedProgram, which cannot be called: give the network that was exported, whose layers "
+            "can be read, or model.module()."
+        )
+    if not isinstance(model, nn.Module):
+        raise HeatproofError(f"The model is {type(model).__name__}: give a torch.nn.Module, whose layers can be read.")
+
+
 @contextmanager
 def _failures(images: torch.Tensor) -> Iterator[None]:
     """Say in a sentence what a network fails with on images."""
@@ -271,7 +298,7 @@ def _failures(images: torch.Tensor) -> Iterator[None]:
             raise
         said = f"{type(error).__name__}: {first_line(error)[:200]}"
         raise HeatproofError(
-            f"The model fails on images of {tuple(images.shape[1:])} ({said}): give images that it takes."
+            f"The model fails on images of {tuple(images.shape[1:])} ({said}): {_remedy(said)}."
         ) from error
 
 

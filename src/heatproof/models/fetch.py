@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 import torch
@@ -24,7 +24,7 @@ import yaml
 from heatproof.data.prepare import open_dataset
 from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError, fault_of
-from heatproof.models.expected_accuracy import Accuracy, require_accuracy
+from heatproof.models.expected_accuracy import IMAGES, Accuracy, require_accuracy, said_of_accuracy
 from heatproof.models.from_transformers import read_weights
 from heatproof.models.names import fit_names, misfits
 from heatproof.models.network import build_network, build_without_weights, find_head, load_weights, save_weights
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SCHEMES = ("https", "http", "file")
+# Images on which `heatproof check` looks at weights of which nothing is expected.
+FEW = 64
 # Seconds without an answer, and bytes a second of one, after which a download ends.
 PATIENCE, SLOWEST = 60, 2**13
 
@@ -64,19 +66,15 @@ def fetch(job: Checkpoint) -> None:
     weights, history = job.files["weights"], job.files["history"]
     aside = Path(weights).with_suffix(".unchecked")
     try:
-        digest, accuracy = _bring(job, aside)
+        digest, accuracy, said = _bring(job, aside)
         os.replace(aside, weights)
     finally:
         aside.unlink(missing_ok=True)
     row: dict[str, Any] = {"checkpoint": public(job.checkpoint), "sha256": digest}
     if accuracy:
         row |= {"accuracy": accuracy.value, "images": accuracy.images}
-        if accuracy.at_chance:
-            log.warning(
-                "the checkpoint %s classifies %.0f %% of %d images correctly, no more than guessing would: compare "
-                "mean, std, resize and the order of classes with those that it was trained with",
-                _told(job.checkpoint), 100 * accuracy.value, accuracy.images,
-            )  # fmt: skip
+        if said:
+            log.warning("%s", said)
     write_table(pd.DataFrame([row]), history)
     # By these bytes a results folder tells whether the file behind the path is still the same.
     foreign = {public(Path(job.checkpoint).as_posix()): digest} if is_file(job.checkpoint) else {}
@@ -86,8 +84,8 @@ def fetch(job: Checkpoint) -> None:
     write_manifest(job.manifest, [weights, history], spec_key=job.key, key=key, input_sha256=foreign, data=data)
 
 
-def check_checkpoint(job: Checkpoint) -> None:
-    """Check that `fetch` can read a checkpoint, without writing results.
+def check_checkpoint(job: Checkpoint) -> str:
+    """Check that `fetch` can read a checkpoint, without writing results, and return what is odd of a few images.
 
     Raises
     ------
@@ -95,12 +93,15 @@ def check_checkpoint(job: Checkpoint) -> None:
         As `fetch` does.
     """
     with tempfile.TemporaryDirectory() as folder:
-        # Unless something is expected, the job measures it, and a check stays quick.
-        _bring(job, Path(folder) / "checked", measure=False)
+        # Unless something is expected, the job measures more, and a check stays quick.
+        return _bring(job, Path(folder) / "checked", FEW)[2]
 
 
-def _bring(job: Checkpoint, aside: Path, measure: bool = True) -> tuple[str, Accuracy | None]:
-    """Write the weights of a checkpoint as safetensors, check them, and return its SHA-256 and their accuracy."""
+def _bring(job: Checkpoint, aside: Path, most: int = IMAGES) -> tuple[str, Accuracy | None, str]:
+    """Write the weights of a checkpoint as safetensors, check them, and return its SHA-256 and their accuracy.
+
+    The last is a sentence on weights that are seldom right, where nothing is expected of them; else empty.
+    """
     told = _told(job.checkpoint)
     dataset = open_dataset(job.dataset) if job.dataset else None
     classes = dataset.num_classes if dataset else 2
@@ -135,9 +136,11 @@ def _bring(job: Checkpoint, aside: Path, measure: bool = True) -> tuple[str, Acc
     else:
         load_weights(network, aside, find_head(job.model), job.checkpoint, advise)
     expected = job.expected_accuracy
-    if dataset is None or not (measure or expected):
-        return digest, None
-    return digest, require_accuracy(network, dataset, job.model.facts, expected, told)
+    if dataset is None:
+        return digest, None, ""
+    measured = network, dataset, job.model.facts
+    accuracy = require_accuracy(*measured, expected, told, IMAGES if expected else most)
+    return digest, accuracy, "" if expected else said_of_accuracy(*measured, told, most)
 
 
 def fitting_options(model: ModelSpec, state: Mapping[str, torch.Tensor], classes: int) -> dict[str, Any] | None:
@@ -156,6 +159,46 @@ def fitting_options(model: ModelSpec, state: Mapping[str, torch.Tensor], classes
             if not misfits({**named, **{name: own[name] for name in head}}, own):
                 return options
     return None
+
+
+class Head(NamedTuple):
+    """What a file of weights has for the head of a network.
+
+    Attributes
+    ----------
+    options
+        Those of the architecture with which all but the head fits; None where it fits with none.
+    outputs
+        Number of outputs that the weights have; None where they do not say one.
+    fits
+        Whether the weights fit as they are, head included.
+    """
+
+    options: dict[str, Any] | None
+    outputs: int | None
+    fits: bool
+
+
+def head_of(model: ModelSpec, path: Path, classes: int) -> Head:
+    """Hold the head of a local file of weights against that of a network with so many classes.
+
+    Raises
+    ------
+    HeatproofError
+        If the file cannot be read, or the network cannot be built.
+    """
+    if model.architecture == "transformers_model":
+        state = read_weights(path, model.options["name"])
+    else:
+        state = read_state(path, str(path), most_bytes(build_without_weights(model, classes)))
+    options = fitting_options(model, state, classes)
+    if options is None:
+        return Head(None, None, fits=False)
+    fitting = replace(model, options=options)
+    own, head = build_without_weights(fitting, classes).state_dict(), find_head(fitting)
+    named, _ = fit_names(state, own, partial(set, head))
+    outputs = {len(named[name]) for name in head if name in named and named[name].ndim}
+    return Head(options, outputs.pop() if len(outputs) == 1 else None, not misfits(named, own))
 
 
 def _advice(model: ModelSpec, state: Mapping[str, torch.Tensor], classes: int) -> str:

@@ -1,4 +1,4 @@
-"""Mean colour of a dataset's training images, for the baseline `mean`."""
+"""Mean colour of a dataset's training images, for the baseline `mean`; of what is scored where there are none."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import numpy as np
 
 from heatproof.batches import track
 from heatproof.data.registry import Dataset
-from heatproof.errors import HeatproofError
 from heatproof.models.registry import InputFacts, normalisation_of
 
 log = logging.getLogger(__name__)
@@ -24,6 +23,11 @@ def needs_dataset(baseline: str | None, options: Mapping[str, Any] | None) -> bo
     return baseline == "mean" and (options or {}).get("value") is None
 
 
+def mean_split(dataset: Dataset) -> str:
+    """Return the split whose mean colour is taken: ``train``, or ``evaluation`` where all images are for evaluation."""
+    return "train" if len(dataset.splits.get("train", ())) else "evaluation"
+
+
 def dataset_options(
     baseline: str,
     options: Mapping[str, Any] | None,
@@ -32,7 +36,7 @@ def dataset_options(
 ) -> dict[str, Any]:
     """Complete the options of a baseline with values that depend on the dataset.
 
-    Training images are read for the ``mean`` baseline alone, and only where its `value` is not given.
+    Images are read for the ``mean`` baseline alone, those of `mean_split`, and only where its `value` is not given.
 
     Parameters
     ----------
@@ -57,7 +61,7 @@ def dataset_options(
 
 
 def mean_value(dataset: Dataset, facts: InputFacts) -> list[float]:
-    """Return the mean colour of the training images, normalised for a network.
+    """Return the mean colour of the images of `mean_split`, normalised for a network.
 
     It does not depend on how many images are read at a time: every image is summed by itself in float64, and the sums
     are added without rounding.
@@ -65,7 +69,7 @@ def mean_value(dataset: Dataset, facts: InputFacts) -> list[float]:
     Parameters
     ----------
     dataset
-        An open dataset; its training images are all read once.
+        An open dataset; the images of the split are all read once.
     facts
         Input format of the model: ``mean`` and ``std``, one number for each channel.
 
@@ -73,26 +77,17 @@ def mean_value(dataset: Dataset, facts: InputFacts) -> list[float]:
     -------
     list of float
         One number for each channel, in the units of the network's input.
-
-    Raises
-    ------
-    HeatproofError
-        If there are no training images.
     """
-    count = len(dataset.splits["train"])
-    if not count:
-        raise HeatproofError(
-            "The baseline mean is the mean colour of the training images, and the dataset has none: give its value, or "
-            "choose another baseline, such as zeros."
-        )
+    split = mean_split(dataset)
+    count, images = len(dataset.splits[split]), {"train": "training"}.get(split, split) + " images"
     sums, pixels = [], 1
-    for low in track(range(0, count, CHUNK), "mean of the training images", unit="batch"):
-        for image in dataset.images("train", low, min(low + CHUNK, count)):
+    for low in track(range(0, count, CHUNK), f"mean of the {images}", unit="batch"):
+        for image in dataset.images(split, low, min(low + CHUNK, count)):
             # A sum follows the layout in memory, so the layout is made the same for all.
             flat = np.ascontiguousarray(image).reshape(len(image), -1)
             sums.append(flat.sum(axis=1, dtype=np.float64))
             pixels = flat.shape[1]
     colour = np.array([math.fsum(channel) / (count * pixels) for channel in np.transpose(sums)])
-    log.info("mean of %d training images: %s", count, ", ".join(f"{value:.4f}" for value in colour))
+    log.info("mean of %d %s: %s", count, images, ", ".join(f"{value:.4f}" for value in colour))
     mean, std = map(np.asarray, normalisation_of(facts, len(colour)))
     return ((colour - mean) / std).tolist()

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
 from heatproof.config import label_baselines, normalise
+from heatproof.config_files import unset_counts
 from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.perturbation.baselines import BASELINES, register_baselines
 from heatproof.plan.paths import PRETRAINED
 from heatproof.plan.plan import Plan
 from heatproof.plan.resolve import ModelChoice
-from heatproof.registry import is_reference, load_plugins, look_up
+from heatproof.registry import import_callable, is_reference, load_plugins, look_up
 
 
 def make_plan(config: Mapping[str, Any]) -> Plan:
@@ -51,9 +53,8 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
         if not plan.models_of(dataset):
             raise HeatproofError(f"No model is for the dataset {dataset!r}: name it in a model's `datasets`.")
         _check_trained(plan, dataset)
-        _check_count(plan, dataset)
         _check_parts(plan, dataset)
-    return plan
+    return _with_counts(plan, unset_counts(config))
 
 
 def _check_preprocessing(model: ModelChoice) -> None:
@@ -151,18 +152,57 @@ def _check_grids(plan: Plan, dataset: str, model: str) -> None:
             )
 
 
-def _check_count(plan: Plan, dataset: str) -> None:
-    entry = DATASETS.get(plan.datasets[dataset]["kind"])
-    if entry is None or entry.count is None:
-        return
+def _with_counts(plan: Plan, unset: Collection[str]) -> Plan:
+    """Return the plan with as many evaluation images as each dataset has, where no config says how many.
+
+    Raises
+    ------
+    HeatproofError
+        If a config asks for more than there are, or a dataset has fewer than two.
+    """
+    counts = {name: count for name in plan.datasets if (count := _count(plan, name, unset)) is not None}
+    fewest = min(counts.values(), default=None)
+    if fewest is None:
+        return plan
+    given = plan.config["evaluation"]
+    lowered = {key: min(given[key], fewest) for key in unset}
+    if lowered != {key: given[key] for key in unset}:
+        plan = replace(plan, config={**plan.config, "evaluation": {**given, **lowered}})
+    for dataset, available in counts.items():
+        if available < 2:
+            raise HeatproofError(
+                f"The evaluation split of {dataset!r} has {available} image{'s' * (available != 1)}, and two at least "
+                "are scored: add pictures, or raise the dataset's share `evaluation`."
+            )
+        if plan.drop_images > available:
+            key = "images" if plan.images > available else "accuracy_images"
+            raise HeatproofError(
+                f"evaluation.{key} is {plan.drop_images}, and the evaluation split of {dataset!r} has {available} "
+                "images: ask for that many at most."
+            )
+    return plan
+
+
+def _count(plan: Plan, dataset: str, unset: Collection[str]) -> int | None:
+    """Return the number of evaluation images of a dataset; None where it cannot be known before work starts.
+
+    A loader of the user's own is called only where the number decides how many images are scored.
+    """
     listed = plan.listed_before(dataset)
-    available = len(listed["evaluation"]["ids"]) if listed else entry.count(**plan.datasets[dataset]["options"])
-    if plan.drop_images > available:
-        key = "images" if plan.images > available else "accuracy_images"
-        raise HeatproofError(
-            f"evaluation.{key} is {plan.drop_images}, and the evaluation split of {dataset!r} has {available} images: "
-            "ask for that many at most."
-        )
+    if listed:
+        return len(listed["evaluation"]["ids"])
+    choice = plan.datasets[dataset]
+    entry = DATASETS.get(choice["kind"])
+    if entry is not None:
+        return entry.count(**choice["options"]) if entry.count else None
+    if not unset:
+        return None
+    try:
+        made = import_callable(choice["kind"], "dataset")(seed=plan.config["seed"], **choice["options"])
+        return len(made.splits["evaluation"])
+    except Exception:
+        # It can fail in any way, which `heatproof.trial` and the job that opens it say.
+        return None
 
 
 def _check_parts(plan: Plan, dataset: str) -> None:

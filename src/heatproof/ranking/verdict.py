@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import binomtest
 
+from heatproof.class_order import MOSTLY_RIGHT
 from heatproof.metrics.single_deletion import Deletion
 from heatproof.ranking.best import best_set
 from heatproof.ranking.consistency import MINIMUM
@@ -24,8 +25,6 @@ from heatproof.registry import listed
 
 # Verdicts, the gravest first.
 CHANCE, NOTHING, OPEN, TOO_FEW, FOUND = "at chance", "none above references", "open", "too few images", "found"
-# Below this share of images on which a network is right, a verdict on its explanations says so.
-MOSTLY_RIGHT = 0.75
 # A longer list of methods is counted; reference maps are always named.
 NAMED = 4
 CANNOT_SEE = (

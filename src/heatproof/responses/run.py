@@ -25,7 +25,7 @@ from heatproof.models.adapter import check_loaded
 from heatproof.models.memory import batch_size_of
 from heatproof.models.network import use_machine
 from heatproof.perturbation.batching import intact_responses, open_network
-from heatproof.perturbation.dataset_mean import dataset_options, needs_dataset
+from heatproof.perturbation.dataset_mean import dataset_options, mean_split, needs_dataset
 from heatproof.responses.base import Along, Batch, Explain, Response, Session, response_of
 from heatproof.shards import EVALUATION, WRITING, Origin, Range, Shard, open_shard
 from heatproof.specs import Runtime
@@ -118,7 +118,7 @@ def _open(job: RunResponse, explainer: ExplainedResponse | None, response: Respo
     gap, read_from = None, {}
     images, also, beside = images_of(job.network.dataset.manifest), set[Range](), set[Range]()
     if needs_dataset(response.settings.get("baseline"), response.settings.get("baseline_options")):
-        also.update(images.whole("train"))
+        also.update(images.whole(mean_split(session.dataset)))
     name, methods = None, []
     if explainer:
         maps = read_shard(explainer.maps_store, job.shard.number)

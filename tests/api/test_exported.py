@@ -1,0 +1,48 @@
+"""Programs of `torch.export`: what can be used is, and else one sentence says what to give."""
+
+import numpy as np
+import pytest
+import torch
+from torch.export import Dim, export
+
+import heatproof
+from heatproof.errors import HeatproofError
+
+IMAGES = torch.randn(18, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+MAPS = np.random.default_rng(0).random((18, 8, 8))
+
+
+def network():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(144, 3)
+    ).eval()
+
+
+CALLS = {
+    "explain": lambda model: heatproof.explain(model, IMAGES, None, ["saliency"]),
+    "choose": lambda model: heatproof.choose(model, IMAGES, None, ["saliency"]),
+    "evaluate": lambda model: heatproof.evaluate("sds", model, IMAGES, None, MAPS, grid=2, baseline="zeros"),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_program_is_refused_by_name(call):
+    with pytest.raises(
+        HeatproofError, match=r"is an ExportedProgram, which cannot be called: give the network .* model\.module"
+    ):
+        CALLS[call](export(network(), (IMAGES[:4],)))
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_program_for_one_size_of_batch_says_how_to_export_it(call):
+    with pytest.raises(
+        HeatproofError, match=r"exported for one size of batch, so give the network itself, or export it"
+    ):
+        CALLS[call](export(network(), (IMAGES[:4],)).module())
+
+
+def test_a_program_for_any_batch_is_explained_as_the_network_is():
+    program = export(network(), (IMAGES[:4],), dynamic_shapes=({0: Dim("batch")},)).module()
+    of_program, of_network = (CALLS["explain"](one)["attribution"].values for one in (program, network()))
+    np.testing.assert_allclose(of_program, of_network, rtol=1e-5, atol=1e-6)

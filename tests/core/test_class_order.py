@@ -1,0 +1,78 @@
+"""Labels whose numbers are not those of the network's outputs are told from those of a bad network."""
+
+import numpy as np
+import pytest
+import torch
+
+import heatproof
+from heatproof.class_order import best_order, is_exchanged, right_after_exchange, said_of_exchange
+
+
+def drawn(classes, count, accuracy, seed=0):
+    generator = np.random.default_rng(seed)
+    labels = np.arange(count) % classes
+    wrong = generator.random(count) >= accuracy
+    return np.where(wrong, generator.integers(0, classes, count), labels), labels
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10])
+@pytest.mark.parametrize("accuracy", [0.85, 1.0])
+def test_an_exchange_is_found(classes, accuracy):
+    predicted, labels = drawn(classes, 120, accuracy)
+    order = np.roll(np.arange(classes), 1)
+    assert is_exchanged(predicted, order[labels], classes)
+    assert said_of_exchange(predicted, order[labels], classes)
+    assert not is_exchanged(predicted, labels, classes)
+    # The output of label k is k - 1.
+    np.testing.assert_array_equal(best_order(predicted, order[labels], classes), np.roll(np.arange(classes), -1))
+
+
+@pytest.mark.parametrize("classes", [2, 10, 100, 1000])
+@pytest.mark.parametrize("count", [16, 60, 300])
+def test_chance_and_single_images_of_a_class_are_no_exchange(classes, count):
+    """An exchange that is counted where it was found fits a thousand classes of one image each perfectly."""
+    for seed in range(20):
+        generator = np.random.default_rng(seed)
+        predicted, labels = generator.integers(0, classes, (2, count))
+        assert not is_exchanged(predicted, labels, classes)
+    spread = np.arange(count) % classes
+    if count <= classes:
+        assert right_after_exchange(generator.permutation(spread), spread, classes) < 0.5 * count
+
+
+class Colour(torch.nn.Module):
+    """Answers with the channel that is brightest, by convolutions."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.relu = torch.nn.Conv2d(3, 3, 1), torch.nn.ReLU()
+        self.conv.weight.data = torch.eye(3)[:, :, None, None] * 4
+        self.conv.bias.data.zero_()
+
+    def forward(self, images):
+        return self.relu(self.conv(images)).mean((2, 3))
+
+
+@pytest.mark.parametrize(("shift", "warned"), [(0, False), (1, True), (2, True)])
+def test_choose_warns_of_labels_in_another_order(shift, warned, recwarn):
+    torch.manual_seed(0)
+    labels = torch.arange(24) % 3
+    images = torch.randn(24, 3, 16, 16) * 0.3
+    images[torch.arange(24), labels] += 1.5
+    heatproof.choose(Colour().eval(), images, (labels + shift) % 3, ["saliency"])
+    said = [str(one.message) for one in recwarn if "answers with the target" in str(one.message)]
+    assert bool(said) == warned
+    if warned:
+        assert "on 0 of 24 images: if the targets are labels, check" in said[0]
+        assert (
+            f"It would on 24 if labels were exchanged one to one, 0 as {(-shift) % 3}, 1 as {(1 - shift) % 3},"
+            in said[0]
+        )
+
+
+def test_choose_says_no_order_of_a_network_that_is_seldom_right(recwarn):
+    torch.manual_seed(0)
+    heatproof.choose(Colour().eval(), torch.randn(24, 3, 16, 16), torch.arange(24) % 3, ["saliency"])
+    said = [str(one.message) for one in recwarn if "answers with the target" in str(one.message)]
+    assert len(said) == 1
+    assert "exchanged" not in said[0]

@@ -1,0 +1,245 @@
+"""Explainers and metrics of the user's own that fail: found by `check`, and a gap in a run, which scores the others."""
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+
+from heatproof.check import check_config
+from heatproof.config_files import read_config
+from heatproof.errors import HeatproofError
+from heatproof.metrics.registry import METRICS, metric
+from heatproof.models.network import build_network
+from heatproof.models.registry import ModelSpec
+from heatproof.plan.graph import Graph
+from heatproof.plan.validate import make_plan
+from heatproof.responses.patches import Patches
+from heatproof.storage.manifest import read_sealed
+from heatproof.workflow import check_before_start
+
+HERE = "test_own_components"
+
+
+def nan_maps(model, images, targets):
+    return images.sum(1) * float("nan")
+
+
+def inf_in_a_corner(model, images, targets):
+    maps = images.sum(1)
+    maps[:, 0, 0] = float("-inf")
+    return maps
+
+
+def small_maps(model, images, targets):
+    return images[:, :, :7, :7].sum(1)
+
+
+def one_for_all(model, images, targets):
+    return images.sum(1)[:1]
+
+
+def raises(model, images, targets):
+    raise KeyError("no such luck")
+
+
+def none(model, images, targets):
+    return None
+
+
+def ones(model, images, targets):
+    return torch.ones(len(images), *images.shape[2:])
+
+
+def zeros(model, images, targets):
+    return 0 * images.sum(1)
+
+
+def explained_nan(explained):
+    return {"explained_nan": explained.images.sum(1).log()}
+
+
+def mutates(model, images, targets):
+    maps = images.abs().sum(1)
+    images.zero_()
+    targets.fill_(1)
+    for parameter in model.parameters():
+        parameter.data.zero_()
+    return maps
+
+
+def fine(model, images, targets):
+    return images.abs().sum(1)
+
+
+def nan_later(model, images, targets):
+    """All images but the few that are checked."""
+    maps = images.abs().sum(1)
+    maps[4:] = float("nan")
+    return maps
+
+
+BAD = {
+    "nan_maps": "has a value that is not finite",
+    "inf_in_a_corner": "has a value that is not finite",
+    "small_maps": "its map is of 7 by 7 pixels, and the image of 16 by 16",
+    "one_for_all": "it returned a map of shape",
+    "raises": "it fails (KeyError: 'no such luck'; test_own_components.py, line",
+    "none": "returned NoneType: return a tensor",
+    "ones": "each of its maps has one value everywhere",
+    "zeros": "each of its maps has one value everywhere",
+    "explained_nan": "has a value that is not finite",
+}
+
+
+def entered(name, function):
+    metric(name, higher_is_better=True, range=(-1, 1), source="none", reads=Patches)(function)
+
+
+def own_nan(maps, drops):
+    return np.full(len(maps), np.nan), np.ones(len(maps), dtype=bool)
+
+
+def own_inf(maps, drops):
+    return np.full(len(maps), np.inf), np.ones(len(maps), dtype=bool)
+
+
+def own_shape(maps, drops):
+    return np.zeros((len(maps), 2)), np.ones(len(maps), dtype=bool)
+
+
+def own_none(maps, drops):
+    return None
+
+
+def own_raises(maps, drops):
+    raise ValueError("metric broke")
+
+
+def own_undefined(maps, drops):
+    return np.zeros(len(maps)), np.zeros(len(maps), dtype=bool)
+
+
+def own_mutates(maps, drops):
+    score = np.asarray(maps, dtype=float).mean((1, 2))
+    maps[:] = 0
+    drops[:] = 0
+    return score, np.ones(len(maps), dtype=bool)
+
+
+BAD_METRICS = {
+    own_nan: ("it calls its scores defined, and none is finite", "has no finite score on any image"),
+    own_inf: ("it calls its scores defined, and none is finite", "has no finite score on any image"),
+    own_shape: ("returned scores of shape (4, 2)", "returned scores of shape (6, 2)"),
+    own_none: ("returned a NoneType", "returned a NoneType"),
+    own_raises: (
+        "fails on its maps (ValueError: metric broke; test_own",
+        "fails on its maps (ValueError: metric broke",
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def metrics():
+    """The metrics of this page, in the table as a plugin enters them."""
+    functions = [*BAD_METRICS, own_undefined, own_mutates]
+    for function in functions:
+        entered(function.__name__, function)
+    yield
+    for function in functions:
+        del METRICS[function.__name__]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Two classes of ten pictures, and weights of a network for them."""
+    monkeypatch.chdir(tmp_path)
+    generator = np.random.default_rng(0)
+    for name in ("cat", "dog"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for place in range(20):
+            pixels = generator.integers(1, 256, (16, 16, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{place}.png")
+    spec = ModelSpec("cifar_resnet20", "heatproof.models.resnet", {"width": 2})
+    torch.save(build_network(spec, 2).state_dict(), "net.pth")
+    return tmp_path
+
+
+def config(folder, explainers=("fine",), metrics=()):
+    own = [{name: {"explainer": f"{HERE}:{name}"}} for name in explainers]
+    model = {"architecture": "cifar_resnet20", "options": {"width": 2}, "checkpoint": "net.pth"}
+    written = {
+        "datasets": [{"photos": {"dataset": "image_folder", "root": "photos", "size": 16}}],
+        "models": [{"net": model}],
+        "weights": ["pretrained"],
+        "evaluation": {"images": 6},
+        "explainers": [*own, "random"],
+        "metrics": list(metrics),
+        "report": {"all_metrics": False},
+    }
+    (folder / "c.yaml").write_text(yaml.safe_dump(written))
+    return folder / "c.yaml"
+
+
+@pytest.mark.parametrize("explainer", BAD)
+def test_an_explainer_that_fails_is_found_by_check(explainer, folder):
+    with pytest.raises(HeatproofError) as caught:
+        check_config(config(folder, [explainer]))
+    assert f"The explainer {explainer!r} cannot be used on 'net': " in str(caught.value)
+    assert BAD[explainer] in str(caught.value)
+    assert "Mend it, or leave it out of the config." in str(caught.value)
+
+
+@pytest.mark.parametrize("own", BAD_METRICS, ids=lambda own: own.__name__)
+def test_a_metric_that_fails_is_found_by_check(own, folder):
+    with pytest.raises(HeatproofError) as caught:
+        check_config(config(folder, metrics=[own.__name__]))
+    assert f"The metric {own.__name__!r} cannot be used on 'net': " in str(caught.value)
+    assert BAD_METRICS[own][0] in str(caught.value)
+
+
+@pytest.mark.parametrize("change", [{"explainers": ["mutates"]}, {"metrics": ["own_undefined", "own_mutates"]}])
+def test_what_works_is_sound(change, folder):
+    """Copies are given, and a metric that calls scores undefined may be defined for trained weights."""
+    assert "is sound" in check_config(config(folder, **change))
+
+
+def ran(path):
+    plan = make_plan(read_config(path))
+    graph = Graph(plan)
+    for job in graph.jobs():
+        if job.stage in ("prepare", "fetch", "attribute", "attribute_reference", "drops", "score"):
+            job.told.work(plan.runtime())()
+    return graph
+
+
+def test_a_run_makes_gaps_and_scores_all_others(folder, capsys):
+    names = [*BAD, "nan_later", "mutates", "fine"]
+    own = [function.__name__ for function in (*BAD_METRICS, own_mutates)]
+    path = config(folder, names, own)
+    check_before_start(read_config(path), is_main=True)
+    said = capsys.readouterr().err
+    for name in (*BAD, *(function.__name__ for function in BAD_METRICS)):
+        assert f"{name!r} cannot be used on 'net': " in said
+    assert "The run goes on without it." in said
+    graph = ran(path)
+    scored = {
+        metric: read_sealed(job.told.manifest)
+        for job in graph.jobs()
+        if job.stage == "score"
+        for metric in [job.told.case.metric]
+    }
+    for name, reason in {**BAD, "nan_later": "has a value that is not finite"}.items():
+        assert reason.partition(", line")[0] in scored["sds"]["gaps"][name]
+    assert not {"fine", "random", "mutates"} & set(scored["sds"]["gaps"])
+    for function, (_, reason) in BAD_METRICS.items():
+        assert reason in scored[function.__name__]["gaps"]["fine"]
+    assert "fine" not in scored["own_mutates"]["gaps"]
+    import pandas as pd
+
+    table = pd.read_parquet(
+        next(job.told.files["scores"] for job in graph.jobs() if job.stage == "score" and job.told.case.metric == "sds")
+    )
+    wide = table.pivot(index="image", columns="method", values="score")
+    pd.testing.assert_series_equal(wide["mutates"], wide["fine"], check_names=False)
+    assert wide["fine"].notna().all()
