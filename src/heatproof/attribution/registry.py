@@ -203,6 +203,8 @@ class Explainer(Described):
     ablates
         Whether its maps are what the output loses when regions are deleted, one by one. That is nearly what measures of
         deletion compare maps with, where it is an upper bound and no contender.
+    exempt
+        Rules of `heatproof.testing` that it breaks by its definition, by name, and why.
     """
 
     name: str
@@ -215,6 +217,7 @@ class Explainer(Described):
     family: str = ""
     applies_to: frozenset[str] = frozenset({"any"})
     ablates: bool = False
+    exempt: Mapping[str, str] = field(default_factory=dict)
 
 
 EXPLAINERS: Registry[Explainer] = Registry("heatproof.attribution", "explainer")
@@ -231,6 +234,7 @@ def explainer(
     library: tuple[str, str] | None = None,
     applies_to: frozenset[str] | set[str] | None = None,
     ablates: bool = False,
+    exempt: Mapping[str, str] | None = None,
 ) -> Callable[[ExplainFunction], ExplainFunction]:
     """Register a function as an explainer; its keyword-only arguments are the options.
 
@@ -242,7 +246,7 @@ def explainer(
         Mapping from map name to whether the map is signed. Default: one map with the explainer's name.
     signed
         Whether that one map can be negative.
-    family, needs, uses_model, library, ablates
+    family, needs, uses_model, library, ablates, exempt
         See `Explainer`.
     applies_to
         See `Explainer`. Default: a network with a grid for one that needs a layer with a grid, else any.
@@ -270,6 +274,7 @@ def explainer(
             family=family,
             applies_to=kinds,
             ablates=ablates,
+            exempt=MappingProxyType(dict(exempt or {})),
         )
         return function
 

@@ -1,18 +1,22 @@
 """Everything that a call must leave as it was: a network, and what is global in a process."""
 
+from __future__ import annotations
+
 import copy
 import logging
 import os
 import random
 import threading
 import warnings
+from collections.abc import Collection, Mapping
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
 
-def _plain(value, depth=0):
+def _plain(value: Any, depth: int = 0) -> Any:
     """Return a value as something that compares by contents: tensors by identity and values."""
     if isinstance(value, torch.Tensor):
         return ("tensor", id(value), value.detach().clone().tolist(), value.requires_grad, value.is_inference())
@@ -25,9 +29,9 @@ def _plain(value, depth=0):
     return ("object", id(value)) if callable(value) else repr(value)
 
 
-def of_network(network, but=()):
-    """Return state, modes, gradients, hooks, flags and attributes of all modules."""
-    found = {}
+def of_network(network: nn.Module, but: Collection[str] = ()) -> dict[str, Any]:
+    """Return state, modes, gradients, hooks, flags and attributes of all modules; attributes named in `but` left out."""
+    found: dict[str, Any] = {}
     for name, module in network.named_modules():
         for key, value in vars(module).items():
             if key not in but:
@@ -42,7 +46,7 @@ def of_network(network, but=()):
     return found
 
 
-def of_process():
+def of_process() -> dict[str, Any]:
     """Return random states, modes of torch, filters, loggers and flags."""
     root = logging.getLogger()
     loggers = {name: one for name, one in root.manager.loggerDict.items() if isinstance(one, logging.Logger)}
@@ -81,6 +85,11 @@ def of_process():
         "TF32": (torch.backends.cuda.matmul.allow_tf32, torch.get_float32_matmul_precision()),
         "MKLDNN": torch.backends.mkldnn.enabled,
         "anomaly": torch.is_anomaly_enabled(),
+        "hooks of all modules": [
+            list(getattr(torch.nn.modules.module, name))
+            for name in sorted(vars(torch.nn.modules.module))
+            if name.startswith("_global_") and name.endswith("_hooks")
+        ],
         "NumPy's errors": np.geterr(),
         "print options": copy.copy(vars(torch._tensor_str.PRINT_OPTS)),
         "environment": dict(os.environ),
@@ -88,9 +97,9 @@ def of_process():
     }
 
 
-def difference(before, after):
+def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """Return the keys whose values differ, or that only one has."""
-    found = []
+    found: list[str] = []
     for key in before.keys() | after.keys():
         if key == "loggers":
             # Libraries that are imported late bring loggers of their own.
