@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import random
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +15,7 @@ from torch import nn
 
 from heatproof._testing.networks import OBLONG, SQUARE, Form, convolutional, made, pictures
 from heatproof._testing.rules import Broken
-from heatproof._testing.surroundings import difference, of_network, of_process
+from heatproof._testing.surroundings import difference, left_by, of_network, restored, seeded
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.evaluation import SelectedMetric, evaluate, score_all
 from heatproof.methods import methods_of
@@ -277,15 +276,7 @@ def leaves_the_network(subject: MetricSubject) -> None:
 def leaves_the_process(subject: MetricSubject) -> None:
     """Random states, modes and settings of torch and NumPy, filters and loggers are as before."""
     given = given_for()
-    scores_of(subject, given)  # what is imported sets what it sets
-    numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002
-    with torch.random.fork_rng(devices=[]):
-        before = of_process()
-        scores_of(subject, given)
-        changed = difference(before, of_process())
-        np.random.set_state(numpy_state)  # noqa: NPY002
-        random.setstate(python_state)
-    if changed:
+    if changed := left_by(lambda: scores_of(subject, given)):
         raise Broken(f"left these otherwise: {', '.join(changed)}", "restore what it sets, and draw from its own seed")
 
 
@@ -294,16 +285,9 @@ def is_repeatable(subject: MetricSubject) -> None:
     given, found = given_for(), []
     calls = calls_of(subject, given)
     for seed in (1, 2):
-        numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            try:
-                np.random.seed(seed)  # noqa: NPY002
-                random.seed(seed)
-                found.append(scores_of(subject, given))
-            finally:
-                np.random.set_state(numpy_state)  # noqa: NPY002
-                random.setstate(python_state)
+        with restored():
+            seeded(seed)
+            found.append(scores_of(subject, given))
         scores_of(subject, given_for(seed=1))
     require_same(*found, what="in a second call", remedy="draw from the option `seed`", limit=0.0)
     for one in calls:

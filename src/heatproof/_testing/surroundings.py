@@ -8,7 +8,8 @@ import os
 import random
 import threading
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -113,3 +114,43 @@ def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]
         elif before.get(key, "missing") != after.get(key, "missing"):
             found.append(key)
     return sorted(found)
+
+
+# What libraries set where they are imported late.
+LATE = ("loggers", "root", "warnings", "show warnings", "environment", "running threads", "print options")
+
+
+@contextmanager
+def restored() -> Iterator[None]:
+    """Restore random states, and the modes that a faulty call can leave, at the end."""
+    modes = torch.is_grad_enabled(), torch.get_default_dtype(), np.geterr()
+    numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002
+    with torch.random.fork_rng(devices=[]):
+        try:
+            yield
+        finally:
+            torch.set_grad_enabled(modes[0])
+            torch.set_default_dtype(modes[1])
+            np.seterr(**modes[2])
+            np.random.set_state(numpy_state)  # noqa: NPY002
+            random.setstate(python_state)
+
+
+def seeded(seed: int) -> None:
+    """Set all global random states."""
+    torch.manual_seed(seed)
+    np.random.seed(seed)  # noqa: NPY002
+    random.seed(seed)
+
+
+def left_by(call: Callable[[], Any]) -> list[str]:
+    """Return what a call leaves otherwise in the process: in its first call, and in a second one from other states."""
+    with restored():
+        seeded(1)
+        before = of_process()
+        call()
+        early = [key for key in difference(before, of_process()) if key in before and key not in LATE]
+        seeded(2)
+        before = of_process()
+        call()
+        return sorted({*early, *difference(before, of_process())})
