@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from heatproof.errors import HeatproofError
-from heatproof.registry import import_callable, is_reference, look_up
+from heatproof.registry import look_up
 
 if TYPE_CHECKING:
     import torch
@@ -32,8 +30,8 @@ def check_explainer(
     options
         Of the explainer, such as fewer steps; a check takes some dozen calls with four images of 16 by 16 pixels.
     network
-        ``network(size, channels, classes)`` builds a network that it applies to, for images of the size (height, width).
-        By default one of the kind that the explainer is registered for, else a convolutional one.
+        ``network(size, channels, classes)`` builds a network that it applies to, for images of a size (height, width).
+        By default it is one of the kind that the explainer is registered for, else a convolutional one.
     exempt
         Names of rules that it breaks by its definition, and why, beside those that it is registered with.
 

@@ -25,7 +25,9 @@ def covering(factors):
         row = dict(next(iter(missing)))
         for name in (name for name in names if name not in row):
             known = dict(row)
-            row[name] = max(factors[name], key=lambda value: sum(p in missing for p in _pairs(names, known, name, value)))
+            row[name] = max(
+                factors[name], key=lambda value: sum(p in missing for p in _pairs(names, known, name, value))
+            )
         for pair in combinations([(name, row[name]) for name in names], 2):
             missing.pop(pair, None)
         rows.append(tuple(row[name] for name in names))

@@ -272,8 +272,10 @@ def in_default_dtype(model, images, targets):
 
 
 def of_contiguous_memory(model, images, targets):
-    return gradient(model, images, targets).view(-1).as_strided(
-        (len(images), *images.shape[2:]), (images.stride(0) // images.shape[1], *images.stride()[2:])
+    return (
+        gradient(model, images, targets)
+        .view(-1)
+        .as_strided((len(images), *images.shape[2:]), (images.stride(0) // images.shape[1], *images.stride()[2:]))
     )
 
 

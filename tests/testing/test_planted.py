@@ -41,7 +41,9 @@ def as_before(monkeypatch):
 
 
 def cases(table):
-    return [pytest.param(rule, fault, id=f"{rule}-{_name(fault)}") for rule, faults in table.items() for fault in faults]
+    return [
+        pytest.param(rule, fault, id=f"{rule}-{_name(fault)}") for rule, faults in table.items() for fault in faults
+    ]
 
 
 def _name(fault):
@@ -97,10 +99,6 @@ def _weights(network):
 
 def _training(network):
     network.train()
-
-
-def _whole_batch(network):
-    pass
 
 
 @pytest.mark.parametrize("fault", [_hooks, _weights, _training])
@@ -170,7 +168,7 @@ def test_an_exemption_is_declared_with_a_reason_and_has_to_be_true():
     states = {one.check: one for one in check_explainer(planted.deaf_to_the_target, exempt=reason | {
         "finds_the_evidence": "it is of the first class"})}  # fmt: skip
     assert states["follows_the_target"] == ("follows_the_target", "exempt", "it is of the first class")
-    with pytest.raises(AssertionError, match="declares that it does not .it is of the first class.: leave the exempt"):
+    with pytest.raises(AssertionError, match=r"declares that it does not .it is of the first class.: leave the exempt"):
         check_explainer(planted.gradient, exempt=reason)
     with pytest.raises(HeatproofError, match="no rule named 'follows_the_targets': did you mean 'follows_the_target'"):
         check_explainer(planted.gradient, exempt={"follows_the_targets": "a slip"})

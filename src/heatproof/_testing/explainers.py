@@ -19,6 +19,7 @@ from heatproof._testing.networks import (
     BOXES,
     NETWORKS,
     OBLONG,
+    USUAL,
     Build,
     Form,
     convolutional,
@@ -84,7 +85,7 @@ class Subject:
         """What is called."""
         return self.method.maker
 
-    def network(self, form: Form = Form(), seed: int = 0) -> nn.Module:
+    def network(self, form: Form = USUAL, seed: int = 0) -> nn.Module:
         """Return a tiny network with weights from a seed."""
         return made(self.build, form, seed)
 
@@ -131,7 +132,6 @@ class Subject:
             raise NotApplicable(reason)
         return {str(name): torch.from_numpy(one) for name, one in zip(said["method"].values, said["attribution"].values,
                                                                       strict=True)}  # fmt: skip
-
 
     def also(self, what: str, *given: Any, **more: Any) -> Maps:
         """Return what `heatproof.explain` answers in a case that is like one in which the explainer applies."""

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from heatproof._testing.networks import OBLONG, SQUARE, Form, convolutional, made, pictures
+from heatproof._testing.networks import OBLONG, SQUARE, USUAL, Form, convolutional, made, pictures
 from heatproof._testing.rules import Broken
 from heatproof._testing.surroundings import difference, left_by, of_network, restored, seeded
 from heatproof.errors import HeatproofError, NotApplicable
@@ -84,7 +84,9 @@ def made_up(entry: Metric, images: torch.Tensor) -> dict[str, Any]:
     masks = torch.zeros(count, 4, height, width, dtype=torch.bool)
     for part in range(4):
         row, column = divmod(part, 2)
-        masks[:, part, row * height // 2 : (row + 1) * height // 2, column * width // 2 : (column + 1) * width // 2] = True
+        masks[:, part, row * height // 2 : (row + 1) * height // 2, column * width // 2 : (column + 1) * width // 2] = (
+            True
+        )
     removed = images[:, None] * ~masks[:, :, None]
     known = {"mean": [0.5] * channels, "std": [0.5] * channels, "masks": masks.numpy(), "removed": removed}
     return {name: known[name] for name in entry.reads.in_memory if name in known}
@@ -95,7 +97,7 @@ def slopes(images: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return (images + 2).sum(1) * (1 + targets[:, None, None])
 
 
-def decisive(form: Form = Form(), seed: int = 0) -> nn.Module:
+def decisive(form: Form = USUAL, seed: int = 0) -> nn.Module:
     """Return a convolutional network that answers several classes, and another one for many changed images."""
     network, images = made(convolutional, form, seed), pictures(form, 32, seed=9)
     head = next(layer for layer in network.modules() if isinstance(layer, nn.Linear))
@@ -113,7 +115,7 @@ def _recomputing(given: Given, explain: Callable[..., torch.Tensor]) -> Given:
     return given._replace(explain=explain, maps=explain(given.images, given.targets).numpy())
 
 
-def given_for(form: Form = Form(), count: int = 5, seed: int = 0) -> Given:
+def given_for(form: Form = USUAL, count: int = 5, seed: int = 0) -> Given:
     """Return a convolutional network, and images with random maps."""
     drawn, images = np.random.default_rng(seed), pictures(form, count, seed)
     network = decisive(form)
@@ -351,8 +353,13 @@ def keeps_to_its_range(subject: MetricSubject) -> None:
     """Scores of good, bad, random and large maps lie in the registered range."""
     given, perfect = known_effects()
     low, high = subject.entry.range
-    for what, maps in (("known effects", perfect), ("their negative", -perfect), ("random values", given_for().maps[:1]),
-                       ("large values", perfect * 1e6)):  # fmt: skip
+    tried = {
+        "known effects": perfect,
+        "their negatives": -perfect,
+        "random values": given_for().maps[:1],
+        "large values": perfect * 1e6,
+    }
+    for what, maps in tried.items():
         found = scores_of(subject, given._replace(maps=np.broadcast_to(maps, perfect.shape).astype(np.float32)))
         inside = found.score[found.valid]
         if len(inside) and not (low - CLOSE <= inside.min() and inside.max() <= high + CLOSE):
@@ -390,7 +397,7 @@ def prefers_known_effects(subject: MetricSubject) -> None:
 
 def gains_nothing_by_constant_maps(subject: MetricSubject) -> None:
     """A map with one value everywhere has no score, or none that is better than that of known effects."""
-    given, perfect = known_effects()
+    given, _ = known_effects()
     if _explains(subject, given):
         raise NotApplicable("it reads maps that are made again")
     sign = 1 if subject.entry.higher(subject.selected(given.images).options) else -1

@@ -25,6 +25,7 @@ class Form(NamedTuple):
     classes: int = CLASSES
 
 
+USUAL = Form()
 Build = Callable[..., nn.Module]
 """From the height and width of images, their channels, and the number of classes to a network."""
 
@@ -77,9 +78,7 @@ class BagOfPatches(nn.Module):
 
 def bag_of_patches(size: tuple[int, int], channels: int, classes: int) -> nn.Module:
     """Return a bag of patches of 4 by 4 pixels."""
-    return BagOfPatches(
-        nn.Sequential(nn.Conv2d(channels, 5, 4, stride=2), nn.ReLU(), nn.Conv2d(5, classes, 1)), 4, 2
-    )
+    return BagOfPatches(nn.Sequential(nn.Conv2d(channels, 5, 4, stride=2), nn.ReLU(), nn.Conv2d(5, classes, 1)), 4, 2)
 
 
 class BcosLike(nn.Module):
@@ -124,7 +123,7 @@ NETWORKS: dict[str, Build] = {
 """A network for each of `heatproof.attribution.registry.KINDS`."""
 
 
-def made(build: Build, form: Form = Form(), seed: int = 0) -> nn.Module:
+def made(build: Build, form: Form = USUAL, seed: int = 0) -> nn.Module:
     """Return a network in eval mode with weights, and running means of its norms, from a seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -135,14 +134,15 @@ def made(build: Build, form: Form = Form(), seed: int = 0) -> nn.Module:
     return network.eval().requires_grad_(False)
 
 
-def pictures(form: Form = Form(), count: int = 4, seed: int = 0) -> torch.Tensor:
+def pictures(form: Form = USUAL, count: int = 4, seed: int = 0) -> torch.Tensor:
     """Return images (N, C, H, W) in [-1, 1]."""
     drawn = torch.Generator().manual_seed(seed)
     return torch.rand(count, form.channels, *form.size, generator=drawn, dtype=torch.float32) * 2 - 1
 
 
 def _reading(weights: list[list[float]], classes: nn.Module) -> nn.Module:
-    assert isinstance(classes, nn.Linear | nn.Conv2d) and classes.bias is not None
+    assert isinstance(classes, nn.Linear | nn.Conv2d)
+    assert classes.bias is not None
     # Boxes are small shares of an image, and have to decide the class.
     classes.weight.data = 64 * torch.tensor(weights).reshape(classes.weight.shape)
     nn.init.zeros_(classes.bias)
@@ -171,7 +171,7 @@ def evidence(kind: str) -> nn.Module | None:
 
 
 def with_evidence(count: int = 2) -> torch.Tensor:
-    """Return images (N, 3, H, W) that are positive in a box alone: channel 0 in the first of `BOXES`, 2 in the second."""
+    """Return images (N, 3, H, W), positive in a box alone: channel 0 in the first of `BOXES`, 2 in the second."""
     images = pictures(count=count) * 0.1 - 0.5
     for channel, (rows, columns) in zip((0, 2), BOXES, strict=True):
         images[:, channel, rows, columns] += 1.5

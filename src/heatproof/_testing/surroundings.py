@@ -31,7 +31,7 @@ def _plain(value: Any, depth: int = 0) -> Any:
 
 
 def of_network(network: nn.Module, but: Collection[str] = ()) -> dict[str, Any]:
-    """Return state, modes, gradients, hooks, flags and attributes of all modules; attributes named in `but` left out."""
+    """Return state, modes, gradients, hooks, flags and attributes of all modules, but for attributes named in `but`."""
     found: dict[str, Any] = {}
     for name, module in network.named_modules():
         for key, value in vars(module).items():

@@ -43,8 +43,8 @@ def guided_backprop(explained: Explained) -> dict[str, torch.Tensor]:
     family="backprop",
     applies_to={"relu"},
     exempt={
-        "follows_the_image": "its rule for ReLUs reads the gradient alone, so that without max-pooling no pixel counts",
-        "finds_the_evidence": "its rule for ReLUs reads the gradient alone, so that without max-pooling no pixel counts",
+        "follows_the_image": "its rule for ReLUs reads the gradient alone, and no pixel without max-pooling",
+        "finds_the_evidence": "its rule for ReLUs reads the gradient alone, and no pixel without max-pooling",
     },
 )
 def deconvolution(explained: Explained) -> dict[str, torch.Tensor]:
