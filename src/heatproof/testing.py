@@ -87,7 +87,7 @@ def explainer_checks(
         As `check_explainer`.
     """
     from heatproof._testing.explainers import RULES
-    from heatproof._testing.subjects import explainer_of
+    from heatproof._testing.naming import explainer_of
 
     subject, declared = explainer_of(explainer, dict(options or {}), network)
     return _checks(RULES, subject, {**declared, **(exempt or {})})
@@ -151,7 +151,7 @@ def metric_checks(
         As `check_metric`.
     """
     from heatproof._testing.metrics import RULES
-    from heatproof._testing.subjects import metric_of
+    from heatproof._testing.naming import metric_of
 
     subject, declared = metric_of(metric, dict(options or {}))
     return _checks(RULES, subject, {**declared, **(exempt or {})})

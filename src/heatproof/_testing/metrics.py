@@ -102,7 +102,7 @@ def decisive(form: Form = USUAL, seed: int = 0) -> nn.Module:
     network, images = made(convolutional, form, seed), pictures(form, 32, seed=9)
     head = next(layer for layer in network.modules() if isinstance(layer, nn.Linear))
     head.weight *= 10
-    head.bias -= network(images).mean(0)
+    head.bias.sub_(network(images).mean(0))
     return network
 
 
@@ -291,7 +291,7 @@ def is_repeatable(subject: MetricSubject) -> None:
             seeded(seed)
             found.append(scores_of(subject, given))
         scores_of(subject, given_for(seed=1))
-    require_same(*found, what="in a second call", remedy="draw from the option `seed`", limit=0.0)
+    require_same(found[0], found[1], "in a second call", "draw from the option `seed`", limit=0.0)
     for one in calls:
         if not same(one.again(), one.returned):
             raise Broken("returned something else for copies of its inputs", "keep nothing between calls")

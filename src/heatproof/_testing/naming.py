@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from heatproof._testing.explainers import Subject
 from heatproof._testing.metrics import MetricSubject
 from heatproof._testing.networks import NETWORKS
+from heatproof._testing.subject import Subject
 from heatproof.api.explain import NamedMethod
 from heatproof.attribution.foreign import check_arguments_of, library_of
 from heatproof.attribution.own import PLAIN, positional_of
