@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from heatproof import plot, quality
+    from heatproof import plot, quality, testing
     from heatproof.api.choice import Choice
     from heatproof.api.choose import choose
     from heatproof.api.compare import compare
@@ -26,7 +26,7 @@ _FOUND_IN = {
     "finetune": "api.finetune",
     "open": "api.results",
 }
-_MODULES = ("plot", "quality")
+_MODULES = ("plot", "quality", "testing")
 __all__ = [
     "Choice",
     "HeatproofError",
@@ -40,6 +40,7 @@ __all__ = [
     "open",
     "plot",
     "quality",
+    "testing",
 ]
 
 

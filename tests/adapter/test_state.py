@@ -10,8 +10,9 @@ import pytest
 import torch
 from odd_networks import KEPT, Counts, Plain, keeping
 from public import FUNCTIONS, assert_same, images_of, maps_of
-from surroundings import difference, of_network, of_process
 from torch import nn
+
+from heatproof._testing.surroundings import difference, of_network, of_process
 
 TARGETS = torch.tensor([0, 1, 2, 0, 1, 2])
 # Numbers that a network counts stay as it left them.

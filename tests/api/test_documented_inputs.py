@@ -49,3 +49,8 @@ def test_examples_run(tmp_path, monkeypatch):
         exec(code, names)
     assert names["one"].equals(names["other"])
     assert names["part"]["score"].equals(names["one"]["score"].isel(image=[0, 1]))
+
+
+def test_examples_of_checks_run():
+    (code,) = blocks("An explainer or a metric of your own")
+    exec(code, {"heatproof": heatproof, "torch": torch})

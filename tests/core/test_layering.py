@@ -120,6 +120,9 @@ ALLOWED = {
     "plot": {"errors", "named_axes", "options", "report"},
     "_study": BASE | {"data", "evaluation", "inputs", "metrics", "models", "perturbation", "responses"},
     "quality": BASE | {"_study", "metrics", "ranking"},
+    # Rules that explainers and metrics keep, of heatproof's own or of the user's.
+    "testing": {"errors", "registry", "_testing"},
+    "_testing": BASE | {"api", "attribution", "evaluation", "metrics", "models", "responses"},
     "ranking": BASE | {"metrics"},
     # `list` prints what a config can name; the catalogues below are tables of names.
     "report": BASE | {"data", "figures", "metrics", "ranking", "config", "config_files", "plan"},

@@ -19,8 +19,13 @@ from heatproof.options import Bounds
 if TYPE_CHECKING:
     import torch
 
+OF_NO_CLASS = {
+    "follows_the_target": "attention is the same for every class",
+    "explains_probabilities_or_says_no": "attention is the same for every output",
+}
 
-@explainer("raw_attention", family="attention", signed=False, applies_to={"attention"})
+
+@explainer("raw_attention", family="attention", signed=False, applies_to={"attention"}, exempt=OF_NO_CLASS)
 def raw_attention(explained: Explained) -> dict[str, torch.Tensor]:
     """Attention of the last block, averaged over heads.
 
@@ -43,7 +48,7 @@ def raw_attention(explained: Explained) -> dict[str, torch.Tensor]:
     return {"raw_attention": torch.cat(maps)}
 
 
-@explainer("attention_rollout", family="attention", signed=False, applies_to={"attention"})
+@explainer("attention_rollout", family="attention", signed=False, applies_to={"attention"}, exempt=OF_NO_CLASS)
 def attention_rollout(explained: Explained) -> dict[str, torch.Tensor]:
     """Attention rollout: product over all blocks of (attention + identity) / 2.
 

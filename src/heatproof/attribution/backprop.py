@@ -41,7 +41,15 @@ def guided_backprop(explained: Explained) -> dict[str, torch.Tensor]:
     return {"guided_backprop": _through_relus(explained, "guided", "guided backprop")}
 
 
-@explainer("deconvolution", family="backprop", applies_to={"relu"})
+@explainer(
+    "deconvolution",
+    family="backprop",
+    applies_to={"relu"},
+    exempt={
+        "follows_the_image": "its rule for ReLUs reads the gradient alone, and no pixel without max-pooling",
+        "finds_the_evidence": "its rule for ReLUs reads the gradient alone, and no pixel without max-pooling",
+    },
+)
 def deconvolution(explained: Explained) -> dict[str, torch.Tensor]:
     """Gradient with only positive values passed back through all ReLUs.
 

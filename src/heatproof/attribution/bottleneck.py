@@ -27,8 +27,10 @@ PRIOR_RATE = 0.1
 # Keeps the prior's mask away from its ends, where the logit has no value, and the prior would take all information.
 LEAST_PASSED = 0.01
 
+OF_PROBABILITIES = {"explains_probabilities_or_says_no": "its loss is of the log-probability, whatever is explained"}
 
-@explainer("iba", family="bottleneck", signed=False, needs={"cam_layer"})
+
+@explainer("iba", family="bottleneck", signed=False, needs={"cam_layer"}, exempt=OF_PROBABILITIES)
 def iba(
     explained: Explained,
     *,
@@ -111,7 +113,7 @@ def iba(
     return {"iba": torch.cat(maps)}
 
 
-@explainer("input_iba", family="bottleneck", signed=False, needs={"cam_layer"})
+@explainer("input_iba", family="bottleneck", signed=False, needs={"cam_layer"}, exempt=OF_PROBABILITIES)
 def input_iba(
     explained: Explained,
     *,

@@ -22,7 +22,15 @@ Share = Annotated[float, Bounds(above=0, most=1)]
 Answer = Literal["probability", "logit"]
 
 
-@explainer("rise", family="perturbation", signed=False)
+@explainer(
+    "rise",
+    family="perturbation",
+    signed=False,
+    exempt={
+        "explains_probabilities_or_says_no": "its option `output` says what it reads",
+        "draws_by_image": "all images share the masks of a seed",
+    },
+)
 def rise(
     explained: Explained,
     *,
@@ -69,7 +77,14 @@ def rise(
     return {"rise": _rise(explained, fill, masks, cells, probability, output)}
 
 
-@explainer("rise_uniform", family="perturbation", signed=False)
+@explainer(
+    "rise_uniform",
+    family="perturbation",
+    signed=False,
+    exempt={
+        "explains_probabilities_or_says_no": "its option `output` says what it reads",
+    },
+)
 def rise_uniform(
     explained: Explained,
     *,
@@ -105,7 +120,15 @@ def rise_uniform(
     return {"rise_uniform": _rise(explained, baselines, masks, cells, probability, output)}
 
 
-@explainer("rise_grid", family="perturbation", signed=False)
+@explainer(
+    "rise_grid",
+    family="perturbation",
+    signed=False,
+    exempt={
+        "explains_probabilities_or_says_no": "its option `output` says what it reads",
+        "draws_by_image": "all images share the masks of a seed",
+    },
+)
 def rise_grid(
     explained: Explained,
     *,

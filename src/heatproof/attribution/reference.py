@@ -25,7 +25,12 @@ LOW, BAND, HIGH = 0.4, (0.3, 0.6), 0.6
 SMOOTHING = 1.0
 
 
-@explainer("random", family="reference", uses_model=False)
+@explainer(
+    "random",
+    family="reference",
+    uses_model=False,
+    exempt={"follows_the_image": "it is a reference that looks at no pixel"},
+)
 def random(explained: Explained) -> dict[str, torch.Tensor]:
     """Uniform noise in [-1, 1), drawn per image.
 
@@ -64,6 +69,7 @@ def edges(explained: Explained) -> dict[str, torch.Tensor]:
     family="reference",
     maps=dict.fromkeys(("random_uniform", "random_squared", "random_plus_one"), False),
     uses_model=False,
+    exempt={"follows_the_image": "it is a reference that looks at no pixel"},
 )
 def randoms(explained: Explained) -> dict[str, torch.Tensor]:
     """Uniform noise in [0, 1), its square, and the noise plus 1; one draw per image.
@@ -81,7 +87,13 @@ def randoms(explained: Explained) -> dict[str, torch.Tensor]:
     return {"random_uniform": drawn, "random_squared": drawn.square(), "random_plus_one": drawn + 1}
 
 
-@explainer("gaussians", family="reference", maps={f"gaussian_{width}": False for width in WIDTHS}, uses_model=False)
+@explainer(
+    "gaussians",
+    family="reference",
+    maps={f"gaussian_{width}": False for width in WIDTHS},
+    uses_model=False,
+    exempt={"follows_the_image": "it is a reference that looks at no pixel"},
+)
 def gaussians(explained: Explained) -> dict[str, torch.Tensor]:
     """Centred Gaussians in 20 widths, the same for all images.
 

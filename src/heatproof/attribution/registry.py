@@ -233,6 +233,8 @@ class Explainer(Described):
         deletion compare maps with, where it is an upper bound and no contender.
     sums_to
         Mapping from the maps that promise a sum to what that is; the explainer gives its value to `Explained.note_sum`.
+    exempt
+        Rules of `heatproof.testing` that it breaks by its definition, by name, and why.
     """
 
     name: str
@@ -246,6 +248,7 @@ class Explainer(Described):
     applies_to: frozenset[str] = frozenset({"any"})
     ablates: bool = False
     sums_to: Mapping[str, str] = field(default_factory=dict)
+    exempt: Mapping[str, str] = field(default_factory=dict)
 
 
 EXPLAINERS: Registry[Explainer] = Registry("heatproof.attribution", "explainer")
@@ -263,6 +266,7 @@ def explainer(
     applies_to: frozenset[str] | set[str] | None = None,
     ablates: bool = False,
     sums_to: str | Mapping[str, str] | None = None,
+    exempt: Mapping[str, str] | None = None,
 ) -> Callable[[ExplainFunction], ExplainFunction]:
     """Register a function as an explainer; its keyword-only arguments are the options.
 
@@ -274,7 +278,7 @@ def explainer(
         Mapping from map name to whether the map is signed. Default: one map with the explainer's name.
     signed
         Whether that one map can be negative.
-    family, needs, uses_model, library, ablates
+    family, needs, uses_model, library, ablates, exempt
         See `Explainer`.
     applies_to
         See `Explainer`. Default: a network with a grid for one that needs a layer with a grid, else any.
@@ -314,6 +318,7 @@ def explainer(
             applies_to=kinds,
             ablates=ablates,
             sums_to=MappingProxyType(sums),
+            exempt=MappingProxyType(dict(exempt or {})),
         )
         return function
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 from heatproof.attribution._batches import never_alone, parts, require
@@ -271,8 +272,8 @@ def _regress(
         explained.images, fills, explained.targets.tolist(), pieces, explained.image_ids, strict=True
     ):
         require(int(piece.max()) > 0, f"The image {image_id!r} is a single superpixel: take segments: grid for {name}.")
-        # captum draws from the global generator, on the CPU, one mask after another.
-        with torch.random.fork_rng(devices=[]):
+        # captum draws from the global generator, on the CPU, one mask after another, and in the default dtype.
+        with torch.random.fork_rng(devices=[]), _float32_by_default():
             torch.default_generator.manual_seed(derive_seed(explained.seed, f"{name} masks", image_id))
             values = method.attribute(
                 image[None],
@@ -288,6 +289,18 @@ def _regress(
     if name == "kernel_shap":
         explained.note_sum(*torch.stack(sums, 1))
     return torch.stack(maps)
+
+
+@contextmanager
+def _float32_by_default() -> Iterator[None]:
+    import torch
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def _masks_a_pass(part: Explained) -> int:

@@ -47,6 +47,9 @@ def check_images(images: Any) -> torch.Tensor:
             ) from None
     if not isinstance(images, torch.Tensor):
         raise HeatproofError(f"The images are {_kind(images)}: {_remedy(images)}.")
+    if type(images) is not torch.Tensor:
+        # Of tv_tensors and the like, which no library of explainers expects, and which a pass may lose.
+        images = images.as_subclass(torch.Tensor)
     what = f"{images.dtype} {tuple(images.shape)}"
     given = "torch.from_numpy(images)" if is_array else "images"
     last = images.ndim == 4 and _has_channels_last(images)

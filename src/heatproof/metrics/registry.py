@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +62,8 @@ class Metric(Described):
         combines. Where they are there, it is no test case of its own in rankings.
     undefined
         Why an image has no score where the map is not to blame, as a part of a sentence; empty where nothing is known.
+    exempt
+        Rules of `heatproof.testing` that it breaks by its definition, by name, and why.
     """
 
     name: str
@@ -77,6 +79,7 @@ class Metric(Described):
     measures: str = ""
     derived_from: tuple[str, ...] = ()
     undefined: str = ""
+    exempt: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_own(self) -> bool:
@@ -166,6 +169,7 @@ def metric(
     measures: str = "",
     derived_from: tuple[str, ...] = (),
     undefined: str = "",
+    exempt: Mapping[str, str] | None = None,
 ) -> Callable[[MetricFunction], MetricFunction]:
     """Register a function as a metric.
 
@@ -175,7 +179,7 @@ def metric(
     ----------
     name
         The key in the config.
-    higher_is_better, range, source, order, measures, derived_from, undefined
+    higher_is_better, range, source, order, measures, derived_from, undefined, exempt
         See `Metric`.
     sequences
         Options to the perturbation sequences whose response curves the metric reads, by the name of the argument
@@ -219,6 +223,7 @@ def metric(
             measures=measures,
             derived_from=derived_from,
             undefined=undefined,
+            exempt=MappingProxyType(dict(exempt or {})),
         )
         return function
 

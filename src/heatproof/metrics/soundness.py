@@ -103,6 +103,10 @@ def false_attribution(
     source=SOURCE + "definition 4.8, section 4.2, algorithms 1 and 3",
     sequences=soundness_sequences,
     undefined="the images never reach the option `level` together, or the map shows nothing where they do",
+    exempt={
+        "does_not_depend_on_the_company": "it compares steps by the accuracy on all images",
+        "prefers_known_effects": "a few images reach a level of accuracy in one step, with any map",
+    },
 )
 def soundness(
     deletion: ResponseCurve,

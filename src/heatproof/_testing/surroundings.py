@@ -1,18 +1,23 @@
 """Everything that a call must leave as it was: a network, and what is global in a process."""
 
+from __future__ import annotations
+
 import copy
 import logging
 import os
 import random
 import threading
 import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
 
-def _plain(value, depth=0):
+def _plain(value: Any, depth: int = 0) -> Any:
     """Return a value as something that compares by contents: tensors by identity and values."""
     if isinstance(value, torch.Tensor):
         return ("tensor", id(value), value.detach().clone().tolist(), value.requires_grad, value.is_inference())
@@ -25,9 +30,9 @@ def _plain(value, depth=0):
     return ("object", id(value)) if callable(value) else repr(value)
 
 
-def of_network(network, but=()):
-    """Return state, modes, gradients, hooks, flags and attributes of all modules."""
-    found = {}
+def of_network(network: nn.Module, but: Collection[str] = ()) -> dict[str, Any]:
+    """Return state, modes, gradients, hooks, flags and attributes of all modules, but for attributes named in `but`."""
+    found: dict[str, Any] = {}
     for name, module in network.named_modules():
         for key, value in vars(module).items():
             if key not in but:
@@ -42,7 +47,7 @@ def of_network(network, but=()):
     return found
 
 
-def of_process():
+def of_process() -> dict[str, Any]:
     """Return random states, modes of torch, filters, loggers and flags."""
     root = logging.getLogger()
     loggers = {name: one for name, one in root.manager.loggerDict.items() if isinstance(one, logging.Logger)}
@@ -81,6 +86,11 @@ def of_process():
         "TF32": (torch.backends.cuda.matmul.allow_tf32, torch.get_float32_matmul_precision()),
         "MKLDNN": torch.backends.mkldnn.enabled,
         "anomaly": torch.is_anomaly_enabled(),
+        "hooks of all modules": [
+            list(getattr(torch.nn.modules.module, name))
+            for name in sorted(vars(torch.nn.modules.module))
+            if name.startswith("_global_") and name.endswith("_hooks")
+        ],
         "NumPy's errors": np.geterr(),
         "print options": copy.copy(vars(torch._tensor_str.PRINT_OPTS)),
         "environment": dict(os.environ),
@@ -88,9 +98,9 @@ def of_process():
     }
 
 
-def difference(before, after):
+def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """Return the keys whose values differ, or that only one has."""
-    found = []
+    found: list[str] = []
     for key in before.keys() | after.keys():
         if key == "loggers":
             # Libraries that are imported late bring loggers of their own.
@@ -104,3 +114,43 @@ def difference(before, after):
         elif before.get(key, "missing") != after.get(key, "missing"):
             found.append(key)
     return sorted(found)
+
+
+# What libraries set where they are imported late.
+LATE = ("loggers", "root", "warnings", "show warnings", "environment", "running threads", "print options")
+
+
+@contextmanager
+def restored() -> Iterator[None]:
+    """Restore random states, and the modes that a faulty call can leave, at the end."""
+    modes = torch.is_grad_enabled(), torch.get_default_dtype(), np.geterr()
+    numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002
+    with torch.random.fork_rng(devices=[]):
+        try:
+            yield
+        finally:
+            torch.set_grad_enabled(modes[0])
+            torch.set_default_dtype(modes[1])
+            np.seterr(**modes[2])
+            np.random.set_state(numpy_state)  # noqa: NPY002
+            random.setstate(python_state)
+
+
+def seeded(seed: int) -> None:
+    """Set all global random states."""
+    torch.manual_seed(seed)
+    np.random.seed(seed)  # noqa: NPY002
+    random.seed(seed)
+
+
+def left_by(call: Callable[[], Any]) -> list[str]:
+    """Return what a call leaves otherwise in the process: in its first call, and in a second one from other states."""
+    with restored():
+        seeded(1)
+        before = of_process()
+        call()
+        early = [key for key in difference(before, of_process()) if key in before and key not in LATE]
+        seeded(2)
+        before = of_process()
+        call()
+        return sorted({*early, *difference(before, of_process())})

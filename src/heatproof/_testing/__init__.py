@@ -1,0 +1,1 @@
+"""Rules that explainers and metrics keep, checked on tiny networks: see `heatproof.testing`."""

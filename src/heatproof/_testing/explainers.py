@@ -1,0 +1,526 @@
+"""Rules that every explainer keeps."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from heatproof._testing.networks import (
+    BOXES,
+    NETWORKS,
+    OBLONG,
+    Form,
+    convolutional,
+    evidence,
+    made,
+    pictures,
+    with_evidence,
+)
+from heatproof._testing.rules import Broken
+from heatproof._testing.subject import (
+    CLOSE,
+    SIMILAR,
+    Subject,
+    distance,
+    require_other,
+    require_same,
+    some,
+    taken,
+)
+from heatproof._testing.surroundings import difference, left_by, of_network, restored, seeded
+from heatproof.errors import NotApplicable
+from heatproof.models.state import gradients_allowed, left_as_is
+
+
+def returns_its_maps(subject: Subject) -> None:
+    """Maps are float32 tensors (N, H, W), finite and not constant, under the announced names."""
+    explained = subject.given(subject.network())
+    wanted = (len(explained.images), *explained.images.shape[2:])
+    if subject.function is not None:
+        with gradients_allowed(), left_as_is(explained.network):
+            own = subject.function(explained.network, explained.images.clone(), explained.targets.clone())
+        own = own[0] if isinstance(own, list | tuple) and own else own
+        kind = str(getattr(own, "dtype", type(own).__name__))
+        if "float16" in kind:
+            raise Broken(f"returned maps in {kind}", "compute and return them in float32")
+    maps = subject.maps(explained)
+    announced = list(subject.maker.maps)
+    if not isinstance(maps, Mapping) or list(maps) != announced:
+        got = list(maps) if isinstance(maps, Mapping) else type(maps).__name__
+        raise Broken(f"returned {got}", f"return a dict with the maps {announced}")
+    for name, one in maps.items():
+        if not isinstance(one, torch.Tensor) or one.dtype != torch.float32:
+            raise Broken(f"returned {getattr(one, 'dtype', type(one).__name__)} for {name!r}", "return float32 tensors")
+        if tuple(one.shape) != wanted:
+            raise Broken(f"returned a map of shape {tuple(one.shape)} for {wanted}", "return one value for each pixel")
+        if not one.isfinite().all():
+            raise Broken(f"returned a value in {name!r} that is not finite", "find where it divides by zero")
+        if one.requires_grad or one.is_inference():
+            raise Broken(f"returned {name!r} as a part of a graph", "detach it")
+        if not (one.flatten(1).amax(1) > one.flatten(1).amin(1)).any():
+            raise Broken(f"returned {name!r} with one value everywhere", "raise NotApplicable where nothing is found")
+
+
+def has_its_announced_sign(subject: Subject) -> None:
+    """A map is negative somewhere, for one class at least, if and only if it is registered as signed."""
+    if subject.entry is None:
+        raise NotApplicable("nothing is announced of a function's sign")
+    low: dict[str, float] = {}
+    explained = subject.given(subject.network())
+    for shift in range(3):
+        for name, one in subject.found(replace(explained, targets=(explained.targets + shift) % 3)).items():
+            low[name] = min(low.get(name, 0.0), float(one.min()))
+    for name, signed in subject.entry.maps.items():
+        if signed != (low[name] < 0):
+            said = "signed, and is never negative" if signed else f"not signed, and has the value {low[name]:.2g}"
+            raise Broken(f"announced {name!r} as {said}", "register it with signed= or maps= as it is")
+
+
+def leaves_its_inputs(subject: Subject) -> None:
+    """Images, targets and background are as before, and maps are no views of them."""
+    network = subject.network()
+    explained = subject.given(network)
+    others = explained.background(32) if explained.background else None
+    held = [one for one in (explained.images, explained.targets, others) if one is not None]
+    before = [one.clone() for one in held]
+    maps = subject.maps(explained)
+    for name, one, copy in zip(("images", "targets", "background"), held, before, strict=False):
+        if not torch.equal(one, copy) or one.requires_grad:
+            raise Broken(f"changed the {name}", "write to a clone, and take gradients at a copy")
+        for key, values in maps.items():
+            if values.untyped_storage().data_ptr() == one.untyped_storage().data_ptr():
+                raise Broken(f"returned {key!r} as a view of the {name}", "return a clone")
+
+
+def leaves_earlier_maps(subject: Subject) -> None:
+    """Maps stay as they are when other images are explained."""
+    network = subject.network()
+    maps = subject.maps(subject.given(network))
+    before = {name: one.clone() for name, one in maps.items()}
+    subject.maps(subject.given(network, pictures(seed=1)))
+    if any(not torch.equal(maps[name], one) for name, one in before.items()):
+        raise Broken("changed maps that it had returned", "return new tensors and no buffer of its own")
+
+
+def leaves_the_network(subject: Subject) -> None:
+    """Weights, buffers, gradients, modes, hooks and attributes of all modules are as before."""
+    if not subject.uses_model:
+        raise NotApplicable("it gets no network")
+    network = subject.network()
+    before = of_network(network)
+    subject.maps(subject.given(network))
+    if changed := difference(before, of_network(network)):
+        raise Broken(f"left these otherwise: {', '.join(changed)}", "undo it in a finally clause")
+
+
+def stays_in_eval_mode(subject: Subject) -> None:
+    """No pass runs in training mode."""
+    if not subject.uses_model:
+        raise NotApplicable("it gets no network")
+    network = subject.network()
+    modes = []
+    handles = [one.register_forward_pre_hook(lambda module, _: modes.append(module.training))
+               for one in network.modules()]  # fmt: skip
+    try:
+        subject.maps(subject.given(network))
+    finally:
+        for handle in handles:
+            handle.remove()
+    if any(modes):
+        raise Broken("ran a part of the network in training mode", "leave the mode as it is")
+
+
+def leaves_the_process(subject: Subject) -> None:
+    """Random states, modes and settings of torch, filters and loggers are as before."""
+    explained = subject.given(subject.network())
+
+    def call() -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            subject.maker.function(explained, **subject.maker.options)
+
+    if changed := left_by(call):
+        raise Broken(f"left these otherwise: {', '.join(changed)}", "restore what it sets, and draw from its own seed")
+
+
+def leaves_no_file(subject: Subject) -> None:
+    """Nothing is written to the working folder or the folder for temporary files."""
+    explained = subject.given(subject.network())
+    subject.found(explained)
+    here, kept = os.getcwd(), tempfile.tempdir
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            os.chdir(folder)
+            tempfile.tempdir = folder
+            subject.found(explained)
+            left = sorted(os.listdir(folder))
+        finally:
+            tempfile.tempdir = kept
+            os.chdir(here)
+    if left:
+        raise Broken(f"left {', '.join(left)}", "remove what it writes, or write nothing")
+
+
+def is_repeatable(subject: Subject) -> None:
+    """The same images, names and seed give the same maps, whatever the global random states."""
+    explained, found = subject.given(subject.network()), []
+    for seed in (1, 2):
+        with restored():
+            seeded(seed)
+            found.append(subject.found(explained))
+    remedy = "draw by image, with heatproof.randomness, or leave chance out"
+    require_same(found[0], found[1], "in a second call", remedy, limit=0.0)
+
+
+def draws_by_image(subject: Subject) -> None:
+    """What depends on the seed depends on the name of the image as well."""
+    explained = subject.given(subject.network(), pictures(count=1).repeat(2, 1, 1, 1), image_ids=("one", "other"))
+    explained = replace(explained, targets=torch.zeros(2, dtype=torch.long))
+    maps = subject.found(explained)
+    if distance(maps, subject.found(replace(explained, seed=1))) <= CLOSE:
+        raise NotApplicable("it draws nothing")
+    require_other(taken(maps, [0]), taken(maps, [1]), "for two names of one image", "seed what it draws by image_ids")
+
+
+def does_not_depend_on_the_batch_size(subject: Subject) -> None:
+    """Maps are the same for any number of images in a pass, but for rounding."""
+    explained = subject.given(subject.network(), pictures(count=5))
+    wanted = subject.found(explained)
+    for size in (1, 3):
+        found = subject.found(replace(explained, batch_size=size))
+        require_same(found, wanted, f"with batch_size={size}", "reduce over images nowhere, and do not divide by N")
+
+
+def does_not_depend_on_the_company(subject: Subject) -> None:
+    """An image has the same map alone, in another order, and among other images, but for rounding."""
+    explained = subject.given(subject.network(), pictures(count=5))
+    wanted, remedy = subject.found(explained), "reduce over images nowhere"
+    for rows, what in (([3], "for an image alone"), ([4, 2, 0, 1, 3], "in another order"), ([1, 4], "in part")):
+        require_same(subject.found(some(explained, rows)), taken(wanted, rows), what, remedy)
+
+
+def keeps_to_the_batch_size(subject: Subject) -> None:
+    """No pass has more images than the batch size, but for the copy with which a single one may travel."""
+    if not subject.uses_model:
+        raise NotApplicable("it gets no network")
+    network, sizes = subject.network(), []
+    handle = network.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
+    try:
+        for size in (1, 3):
+            sizes.clear()
+            subject.found(subject.given(network, pictures(count=5), batch_size=size))
+            if max(sizes, default=0) > max(size, 2):
+                raise Broken(f"passed {max(sizes)} images at once with batch_size={size}", "split what it passes")
+    finally:
+        handle.remove()
+
+
+def follows_the_image(subject: Subject) -> None:
+    """Other pixels give another map, also where the tensor or the name is the same."""
+    network = subject.network()
+    images, others = pictures(), pictures(seed=1)
+    wanted = subject.found(subject.given(network, others))
+    require_other(subject.found(subject.given(network, images)), wanted, "for other images", "read the images")
+    explained = subject.given(network, images.clone())
+    with left_as_is(network):
+        subject.maps(explained)
+        explained.images.copy_(others)
+        again = {name: one.detach().float() for name, one in subject.maps(explained).items()}
+    require_same(again, wanted, "for a tensor that had other values before", "keep nothing between calls")
+
+
+def follows_the_target(subject: Subject) -> None:
+    """Another class gives another map."""
+    if not subject.uses_model:
+        raise NotApplicable("it gets no network")
+    explained = subject.given(subject.network())
+    other = replace(explained, targets=(explained.targets + 1) % 3)
+    remedy = "explain the output of the target, or declare exempt={'follows_the_target': 'why'}"
+    require_other(subject.found(explained), subject.found(other), "for another class", remedy)
+
+
+def follows_the_network(subject: Subject) -> None:
+    """Other weights give another map, also where they are loaded into the same network."""
+    if not subject.uses_model:
+        raise NotApplicable("it gets no network")
+    network, other = subject.network(), subject.network(seed=1)
+    wanted = subject.found(subject.given(other))
+    require_other(subject.found(subject.given(network)), wanted, "for other weights", "read the network, or register "
+                  "it with uses_model=False")  # fmt: skip
+    network.load_state_dict(other.state_dict())
+    found = subject.found(subject.given(network))
+    require_same(found, wanted, "for a network that had other weights before", "keep nothing between calls")
+
+
+def finds_the_evidence(subject: Subject) -> None:
+    """A map is higher where pixels raise the target's output, and not where they lower it or read nothing."""
+    if not subject.uses_model:
+        raise NotApplicable("it gets no network")
+    network = evidence(subject.kind)
+    if network is None:
+        raise NotApplicable(f"no network of kind {subject.kind!r} with known evidence is at hand")
+    images = with_evidence()
+    # The second class speaks for the last channel, the third against the first one.
+    for target, place, sign in ((0, 0, 1), (1, 1, 1), (2, 0, -1)):
+        targets = torch.full((len(images),), target)
+        for name, one in subject.found(subject.given(network, images, targets=targets)).items():
+            if sign < 0 and not (subject.entry and subject.entry.maps[name]):
+                continue
+            _require_inside(name, one, place, sign)
+
+
+def _require_inside(name: str, maps: torch.Tensor, place: int, sign: int) -> None:
+    rows, columns = BOXES[place]
+    inside = torch.zeros(maps.shape[1:], dtype=torch.bool)
+    inside[rows, columns] = True
+    rest = torch.stack([maps[:, ~inside].mean(1), maps[:, inside.T].mean(1)]).amax(0)
+    within, outside, scale = maps[:, inside].mean(1), maps[:, ~inside].mean(1), maps.abs().max() * CLOSE
+    if sign < 0:
+        if (within > outside + scale).any():
+            raise Broken(f"gave a higher {name!r} where pixels lower the output", "keep the sign of the effect")
+        return
+    if not (within > rest).all():
+        raise Broken(
+            f"gave a mean of {within.min():.2g} to the pixels that raise the output, and of {rest.max():.2g} to others",
+            "check its sign, the order of rows and columns, and that all channels are summed",
+        )
+    for shift in ((0, 1), (0, -1), (1, 0), (-1, 0)):
+        moved = maps[:, inside.roll(shift, (0, 1))].mean(1)
+        # A sharp map that is off by a pixel gains a third; what is drawn gains less.
+        if (moved - outside > 1.2 * (within - outside)).all():
+            raise Broken(f"gave a map that is off by {shift} pixels", "check how it is enlarged and padded")
+
+
+def takes_images_of_any_form(subject: Subject) -> None:
+    """One image, images that are not square, one channel and several: a map of the images' size."""
+    for form, count in ((Form(), 1), (Form(OBLONG), 2), (Form(channels=1), 2), (Form(channels=4, classes=5), 2)):
+        explained = subject.given(subject.network(form), pictures(form, count))
+        for name, one in subject.found(explained).items():
+            if tuple(one.shape) != (count, *form.size) or not one.isfinite().all():
+                raise Broken(
+                    f"returned {name!r} of shape {tuple(one.shape)} for images {tuple(explained.images.shape)}",
+                    "return a finite value for each pixel",
+                )
+
+
+class Subclass(torch.Tensor):
+    """A tensor of a class of its own, as data sets return."""
+
+
+FORMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "channels last": lambda images: images.to(memory_format=torch.channels_last),
+    "no contiguous memory": lambda images: images.transpose(2, 3).contiguous().transpose(2, 3),
+    "a part of a larger tensor": lambda images: torch.cat([images, images], 3)[..., : images.shape[3]],
+    "gradients that are required": lambda images: images.clone().requires_grad_(),
+    "a subclass of Tensor": lambda images: images.clone().as_subclass(Subclass),
+    "inference mode": lambda images: _of_inference(images),
+}
+"""Odd forms of the same images."""
+
+
+def _of_inference(images: torch.Tensor) -> torch.Tensor:
+    with torch.inference_mode():
+        return images.clone()
+
+
+def takes_images_of_any_memory(subject: Subject) -> None:
+    """Images have the same map whatever their memory format, class, mode and gradients."""
+    network, images = subject.network(), pictures()
+    wanted = subject.explained(network, images)
+    for what, change in FORMS.items():
+        given = change(images)
+        # Another memory format has other kernels, whose rounding moves ReLUs.
+        found = subject.also(f"to images of {what}", network, given)
+        require_same(found, wanted, f"for images of {what}", "compute on float32 copies", SIMILAR)
+        if given.grad is not None:
+            raise Broken(f"left gradients on images of {what}", "take gradients at a copy")
+
+
+@contextmanager
+def _default_dtype() -> Any:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@contextmanager
+def _deterministic() -> Any:
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+@contextmanager
+def _two_threads() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+CONTEXTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+    "default dtype float64": _default_dtype,
+    "deterministic algorithms": _deterministic,
+    "two threads": _two_threads,
+}
+"""Modes of torch in which a caller may be."""
+
+
+def in_a_thread(call: Callable[[], Any]) -> Any:
+    """Return what a call returns in another thread."""
+    answer: list[Any] = []
+
+    def run() -> None:
+        try:
+            answer.append(call())
+        except Exception as error:  # handed to the thread that waits
+            answer.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if isinstance(answer[0], Exception):
+        raise answer[0]
+    return answer[0]
+
+
+def works_in_any_mode(subject: Subject) -> None:
+    """Maps are the same under `no_grad`, `inference_mode`, other settings of torch, and in another thread."""
+    network, images = subject.network(), pictures()
+    wanted = subject.explained(network, images)
+    for what, context in CONTEXTS.items():
+        with context():
+            found = subject.also(f"under {what}", network, images)
+        require_same(found, wanted, f"under {what}", "name the dtype and the grad mode that it needs", SIMILAR)
+    found = in_a_thread(partial(subject.also, "in another thread", network, images))
+    require_same(found, wanted, "in another thread", "keep no state between calls")
+
+
+class _Writes(nn.Module):
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.network(images.mul_(0.5))
+
+
+class _Halves(nn.Module):
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.network(images * 0.5)
+
+
+def takes_networks_that_write_in_place(subject: Subject) -> None:
+    """A network with in-place operations has the map of its twin without them."""
+    images = pictures()
+    pairs: list[tuple[nn.Module, nn.Module]] = [(_Writes(subject.network()).eval(), _Halves(subject.network()).eval())]
+    if subject.build is convolutional:
+        pairs = [(made(partial(convolutional, inplace=True)), subject.network())]
+    for inplace, plain in pairs:
+        wanted = subject.explained(plain, images)
+        found = subject.also("to a network with in-place operations", inplace, images)
+        require_same(found, wanted, "for a network with in-place operations", "clone what a hook reads", SIMILAR)
+
+
+class _OneLogit(nn.Module):
+    """The difference of the first two logits, or the logits of two classes that have it."""
+
+    def __init__(self, network: nn.Module, as_two: bool) -> None:
+        super().__init__()
+        self.network, self.as_two = network, as_two
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        logit = self.network(images)[:, :1]
+        return torch.cat([-logit / 2, logit / 2], 1) if self.as_two else logit
+
+
+def takes_networks_of_one_logit(subject: Subject) -> None:
+    """One logit z has the maps of two classes with the logits -z/2 and z/2."""
+    images, targets = pictures(), torch.tensor([0, 1, 1, 0])
+    one, two = (_OneLogit(subject.network(), as_two).eval() for as_two in (False, True))
+    wanted = subject.explained(two, images, targets)
+    found = subject.also("to a network of one logit", one, images, targets)
+    require_same(found, wanted, "for a network of one logit", "explain the output that it is given", SIMILAR)
+
+
+def explains_probabilities_or_says_no(subject: Subject) -> None:
+    """With probabilities as the output it returns their maps, or raises NotApplicable."""
+    if not subject.uses_model:
+        raise NotApplicable("it gets no network")
+    network = subject.network()
+    explained = subject.given(network)
+    output = nn.Sequential(network, nn.Softmax(-1)).eval()
+    found = subject.found(replace(explained, output=output))
+    if any(tuple(one.shape) != (4, *explained.images.shape[2:]) or not one.isfinite().all() for one in found.values()):
+        raise Broken("returned no maps of probabilities", "raise heatproof.errors.NotApplicable where it has none")
+    require_other(found, subject.found(explained), "as of logits", "explain `explained.output` and not the network")
+
+
+def says_where_it_does_not_apply(subject: Subject) -> None:
+    """On a network that is not of its kind it returns maps, or raises NotApplicable with a sentence."""
+    if subject.entry is None:
+        raise NotApplicable("whatever a function of model, images and targets raises is the reason of a gap")
+    strangers: list[nn.Module] = [nn.Sequential(nn.Flatten(), nn.Linear(768, 3)), made(NETWORKS["plain_vit"])]
+    for network in (one.eval().requires_grad_(False) for one in strangers):
+        try:
+            subject.found(subject.given(network))
+        except NotApplicable as reason:
+            if len(str(reason).split()) < 3:
+                raise Broken(f"said {str(reason)!r}", "say in words why it does not apply") from None
+        except Exception as error:  # anything else is what the rule is about
+            raise Broken(
+                f"raised {type(error).__name__} for a network that is not of its kind: {error}",
+                "raise heatproof.errors.NotApplicable with the reason",
+            ) from error
+
+
+RULES = (
+    returns_its_maps,
+    has_its_announced_sign,
+    leaves_its_inputs,
+    leaves_earlier_maps,
+    leaves_the_network,
+    stays_in_eval_mode,
+    leaves_the_process,
+    leaves_no_file,
+    is_repeatable,
+    draws_by_image,
+    does_not_depend_on_the_batch_size,
+    does_not_depend_on_the_company,
+    keeps_to_the_batch_size,
+    follows_the_image,
+    follows_the_target,
+    follows_the_network,
+    finds_the_evidence,
+    takes_images_of_any_form,
+    takes_images_of_any_memory,
+    works_in_any_mode,
+    takes_networks_that_write_in_place,
+    takes_networks_of_one_logit,
+    explains_probabilities_or_says_no,
+    says_where_it_does_not_apply,
+)

@@ -1,0 +1,178 @@
+"""Tiny networks of every kind that an explainer can be meant for, and images for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+CLASSES = 3
+# Height and width in pixels.
+SQUARE = (16, 16)
+OBLONG = (12, 20)
+# Rows and columns of what speaks for class 0, and of what speaks for class 1: one is the other with axes exchanged.
+BOXES = ((slice(4, 8), slice(8, 12)), (slice(8, 12), slice(4, 8)))
+
+
+class Form(NamedTuple):
+    """Form of a network's images, and its number of classes."""
+
+    size: tuple[int, int] = SQUARE
+    channels: int = 3
+    classes: int = CLASSES
+
+
+USUAL = Form()
+Build = Callable[..., nn.Module]
+"""From the height and width of images, their channels, and the number of classes to a network."""
+
+
+def convolutional(size: tuple[int, int], channels: int, classes: int, inplace: bool = False) -> nn.Module:
+    """Return convolutions with a norm and ReLU modules, dropout and a linear head."""
+    return nn.Sequential(
+        nn.Conv2d(channels, 5, 3, padding=1),
+        nn.BatchNorm2d(5),
+        nn.ReLU(inplace),
+        nn.Conv2d(5, 4, 3, padding=1),
+        nn.ReLU(inplace),
+        nn.AdaptiveAvgPool2d((4, 4)),
+        nn.Dropout(0.5),
+        nn.Flatten(),
+        nn.Linear(64, classes),
+    )
+
+
+def vision_transformer(size: tuple[int, int], channels: int, classes: int) -> nn.Module:
+    """Return timm's vision transformer of two blocks, whose attention is far from uniform."""
+    import timm
+
+    network = timm.models.VisionTransformer(
+        img_size=size,
+        patch_size=4,
+        in_chans=channels,
+        num_classes=classes,
+        embed_dim=12,
+        depth=2,
+        num_heads=2,
+    )
+    for name, parameter in network.named_parameters():
+        if "qkv" in name:
+            nn.init.normal_(parameter, std=0.5)
+    return network
+
+
+class BagOfPatches(nn.Module):
+    """Logits that are the mean of patch logits."""
+
+    def __init__(self, patches: nn.Module, patch_size: int, patch_stride: int) -> None:
+        super().__init__()
+        self.patches, self.patch_size, self.patch_stride = patches, patch_size, patch_stride
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return logits (N, K)."""
+        return self.patches(images).mean((2, 3))
+
+
+def bag_of_patches(size: tuple[int, int], channels: int, classes: int) -> nn.Module:
+    """Return a bag of patches of 4 by 4 pixels."""
+    return BagOfPatches(nn.Sequential(nn.Conv2d(channels, 5, 4, stride=2), nn.ReLU(), nn.Conv2d(5, classes, 1)), 4, 2)
+
+
+class BcosLike(nn.Module):
+    """One linear map of each image: a convolution times the size of its own response, and their mean."""
+
+    def __init__(self, size: tuple[int, int], channels: int, classes: int) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(2 * channels, classes, 3, padding=1, bias=False)
+        self.channels, self.is_linear = channels, False
+
+    def encode(self, images: torch.Tensor) -> torch.Tensor:
+        """Return images beside what is missing to one."""
+        return torch.cat([images, 1 - images], 1)
+
+    @contextmanager
+    def linear(self) -> Iterator[None]:
+        """Hold the factors constant meanwhile."""
+        self.is_linear = True
+        try:
+            yield
+        finally:
+            self.is_linear = False
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return logits (N, K) of images, or of encoded ones."""
+        said = self.layer(images if images.shape[1] == 2 * self.channels else self.encode(images))
+        factor = said.abs()
+        return (said * (factor.detach() if self.is_linear else factor)).mean((2, 3))
+
+
+NETWORKS: dict[str, Build] = {
+    "any": convolutional,
+    "grid": convolutional,
+    "relu": convolutional,
+    "convolutional": convolutional,
+    "attention": vision_transformer,
+    "windows": vision_transformer,
+    "plain_vit": vision_transformer,
+    "bagnet": bag_of_patches,
+    "bcos": BcosLike,
+}
+"""A network for each of `heatproof.attribution.registry.KINDS`."""
+
+
+def made(build: Build, form: Form = USUAL, seed: int = 0) -> nn.Module:
+    """Return a network in eval mode with weights, and running means of its norms, from a seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = build(*form)
+        for module in network.modules():
+            if isinstance(module, nn.BatchNorm2d) and module.running_mean is not None:
+                module.running_mean.normal_(0, 0.2)
+    return network.eval().requires_grad_(False)
+
+
+def pictures(form: Form = USUAL, count: int = 4, seed: int = 0) -> torch.Tensor:
+    """Return images (N, C, H, W) in [-1, 1]."""
+    drawn = torch.Generator().manual_seed(seed)
+    return torch.rand(count, form.channels, *form.size, generator=drawn, dtype=torch.float32) * 2 - 1
+
+
+def _reading(weights: list[list[float]], classes: nn.Module) -> nn.Module:
+    assert isinstance(classes, nn.Linear | nn.Conv2d)
+    assert classes.bias is not None
+    # Boxes are small shares of an image, and have to decide the class.
+    classes.weight.data = 64 * torch.tensor(weights).reshape(classes.weight.shape)
+    nn.init.zeros_(classes.bias)
+    return classes
+
+
+def evidence(kind: str) -> nn.Module | None:
+    """Return a network that reads positive pixels: channel 0 for class 0, the last for class 1, channel 0 against 2.
+
+    None where no such network of that kind is known.
+    """
+    identity, weights = torch.eye(3)[:, :, None, None], [[1.0, 0, 0], [0, 0, 1.0], [-1.0, 0, 0]]
+    first, second = nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1)
+    for layer in (first, second):
+        layer.weight.data = identity.clone()
+        assert layer.bias is not None
+        nn.init.zeros_(layer.bias)
+    if NETWORKS.get(kind) is convolutional:
+        layers = [first, nn.ReLU(), second, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+        made_of: nn.Module = nn.Sequential(*layers, _reading(weights, nn.Linear(3, 3)))
+    elif kind == "bagnet":
+        made_of = BagOfPatches(nn.Sequential(first, nn.ReLU(), _reading(weights, nn.Conv2d(3, 3, 1))), 1, 1)
+    else:
+        return None
+    return made_of.eval().requires_grad_(False)
+
+
+def with_evidence(count: int = 2) -> torch.Tensor:
+    """Return images (N, 3, H, W), positive in a box alone: channel 0 in the first of `BOXES`, 2 in the second."""
+    images = pictures(count=count) * 0.1 - 0.5
+    for channel, (rows, columns) in zip((0, 2), BOXES, strict=True):
+        images[:, channel, rows, columns] += 1.5
+    return images

@@ -1,0 +1,487 @@
+"""Explainers and metrics with one fault each, by the rule that finds it."""
+
+import random
+import tempfile
+
+import numpy as np
+import torch
+from torch.nn.functional import avg_pool2d, interpolate
+
+from heatproof.grids import patch_sums
+from heatproof.randomness import derive_seed
+
+
+def gradient(model, images, targets):
+    """Sound: gradient times input, summed over channels."""
+    images = images.detach().clone().requires_grad_()
+    (slope,) = torch.autograd.grad(model(images).gather(1, targets[:, None]).sum(), images)
+    return (slope * images).sum(1).detach()
+
+
+def drawn(model, images, targets):
+    made = gradient(model, images, targets)
+    return made + made.abs().max() * torch.rand_like(made) * 0.1
+
+
+def mutates(model, images, targets):
+    made = gradient(model, images, targets)
+    images.clamp_(min=0)
+    return made
+
+
+def mutates_targets(model, images, targets):
+    made = gradient(model, images, targets)
+    targets.zero_()
+    return made
+
+
+def of_the_batch(model, images, targets):
+    made = gradient(model, images, targets)
+    return made / made.abs().max()
+
+
+def divided(model, images, targets):
+    return gradient(model, images, targets) / len(images)
+
+
+def of_the_order(model, images, targets):
+    made = gradient(model, images, targets)
+    return made * torch.arange(1, len(made) + 1)[:, None, None]
+
+
+def wrong_sign(model, images, targets):
+    return -gradient(model, images, targets)
+
+
+def wrong_shape(model, images, targets):
+    return gradient(model, images, targets)[:, :-1]
+
+
+def coarse(model, images, targets):
+    return avg_pool2d(gradient(model, images, targets)[:, None], 2)[:, 0]
+
+
+def of_seven(model, images, targets):
+    return interpolate(gradient(model, images, targets)[:, None], (7, 7))[:, 0]
+
+
+def transposed(model, images, targets):
+    return gradient(model, images, targets).mT.contiguous()
+
+
+def off_by_one(model, images, targets):
+    return gradient(model, images, targets).roll(1, 2)
+
+
+def first_channel(model, images, targets):
+    images = images.detach().clone().requires_grad_()
+    (slope,) = torch.autograd.grad(model(images).gather(1, targets[:, None]).sum(), images)
+    return (slope * images)[:, 0].detach()
+
+
+def three_channels(model, images, targets):
+    images = images.detach().clone().requires_grad_()
+    (slope,) = torch.autograd.grad(model(images).gather(1, targets[:, None]).sum(), images)
+    products = slope * images
+    return (products[:, 0] + products[:, 1] + products[:, 2]).detach()
+
+
+def square_alone(model, images, targets):
+    side = images.shape[2]
+    return gradient(model, images, targets).reshape(len(images), side, side)
+
+
+def keeps_a_hook(model, images, targets):
+    next(model.children()).register_forward_hook(lambda module, inputs, output: None)
+    return gradient(model, images, targets)
+
+
+def keeps_a_tensor_hook(model, images, targets):
+    made = gradient(model, images, targets)
+    next(model.parameters()).requires_grad_().register_hook(lambda slope: slope)
+    return made
+
+
+def keeps_a_hook_everywhere(model, images, targets):
+    torch.nn.modules.module.register_module_forward_hook(lambda module, inputs, output: None)
+    return gradient(model, images, targets)
+
+
+def marks_weights(model, images, targets):
+    model.requires_grad_()
+    return gradient(model, images, targets)
+
+
+def changes_weights(model, images, targets):
+    made = gradient(model, images, targets)
+    with torch.no_grad():
+        next(model.parameters()).mul_(1.01)
+    return made
+
+
+def leaves_training_on(model, images, targets):
+    made = gradient(model, images, targets)
+    model.train()
+    return made
+
+
+def trains(model, images, targets):
+    model.train()
+    try:
+        return gradient(model, images, targets)
+    finally:
+        model.eval()
+
+
+def leaves_gradients_off(model, images, targets):
+    made = gradient(model, images, targets)
+    torch.set_grad_enabled(False)
+    return made
+
+
+def leaves_a_seed(model, images, targets):
+    made = gradient(model, images, targets)
+    torch.manual_seed(7)
+    np.random.seed(7)  # noqa: NPY002
+    return made
+
+
+def leaves_a_python_seed(model, images, targets):
+    random.seed(3)
+    return gradient(model, images, targets)
+
+
+def leaves_a_default_dtype(model, images, targets):
+    made = gradient(model, images, targets)
+    torch.set_default_dtype(torch.float64)
+    return made
+
+
+def leaves_a_file(model, images, targets):
+    with tempfile.NamedTemporaryFile(delete=False) as file:
+        file.write(b"map")
+    return gradient(model, images, targets)
+
+
+def of_the_seed_alone(explained):
+    draws = torch.Generator().manual_seed(derive_seed(explained.seed, "of the seed alone", "all"))
+    made = gradient(explained.output, explained.images, explained.targets)
+    noise = torch.rand(made.shape[1:], generator=draws, dtype=torch.float32)
+    return {"of_the_seed_alone": made + 0.1 * noise}
+
+
+def deaf_to_the_target(model, images, targets):
+    return gradient(model, images, torch.zeros_like(targets))
+
+
+def deaf_to_the_image(model, images, targets):
+    return gradient(model, torch.ones_like(images), targets)
+
+
+def deaf_to_the_network(model, images, targets):
+    return images.sum(1) * (targets[:, None, None] + 1)
+
+
+def deaf_to_the_output(explained):
+    return {"deaf_to_the_output": gradient(explained.network, explained.images, explained.targets)}
+
+
+def larger_passes(explained):
+    return {"larger_passes": gradient(explained.output, explained.images, explained.targets)}
+
+
+def another_name(explained):
+    return {"other": gradient(explained.output, explained.images, explained.targets)}
+
+
+def in_double(explained):
+    return {"in_double": gradient(explained.output, explained.images, explained.targets).double()}
+
+
+def as_a_graph(explained):
+    images = explained.images.clone().requires_grad_()
+    chosen = explained.output(images).gather(1, explained.targets[:, None]).sum()
+    (slope,) = torch.autograd.grad(chosen, images)
+    return {"as_a_graph": (slope * images).sum(1)}
+
+
+def in_half(model, images, targets):
+    return gradient(model, images, targets).half()
+
+
+def with_nan(model, images, targets):
+    return gradient(model, images, targets) / 0
+
+
+def constant(model, images, targets):
+    return gradient(model, images, targets).mean((1, 2), keepdim=True).expand(-1, *images.shape[2:]).contiguous()
+
+
+def marks_images(explained):
+    made = gradient(explained.output, explained.images, explained.targets)
+    explained.images.requires_grad_()
+    return {"marks_images": made}
+
+
+def a_view(explained):
+    explained.output(explained.images)
+    return {"a_view": explained.images[:, 0]}
+
+
+def spoils_the_background(explained):
+    made = gradient(explained.output, explained.images, explained.targets)
+    explained.background(2).zero_()
+    return {"spoils_the_background": made}
+
+
+HELD = {}
+
+
+def one_buffer(explained):
+    made = gradient(explained.output, explained.images, explained.targets)
+    return {"one_buffer": HELD.setdefault(tuple(made.shape), made.clone()).copy_(made)}
+
+
+class Remembers:
+    """Keeps maps by `key`."""
+
+    __name__ = "remembers"
+
+    def __init__(self, key):
+        self.key, self.held = key, {}
+
+    def __call__(self, model, images, targets):
+        key = self.key(model, images, targets)
+        if key not in self.held:
+            self.held[key] = model, images, gradient(model, images, targets)
+        return self.held[key][2].clone()
+
+
+def by_tensor(model, images, targets):
+    return images.data_ptr(), tuple(targets.tolist())
+
+
+def by_network(model, images, targets):
+    return id(model), images.sum().item(), tuple(targets.tolist())
+
+
+def in_default_dtype(model, images, targets):
+    return gradient(model, images, targets) * torch.full((1, 1, 1), 1 / 3) + torch.rand(
+        images.shape[2:], generator=torch.Generator().manual_seed(0)
+    )
+
+
+def of_contiguous_memory(model, images, targets):
+    return (
+        gradient(model, images, targets)
+        .view(-1)
+        .as_strided((len(images), *images.shape[2:]), (images.stride(0) // images.shape[1], *images.stride()[2:]))
+    )
+
+
+def raises_elsewhere(explained):
+    if not any(isinstance(one, torch.nn.Conv2d) for one in explained.network.children()):
+        raise AttributeError("no convolution")
+    return {"raises_elsewhere": gradient(explained.output, explained.images, explained.targets)}
+
+
+def says_little(explained):
+    from heatproof.errors import NotApplicable
+
+    if not any(isinstance(one, torch.nn.Conv2d) for one in explained.network.children()):
+        raise NotApplicable("no")
+    return {"says_little": gradient(explained.output, explained.images, explained.targets)}
+
+
+def size_of(explained):
+    return gradient(explained.output, explained.images, explained.targets).abs()
+
+
+# Rule that finds the fault, to functions of a model, images and targets.
+OF_FUNCTIONS = {
+    "leaves_its_inputs": [mutates, mutates_targets],
+    "does_not_depend_on_the_company": [of_the_batch, divided, of_the_order],
+    "does_not_depend_on_the_batch_size": [of_the_batch, divided, of_the_order],
+    "finds_the_evidence": [wrong_sign, transposed, off_by_one, first_channel],
+    "returns_its_maps": [wrong_shape, coarse, of_seven, in_half, with_nan, constant],
+    "takes_images_of_any_form": [square_alone, three_channels],
+    "leaves_the_network": [keeps_a_hook, keeps_a_tensor_hook, marks_weights, changes_weights, leaves_training_on],
+    "stays_in_eval_mode": [trains],
+    "leaves_the_process": [
+        *[leaves_gradients_off, leaves_a_seed, leaves_a_python_seed, leaves_a_default_dtype, drawn],
+        keeps_a_hook_everywhere,
+    ],
+    "leaves_no_file": [leaves_a_file],
+    "is_repeatable": [drawn],
+    "follows_the_target": [deaf_to_the_target],
+    "follows_the_image": [deaf_to_the_image, lambda: Remembers(by_tensor)],
+    "follows_the_network": [deaf_to_the_network, lambda: Remembers(by_network)],
+    "works_in_any_mode": [in_default_dtype],
+    "takes_images_of_any_memory": [of_contiguous_memory],
+}
+# The same, to functions of `Explained`, which are registered.
+OF_EXPLAINED = {
+    "leaves_its_inputs": [marks_images, a_view, spoils_the_background],
+    "leaves_earlier_maps": [one_buffer],
+    "draws_by_image": [of_the_seed_alone],
+    "keeps_to_the_batch_size": [larger_passes],
+    "returns_its_maps": [another_name, in_double, as_a_graph],
+    "explains_probabilities_or_says_no": [deaf_to_the_output],
+    "says_where_it_does_not_apply": [raises_elsewhere, says_little],
+}
+
+
+# Metrics: functions of maps, patch drops and the grid.
+def first_patch(maps, drops, grid):
+    """Sound: the drop of the patch that a map ranks first."""
+    sums = patch_sums(maps, grid)
+    score = drops[np.arange(len(maps)), sums.argmax(1)].astype(np.float64)
+    valid = sums.max(1) > sums.min(1)
+    return np.where(valid, score, np.nan), valid, {}
+
+
+def metric_mutates(maps, drops, grid):
+    result = first_patch(maps, drops, grid)
+    maps *= -1
+    return result
+
+
+def metric_mutates_drops(maps, drops, grid):
+    result = first_patch(maps, drops, grid)
+    drops.sort(axis=1)
+    return result
+
+
+def metric_of_the_batch(maps, drops, grid):
+    score, valid, curves = first_patch(maps, drops, grid)
+    return score - np.nanmean(score), valid, curves
+
+
+def metric_of_the_order(maps, drops, grid):
+    score, valid, curves = first_patch(maps, drops, grid)
+    return score * np.arange(1, len(score) + 1), valid, curves
+
+
+def metric_wrong_sign(maps, drops, grid):
+    return first_patch(-maps, drops, grid)
+
+
+def metric_transposed(maps, drops, grid):
+    return first_patch(np.ascontiguousarray(maps.swapaxes(1, 2)), drops, grid)
+
+
+def metric_wrong_shape(maps, drops, grid):
+    score, valid, curves = first_patch(maps, drops, grid)
+    return score[:, None], valid[:, None], curves
+
+
+def metric_one_score(maps, drops, grid):
+    score, valid, curves = first_patch(maps, drops, grid)
+    return np.array([np.nanmean(score)]), valid[:1], curves
+
+
+def metric_alone(maps, drops, grid):
+    return first_patch(maps, drops, grid)[0]
+
+
+def metric_in_half(maps, drops, grid):
+    score, valid, curves = first_patch(maps, drops, grid)
+    return score.astype(np.float16), valid, curves
+
+
+def metric_nan(maps, drops, grid):
+    score, valid, curves = first_patch(maps, drops, grid)
+    score[0] = np.nan
+    return score, valid, curves
+
+
+def metric_of_undefined(maps, drops, grid):
+    score, valid, curves = first_patch(maps, drops, grid)
+    valid[0] = False
+    return score, valid, curves
+
+
+def metric_curve(maps, drops, grid):
+    score, valid, _ = first_patch(maps, drops, grid)
+    return score, valid, {"curve": np.zeros((2, 3, 4))}
+
+
+def metric_seed(maps, drops, grid):
+    np.random.seed(4)  # noqa: NPY002
+    return first_patch(maps, drops, grid)
+
+
+def metric_draws(maps, drops, grid):
+    score, valid, curves = first_patch(maps, drops, grid)
+    return score + 0.1 * np.random.rand(len(score)), valid, curves  # noqa: NPY002
+
+
+def metric_errors(maps, drops, grid):
+    np.seterr(all="ignore")
+    return first_patch(maps, drops, grid)
+
+
+def metric_out_of_range(maps, drops, grid):
+    score, valid, curves = first_patch(maps, drops, grid)
+    return score + 1e6, valid, curves
+
+
+def metric_deaf(maps, drops, grid):
+    valid = np.ones(len(maps), dtype=bool)
+    return drops[:, 0].astype(np.float64), valid, {}
+
+
+def metric_deaf_to_the_network(maps, drops, grid):
+    sums = patch_sums(maps, grid)
+    return sums.max(1).astype(np.float64), np.ones(len(maps), dtype=bool), {}
+
+
+def metric_of_square_images(maps, drops, grid):
+    side = maps.shape[1]
+    return first_patch(maps.reshape(len(maps), side, side), drops, grid)
+
+
+def metric_of_float32(maps, drops, grid):
+    if maps.dtype != np.float32:
+        maps = maps // 1000
+    return first_patch(maps, drops, grid)
+
+
+def metric_of_constant_maps(maps, drops, grid):
+    score, valid, curves = first_patch(maps, drops, grid)
+    return np.where(valid, score, 0.99e6), np.ones_like(valid), curves
+
+
+class MetricRemembers:
+    """Keeps its first result of so many images."""
+
+    __name__ = "metric_remembers"
+    __module__ = "planted"
+
+    def __init__(self):
+        self.held = {}
+
+    def __call__(self, maps, drops, grid):
+        key = len(maps)
+        if key not in self.held:
+            self.held[key] = first_patch(maps, drops, grid)
+        return tuple(one.copy() for one in self.held[key])
+
+
+OF_METRICS = {
+    "leaves_its_inputs": [metric_mutates, metric_mutates_drops],
+    "does_not_depend_on_the_company": [metric_of_the_batch, metric_of_the_order],
+    "prefers_known_effects": [metric_wrong_sign, metric_transposed],
+    "returns_scores": [
+        *[metric_wrong_shape, metric_one_score, metric_alone, metric_in_half, metric_nan, metric_of_undefined],
+        metric_curve,
+    ],
+    "leaves_the_process": [metric_seed, metric_errors],
+    "is_repeatable": [metric_draws],
+    "keeps_to_its_range": [metric_out_of_range],
+    "follows_the_map": [metric_deaf, MetricRemembers],
+    "follows_the_network": [metric_deaf_to_the_network],
+    "takes_images_of_any_form": [metric_of_square_images],
+    "takes_maps_of_any_precision": [metric_of_float32],
+    "gains_nothing_by_constant_maps": [metric_of_constant_maps],
+}

@@ -1,0 +1,201 @@
+"""The tables find every planted fault, and pass what is sound."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import planted
+import pytest
+import torch
+
+import heatproof
+from heatproof.attribution.registry import EXPLAINERS, explainer
+from heatproof.errors import HeatproofError
+from heatproof.metrics.registry import METRICS, metric
+from heatproof.responses.base import KINDS
+from heatproof.responses.patches import Patches
+from heatproof.testing import check_explainer, check_metric, explainer_checks, metric_checks
+
+CONTRIBUTING = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+FACTS = {"higher_is_better": True, "range": (-np.inf, 1e5), "source": "here"}
+
+
+@pytest.fixture(autouse=True)
+def as_before(monkeypatch):
+    """Undo what planted faults do to the process, and what tests register."""
+    explainers, metrics, kinds = dict(EXPLAINERS), dict(METRICS), dict(KINDS)
+    dtype, errors, numpy_state = torch.get_default_dtype(), np.geterr(), np.random.get_state()  # noqa: NPY002
+    hooks = torch.nn.modules.module._global_forward_hooks
+    before = dict(hooks)
+    yield
+    torch.set_grad_enabled(True)
+    torch.set_default_dtype(dtype)
+    np.seterr(**errors)
+    np.random.set_state(numpy_state)  # noqa: NPY002
+    hooks.clear()
+    hooks.update(before)
+    for table, kept in ((EXPLAINERS, explainers), (METRICS, metrics), (KINDS, kinds)):
+        for name in set(table) - set(kept):
+            del table[name]
+
+
+def cases(table):
+    return [
+        pytest.param(rule, fault, id=f"{rule}-{_name(fault)}") for rule, faults in table.items() for fault in faults
+    ]
+
+
+def _name(fault):
+    return re.sub(r"\W", "", fault.__name__)
+
+
+def broken(checks, rule):
+    (check,) = [one for one in checks if one.name == rule]
+    assert check.outcome.state == "failed"
+    with pytest.raises(AssertionError, match=rule):
+        check()
+    # What was seen, and what to do.
+    assert len(check.outcome.text.split(": ")) >= 3
+
+
+@pytest.mark.parametrize(("rule", "fault"), cases(planted.OF_FUNCTIONS))
+def test_a_fault_of_a_function_is_found(rule, fault):
+    made = fault() if isinstance(fault, type) or fault.__name__ == "<lambda>" else fault
+    broken(explainer_checks(made), rule)
+
+
+@pytest.mark.parametrize(("rule", "fault"), cases(planted.OF_EXPLAINED))
+def test_a_fault_of_an_explainer_is_found(rule, fault):
+    explainer(fault.__name__)(fault)
+    broken(explainer_checks(fault.__name__), rule)
+
+
+@pytest.mark.parametrize(("signed", "function"), [(True, planted.size_of), (False, planted.gradient)])
+def test_a_sign_that_is_announced_otherwise_is_found(signed, function):
+    def made(explained):
+        found = function(explained) if signed else function(explained.output, explained.images, explained.targets)
+        return {"made": found}
+
+    explainer("made", signed=signed)(made)
+    broken(explainer_checks(made), "has_its_announced_sign")
+
+
+@pytest.mark.parametrize(("rule", "fault"), cases(planted.OF_METRICS))
+def test_a_fault_of_a_metric_is_found(rule, fault):
+    function = fault() if isinstance(fault, type) else fault
+    metric("planted", **FACTS)(function)
+    broken(metric_checks("planted"), rule)
+
+
+def _hooks(network):
+    network[0].register_forward_hook(lambda module, inputs, output: None)
+
+
+def _weights(network):
+    with torch.inference_mode(False), torch.no_grad():
+        network[0].weight.mul_(1.01)
+
+
+def _training(network):
+    network.train()
+
+
+@pytest.mark.parametrize("fault", [_hooks, _weights, _training])
+def test_a_fault_of_what_reads_the_network_is_found(fault):
+    class Odd(Patches):
+        kind = f"odd{fault.__name__}"
+
+        def run(self, session, batch, along):
+            made = super().run(session, batch, along)
+            fault(session.network)
+            return made
+
+    metric("planted", **FACTS, reads=Odd)(planted.first_patch)
+    broken(metric_checks("planted"), "leaves_the_network")
+
+
+def test_a_response_that_changes_images_or_passes_more_than_it_may_is_found():
+    class Writes(Patches):
+        kind = "writes"
+
+        def run(self, session, batch, along):
+            made = super().run(session, batch, along)
+            batch.images.clamp_(min=0)
+            return made
+
+    class Larger(Patches):
+        kind = "larger"
+
+        def run(self, session, batch, along):
+            return super().run(replace(session, batch_size=64), batch, along)
+
+    metric("writes", **FACTS, reads=Writes)(planted.first_patch)
+    metric("larger", **FACTS, reads=Larger)(lambda maps, drops, grid: planted.first_patch(maps, drops, grid))
+    broken(metric_checks("writes"), "leaves_images_and_maps")
+    broken(metric_checks("larger"), "does_not_depend_on_the_batch_size")
+
+
+def test_what_is_sound_passes():
+    assert {one.state for one in check_explainer(planted.gradient)} == {"passed", "skipped"}
+    metric("sound", **FACTS)(planted.first_patch)
+    assert {one.state for one in check_metric(planted.first_patch)} == {"passed"}
+
+
+@pytest.mark.parametrize(("title", "name"), [("my_explainer", "scaled_gradient"), ("my_metric", "first_patch_drop")])
+def test_examples_of_the_contributing_page_pass(title, name):
+    code = re.search(rf"```python\n# {title}\.py\n(.*?)```", CONTRIBUTING, re.DOTALL)[1]
+    exec(code, {"__name__": title})
+    check = check_explainer if name in EXPLAINERS else check_metric
+    assert {one.state for one in check(name)} <= {"passed", "skipped"}
+
+
+def test_all_that_is_broken_is_said_at_once():
+    def several(model, images, targets):
+        made = planted.gradient(model, images, targets)
+        images.zero_()
+        return made / made.abs().max()
+
+    with pytest.raises(AssertionError) as said:
+        check_explainer(several)
+    assert "leaves_its_inputs" in str(said.value)
+    assert "does_not_depend_on_the_company" in str(said.value)
+    assert str(said.value).count("several: ") == str(said.value).count("\n") + 1
+
+
+def test_an_exemption_is_declared_with_a_reason_and_has_to_be_true():
+    reason = {"follows_the_target": "it is of the first class"}
+    states = {one.check: one for one in check_explainer(planted.deaf_to_the_target, exempt=reason | {
+        "finds_the_evidence": "it is of the first class"})}  # fmt: skip
+    assert states["follows_the_target"] == ("follows_the_target", "exempt", "it is of the first class")
+    with pytest.raises(AssertionError, match=r"declares that it does not .it is of the first class.: leave the exempt"):
+        check_explainer(planted.gradient, exempt=reason)
+    with pytest.raises(HeatproofError, match="no rule named 'follows_the_targets': did you mean 'follows_the_target'"):
+        check_explainer(planted.gradient, exempt={"follows_the_targets": "a slip"})
+
+
+@pytest.mark.parametrize(
+    ("check", "given", "said"),
+    [
+        (check_explainer, "salience", "no explainer named 'salience': did you mean 'saliency'"),
+        (check_explainer, 3, "The explainer 3 is of one network or of none"),
+        (check_explainer, lambda model: model, "give a function of model, images and targets|."),
+        (check_metric, "idsd", "no metric named 'idsd': did you mean 'idsds'"),
+        (check_metric, planted.first_patch, "says nothing of its direction and range"),
+    ],
+)
+def test_what_is_none_is_refused(check, given, said):
+    with pytest.raises((HeatproofError, AssertionError), match=said):
+        check(given)
+
+
+def test_an_option_that_does_not_exist_is_refused():
+    with pytest.raises(HeatproofError, match="stepps"):
+        check_explainer("integrated_gradients", options={"stepps": 3})
+    with pytest.raises(HeatproofError, match="gridd"):
+        check_metric("idsds", options={"gridd": 3})
+
+
+def test_a_function_is_named_as_in_a_config():
+    assert {one.state for one in check_explainer("planted:gradient")} == {"passed", "skipped"}
+    assert heatproof.testing.check_explainer is check_explainer

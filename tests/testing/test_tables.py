@@ -1,0 +1,229 @@
+"""Every registered explainer, metric, architecture and baseline keeps the rules; new ones enter by themselves."""
+
+import contextlib
+import sys
+import warnings
+from itertools import combinations, product
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from pairwise import covering
+
+import heatproof
+from heatproof._testing.explainers import CONTEXTS, FORMS
+from heatproof._testing.networks import NETWORKS
+from heatproof._testing.surroundings import difference, of_network
+from heatproof.attribution.registry import EXPLAINERS, KINDS, explainer
+from heatproof.metrics.registry import METRICS, metric
+from heatproof.models.network import build_network
+from heatproof.models.registry import ARCHITECTURES, ModelSpec
+from heatproof.perturbation.baselines import BASELINES, baseline_images
+from heatproof.testing import explainer_checks, metric_checks
+
+sys.path.append(str(Path(__file__).parents[1] / "adapter"))
+from odd_networks import WRITES, Plain, keeping
+
+# So that tables of all take a minute: fewer steps, by the names of options.
+FEW = {"steps": 3, "samples": 2, "masks": 100, "stride": 0.25, "baselines": 8}
+FEW_OF = {
+    "sic": {"thresholds": [0.1, 0.5]},
+    "aic": {"thresholds": [0.1, 0.5]},
+    # What few steps or draws do not yet tell from noise.
+    "iba": {"baselines": 32},
+    "ss_cam": {},
+    "input_iba": {"steps": 3, "prior_steps": 2, "layer_steps": 3, "samples": 2, "baselines": 8},
+    "extremal_perturbation": {"steps": 30, "areas": (0.1,), "spacing": 1 / 16, "learning_rate": 0.1},
+}
+# A second each, or a process for each picture.
+SLOW = {
+    *("agi", "guided_ig", "iba", "input_iba", "ss_cam", "lime", "kernel_shap", "extremal_perturbation", "chefer_lrp"),
+    *("sic", "aic", "soundness"),
+}
+SLOW_RULES = {
+    *("takes_images_of_any_memory", "works_in_any_mode", "takes_networks_that_write_in_place"),
+    *("takes_networks_of_one_logit", "scores_as_the_interface"),
+}
+
+
+def few(entry):
+    own = FEW_OF.get(entry.name, {} if entry.name in METRICS else None)
+    return {name: FEW[name] for name in entry.options if name in FEW} if own is None else own
+
+
+def tables():
+    for entry in EXPLAINERS.values():
+        yield from explainer_checks(entry.name, options=few(entry))
+    for entry in METRICS.values():
+        yield from metric_checks(entry.name, options=few(entry))
+
+
+def rows():
+    return [
+        pytest.param(one, id=str(one), marks=[pytest.mark.slow] * (one.name in SLOW_RULES or one.subject.name in SLOW))
+        for one in tables()
+    ]
+
+
+@pytest.mark.parametrize("check", rows())
+def test_every_explainer_and_metric_keeps_the_rules(check):
+    check()
+
+
+def test_what_is_registered_later_is_in_the_table():
+    @explainer("late_explainer")
+    def late_explainer(explained):
+        return {"late_explainer": torch.zeros(1)}
+
+    @metric("late_metric", higher_is_better=True, range=(0.0, 1.0), source="here")
+    def late_metric(maps, drops, grid):
+        return maps
+
+    try:
+        late = {str(one): one for one in tables() if one.subject.name.startswith("late_")}
+        assert late["late_explainer-returns_its_maps"].outcome.state == "failed"
+        assert late["late_metric-returns_scores"].outcome.state == "failed"
+    finally:
+        del EXPLAINERS["late_explainer"], METRICS["late_metric"]
+
+
+def test_every_kind_of_network_has_one_to_try():
+    assert set(NETWORKS) == set(KINDS)
+
+
+def test_every_exemption_has_a_reason():
+    for entry in (*EXPLAINERS.values(), *METRICS.values()):
+        assert all(len(reason.split()) > 3 for reason in entry.exempt.values()), entry.name
+
+
+def test_a_covering_has_every_pair_and_few_rows():
+    factors = {"a": list(range(7)), "b": list("xyz"), "c": [True, False], "d": list(range(5))}
+    found = covering(factors)
+    for (one, left), (other, right) in combinations(enumerate(factors.values()), 2):
+        assert {(row[one], row[other]) for row in found} == set(product(left, right))
+    assert len(found) < 45
+
+
+# What a network can do that its twin does not; a view is of contiguous memory alone, by the network's own code.
+ODD = {
+    **{f"writes by {name}": (lambda pair=pair: tuple(map(Plain, pair))) for name, pair in WRITES.items()
+       if name != "a view"},
+    **{f"keeps in {how}": (lambda how=how: (keeping(how), Plain())) for how in ("dict", "new_attribute", "nested")},
+}  # fmt: skip
+MODES = {"plain": contextlib.nullcontext, **CONTEXTS}
+INPUTS = {"plain": lambda images: images, **FORMS}
+
+
+def of_families(entries, key):
+    found = {}
+    for one in entries:
+        found.setdefault(key(one), one.name)
+    return sorted(found.values())
+
+
+EXPLAINED = sorted(one.name for one in EXPLAINERS.values() if one.applies_to & {"any", "grid", "relu", "convolutional"})
+SCORED = sorted(set(METRICS) - {"sic", "aic"})
+FEW_EXPLAINED = of_families((EXPLAINERS[name] for name in EXPLAINED), lambda one: one.family)
+FEW_SCORED = of_families((METRICS[name] for name in SCORED), lambda one: one.reads)
+
+
+def pairs(quick, every):
+    """Return the rows of a few entries, and those of all, which take minutes."""
+    rest = {"network": list(ODD), "images": list(INPUTS), "mode": list(MODES)}
+    chosen = covering({"entry": quick, **rest})
+    kept = [pytest.param(*row, marks=pytest.mark.slow) for row in chosen]
+    return kept + [
+        pytest.param(*row, marks=pytest.mark.long) for row in covering({"entry": every, **rest}) if row not in chosen
+    ]
+
+
+def images_of(size=8, count=4):
+    return torch.rand(count, 3, size, size, generator=torch.Generator().manual_seed(0), dtype=torch.float32) * 2 - 1
+
+
+@pytest.mark.parametrize(("name", "network", "images", "mode"), pairs(FEW_EXPLAINED, EXPLAINED))
+def test_explainers_of_odd_networks_images_and_modes(name, network, images, mode):
+    entry, pictures = EXPLAINERS[name], images_of()
+    method, targets = {name: few(entry)}, torch.tensor([0, 1, 2, 0])
+    odd, twin = ODD[network]()
+    with warnings.catch_warnings(action="ignore"):
+        wanted = heatproof.explain(twin, pictures, targets, method, background=images_of(count=32))
+        with MODES[mode]():
+            found = heatproof.explain(odd, INPUTS[images](pictures), targets, method, background=images_of(count=32))
+    for reason, expected in zip(found["reason"].values.tolist(), wanted["reason"].values.tolist(), strict=True):
+        if reason != expected and "torch.fx can trace" in reason:
+            pytest.skip(reason)
+        assert reason == expected
+    for one, other in zip(found["attribution"].values, wanted["attribution"].values, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-3 * max(np.nanmax(abs(other), initial=0), 1e-6))
+
+
+@pytest.mark.parametrize(("name", "network", "images", "mode"), pairs(FEW_SCORED, SCORED))
+def test_metrics_of_odd_networks_images_and_modes(name, network, images, mode):
+    entry, pictures = METRICS[name], images_of()
+    maps = np.random.default_rng(0).normal(size=(4, 8, 8)).astype(np.float32)
+    more = few(entry)
+    if "removed" in entry.reads.in_memory:
+        masks = np.kron(np.eye(4).reshape(4, 2, 2), np.ones((4, 4)))[None].repeat(4, 0) > 0
+        more |= {"masks": masks, "removed": pictures[:, None] * torch.from_numpy(~masks)[:, :, None]}
+    if entry.reads.explains is True:
+        more["explain"] = lambda given, classes: given.sum(1) * (classes[:, None, None] + 1)
+    odd, twin = ODD[network]()
+    with warnings.catch_warnings(action="ignore"):
+        wanted = heatproof.evaluate(name, twin, pictures, torch.tensor([0, 1, 2, 0]), maps, **more)
+        with MODES[mode]():
+            found = heatproof.evaluate(name, odd, INPUTS[images](pictures), torch.tensor([0, 1, 2, 0]), maps, **more)
+    np.testing.assert_array_equal(found["valid"], wanted["valid"])
+    np.testing.assert_allclose(found["score"], wanted["score"], rtol=1e-4, atol=1e-4)
+
+
+# Those that other libraries build are tested by themselves.
+OWN = {name: {"dim": 24, "depth": 2} if name == "small_vit" else {"width": 4} for name, entry in ARCHITECTURES.items()
+       if entry.facts_of is None}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "images", "mode"), covering({"name": list(OWN), "images": list(INPUTS), "mode": list(MODES)})
+)
+def test_architectures_of_odd_images_and_modes(name, images, mode):
+    # Of ImageNet's networks the smallest patch has 33 pixels a side, and the vision transformer takes 32 alone.
+    entry, pictures = ARCHITECTURES[name], images_of(32 if "vit" in name else 40)
+    network = build_network(ModelSpec(name, entry.build.__module__, OWN[name], entry.facts), 3, 0).eval()
+    before = of_network(network)
+    wanted = network.requires_grad_(False)(pictures)
+    assert wanted.shape == (4, 3)
+    network.requires_grad_()
+    with MODES[mode]():
+        found = network(INPUTS[images](pictures))
+        alone = torch.cat([network(INPUTS[images](pictures[row : row + 1])) for row in range(4)])
+    assert difference(before, of_network(network)) == []
+    assert found.dtype == torch.float32
+    for one in (found, alone):
+        torch.testing.assert_close(one.as_subclass(torch.Tensor).detach(), wanted, rtol=1e-3, atol=1e-4)
+
+
+NEEDED = {"value": [0.1, -0.2, 1 / 3], "grid": 4}
+
+
+@pytest.mark.parametrize(
+    ("name", "images", "mode"), covering({"name": sorted(BASELINES), "images": list(INPUTS), "mode": list(MODES)})
+)
+def test_baselines_of_odd_images_and_modes(name, images, mode):
+    own = {key: NEEDED[key] for key in BASELINES[name].options if key in NEEDED}
+    for size in ((16, 16), (12, 20)):
+        pictures = torch.rand(3, 3, *size, generator=torch.Generator().manual_seed(0), dtype=torch.float32) * 2 - 1
+        before, ids = pictures.clone(), ("a", "b", "c")
+        wanted = baseline_images(name, pictures, ids, 0, own)
+        state = torch.get_rng_state()
+        with MODES[mode]():
+            given = INPUTS[images](pictures)
+            kept = given.detach().clone()
+            found = baseline_images(name, given, ids, 0, own)
+            assert torch.equal(given.detach(), kept)
+        assert torch.equal(torch.get_rng_state(), state)
+        assert torch.equal(pictures, before)
+        assert found.dtype == torch.float32
+        assert found.untyped_storage().data_ptr() != given.untyped_storage().data_ptr()
+        torch.testing.assert_close(found.as_subclass(torch.Tensor).detach(), wanted, rtol=0, atol=1e-6)
