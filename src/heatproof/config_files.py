@@ -87,11 +87,12 @@ def config_file(given: str | Path) -> Path:
     if os.path.exists(given):
         return Path(given)
     where, name = os.path.split(given)
-    beside = sorted(str(Path(where) / one.name) for one in Path(where or ".").glob("*.y*ml"))
+    # Endings make all of them alike.
+    beside = {one.stem: str(Path(where) / one.name) for one in sorted(Path(where or ".").glob("*.y*ml"))}
     is_path = bool(where) or Path(name).suffix in (".yaml", ".yml")
-    close = get_close_matches(str(given), beside, n=1, cutoff=0.6)
+    close = get_close_matches(Path(name).stem, beside, n=1)
     if is_path and close:
-        hint = f"did you mean {shown(close[0])}?"
+        hint = f"did you mean {shown(beside[close[0]])}?"
     elif is_path:
         hint = "check the path, or let `heatproof init PHOTOS --model MODEL` write one."
     else:

@@ -1,0 +1,23 @@
+"""A config that is not there is named with what could have been meant."""
+
+import pytest
+
+from heatproof.config_files import config_file
+from heatproof.errors import HeatproofError
+
+
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        ("nope.yaml", "check the path, or let `heatproof init PHOTOS --model MODEL` write one"),
+        ("mein.yaml", r"did you mean mine\.yaml"),
+        ("away/nope.yml", "check the path"),
+        ("quik", "did you mean 'quick'"),
+    ],
+)
+def test_what_is_not_there_has_a_remedy(given, hint, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").touch()
+    with pytest.raises(HeatproofError, match=hint) as said:
+        config_file(given)
+    assert "function of your own" not in str(said.value)
