@@ -173,8 +173,9 @@ def test_a_network_without_gradients_has_the_other_maps():
 
 @pytest.mark.parametrize("method", ["iba", "deep_shap", "expected_gradients", "gradient_shap", "input_iba"])
 def test_too_few_background_images_are_a_gap_that_names_itself(method):
+    chosen = {method: {"baselines": 8}, "saliency": {}}
     with pytest.warns(UserWarning, match=f"'{method}' is left out: .* background images"):
-        made = heatproof.explain(Plain(), images_of(), TARGETS, [method, "saliency"], background=images_of(2))
+        made = heatproof.explain(Plain(), images_of(), TARGETS, chosen, background=images_of(2))
     assert made["reason"].values.tolist()[-1] == ""
 
 

@@ -121,7 +121,7 @@ def test_lrp_where_a_hook_keeps_a_tensor_of_a_pass():
     assert made["reason"].values.tolist() == ["", ""]
     np.testing.assert_array_equal(made["attribution"], plain["attribution"])
     network(images)
-    heatproof.finetune(network, images, TARGETS, epochs=1, grid=2, batch_size=4)
+    heatproof.finetune(network, images_of(12), TARGETS.repeat(2), epochs=1, grid=2, batch_size=4)
 
 
 class Mirrored(nn.Module):

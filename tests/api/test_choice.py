@@ -142,9 +142,9 @@ def test_sets_and_methods_are_best_first(network, many):
 
 
 def test_passes_of_checks_are_counted_apart(choice, network, many):
-    # Three images in company, two of them alone, one of these again, all for the classes that the network predicts, and
-    # two to find the layer of class activation maps.
-    assert choice.check_passes == len(many) + 6 + 2
+    # Three images in company, two of them alone, one of these again, all for the classes that the network predicts, two
+    # and 14 pairs to find the layer of class activation maps, and all once more, to compare what these alter in a pass.
+    assert choice.check_passes == len(many) + 6 + 2 + 28 + len(many)
     assert f"{choice.check_passes} images went through the network to check it" in choice.how
     passes = choice.table.set_index("method")["passes"]
     assert passes["random"] == 0

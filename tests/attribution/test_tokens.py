@@ -256,6 +256,6 @@ def test_it_is_found_once_by_passes_of_a_check_and_draws_nothing():
         first = look(met.network, images_of(network))
         assert look(met.network, images_of(network) * 0) is first
         counted.close()
-    assert (counted.images, counted.check_images) == (0, 17)
+    assert (counted.images, counted.check_images) == (0, 30)
     assert torch.equal(torch.get_rng_state(), before)
     assert find_layout(network, images_of(network)) == find_layout(network, images_of(network)) == first.layout

@@ -13,7 +13,12 @@ import heatproof
 from heatproof.claims.card import ordered_claims
 from heatproof.models.registry import InputFacts
 
-TREES = [ast.parse(path.read_text(encoding="utf-8")) for path in Path(heatproof.__file__).parent.rglob("*.py")]
+# What the public checks say is in no table.
+TREES = [
+    ast.parse(path.read_text(encoding="utf-8"))
+    for path in Path(heatproof.__file__).parent.rglob("*.py")
+    if path.parent.name != "_testing"
+]
 
 
 def frozen(name: str) -> list[str]:

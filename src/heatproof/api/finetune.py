@@ -111,10 +111,10 @@ def finetune(
             "least 2."
         )
     model = without_compiler(model)
-    if not any(True for _ in model.parameters()):
-        raise HeatproofError("The model has no weights, and cannot be finetuned: give one that was trained.")
     if isinstance(model, torch.jit.ScriptModule):
         raise HeatproofError("The model is scripted, and cannot be trained here: give the module that it was made of.")
+    if not any(True for _ in model.parameters()):
+        raise HeatproofError("The model has no weights, and cannot be finetuned: give one that was trained.")
     source = read_inputs(model, images, targets)
     images, ids = source.images, source.ids
     few = round(validation * len(images))

@@ -33,7 +33,6 @@ from heatproof.models.registry import InputFacts
 LAST = 60
 # Their outputs are (N, C, h, w) by definition.
 OF_MAPS = (nn.Conv2d, nn.BatchNorm2d, nn.MaxPool2d, nn.AvgPool2d, GridTap)
-NO_GRID = "the model names no layer with a spatial grid, and the rule finds none"
 
 
 @dataclass(frozen=True)
@@ -89,24 +88,19 @@ class Looked:
         Of the layer for class activation maps; None if there is none.
     moved
         What moves tokens.
-    reason
-        Why there is no layer.
+    open_tokens
+        What is said of tokens that cannot be told apart; empty where there are none.
     """
 
     layout: Layout | None
     moved: Moved
-    reason: str = NO_GRID
-
-    @property
-    def is_open(self) -> bool:
-        """Whether there are tokens that cannot be told apart."""
-        return self.reason != NO_GRID
+    open_tokens: str = ""
 
 
 def look(network: nn.Module, images: torch.Tensor, name: str | None = None) -> Looked:
     """Find the layer for class activation maps, its layout, and what moves tokens.
 
-    It takes a pass of two images, one gradient, and a pass of at most 15 images of noise.
+    It takes a pass of two images, one gradient, and a pass of two images of noise for each of at most 14 bands.
 
     Parameters
     ----------
@@ -181,8 +175,10 @@ def _layout_of(explained: Explained, name: str | None) -> Layout:
     if name and _makes_maps(find_layer(explained.network, name, "model")):
         return as_it_is
     looked = look(explained.network, accompany(explained).images, name)
-    if looked.layout is None and (name is None or looked.is_open):
-        raise NotApplicable(looked.reason)
+    if looked.layout is None and looked.open_tokens:
+        raise NotApplicable(looked.open_tokens)
+    if looked.layout is None and name is None:
+        raise NotApplicable("the model names no layer with a spatial grid, and the rule finds none")
     return looked.layout or as_it_is
 
 
@@ -285,7 +281,11 @@ def _go_on_with(inputs: tuple[Any, ...], output: torch.Tensor, values: torch.Ten
     return output
 
 
-def _search(network: nn.Module, images: torch.Tensor, name: str | None) -> Looked:
+def _search(network: nn.Module, images: torch.Tensor, name: str | None, begins: bool = False) -> Looked:
+    """Look for the layer in a pass.
+
+    Where `begins`, gradients begin at what modules put out, because the network cuts them off before.
+    """
     met: list[tuple[str, torch.Tensor]] = []
     maps: set[tuple[int, ...]] = set()
     inside = _inside_of_attention(network)
@@ -294,11 +294,14 @@ def _search(network: nn.Module, images: torch.Tensor, name: str | None) -> Looke
 
     def keep(called: str) -> Any:
         def hook(module: nn.Module, inputs: Any, output: Any) -> Any:
-            if not isinstance(output, torch.Tensor) or not output.requires_grad or len(output) != len(images):
+            if not isinstance(output, torch.Tensor) or not output.is_floating_point() or len(output) != len(images):
+                return None
+            if not (output.requires_grad or begins):
                 return None
             given = output
             if (id(output), output._version) not in copies:
                 own = output.clone()
+                own = own if own.requires_grad else own.detach().requires_grad_()
                 given = _go_on_with(inputs, output, own)
                 copies[id(given), given._version] = (given, own)
             met.append((called, copies[id(given), given._version][1]))
@@ -320,6 +323,9 @@ def _search(network: nn.Module, images: torch.Tensor, name: str | None) -> Looke
     finally:
         for handle in handles:
             handle.remove()
+    if not begins and isinstance(logits, torch.Tensor) and not logits.requires_grad:
+        # Methods that need no gradient, such as Score-CAM, read a layer of this network too.
+        return _search(network, images, name, begins=True)
     times = Counter(called for called, _ in met)
     outputs = _outermost([one for one in met if name or times[one[0]] == 1])[-LAST:]
     moved = watch_moves(network, images, {called: modules[called] for called, _ in outputs})
@@ -340,7 +346,7 @@ def _search(network: nn.Module, images: torch.Tensor, name: str | None) -> Looke
             open_tokens = open_tokens or is_open(tensor.shape[1], called)
         elif layout and (name or layout.axes or bool((slope[:, list(layout.cells)] != 0).any())):
             return Looked(replace(layout, found=not name), moved)
-    return Looked(None, moved, open_tokens) if open_tokens else Looked(None, moved)
+    return Looked(None, moved, open_tokens)
 
 
 def is_open(tokens: int, layer: str = "") -> str:

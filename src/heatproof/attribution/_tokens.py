@@ -27,6 +27,8 @@ from heatproof.models.adapter import as_check
 
 Array = NDArray[Any]
 
+# Images in a pass: that of noise, and the copy.
+PAIR = 2
 # In which the image is cut along its height, and along its width.
 BANDS = 7
 # Tokens that are no patches though something moves them: a class token, one for distillation, and registers.
@@ -140,7 +142,9 @@ class Moved:
 
 
 def watch_moves(network: nn.Module, images: torch.Tensor, modules: Mapping[str, nn.Module]) -> Moved:
-    """Pass an image of noise once for each band, and once as it is, and return what each band moves.
+    """Pass an image of noise beside a copy in which one band is replaced, for each band, and return what they move.
+
+    In pairs, as no batch is smaller: a network may take as much memory as there is.
 
     Parameters
     ----------
@@ -151,34 +155,64 @@ def watch_moves(network: nn.Module, images: torch.Tensor, modules: Mapping[str, 
     modules
         Those whose outputs are read, by name.
     """
-    moved, batch = Moved((images.shape[2], images.shape[3])), _banded(images)
+    moved, (base, *banded) = Moved((images.shape[2], images.shape[3])), _banded(images)
+    layers: dict[tuple[str, tuple[int, ...]], list[Array]] = {}
 
     def keep(name: str) -> Callable[..., None]:
         def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-            if isinstance(output, torch.Tensor) and output.ndim in (3, 4) and len(output) == len(batch):
-                moved.layers[name] = dict(_changes(output, moved.size))
+            if isinstance(output, torch.Tensor) and output.ndim in (3, 4) and len(output) == PAIR:
+                for axes, change in _changes(output, moved.size):
+                    layers.setdefault((name, axes), []).append(change)
 
         return in_this_thread(hook)
 
     handles = [module.register_forward_hook(keep(name)) for name, module in modules.items()]
+    passes = []
     try:
         # As a check: which explainer asks first, also after a kill, counts no more passes.
-        with torch.no_grad(), as_check(), _Tokens(len(batch), moved):
-            network(batch)
+        with torch.no_grad(), as_check():
+            for one in banded:
+                with _Tokens() as mode:
+                    network(torch.stack([base, one]))
+                passes.append(mode.steps)
     finally:
         for handle in handles:
             handle.remove()
+    for (name, axes), changes in layers.items():
+        if len(changes) == len(banded) and len({each.shape for each in changes}) == 1:
+            moved.layers.setdefault(name, {})[axes] = np.concatenate(changes)
+    _add_tokens(moved, passes)
     return moved
 
 
-class _Tokens(TorchFunctionMode):
-    """Mode that keeps what moves tokens: where most of them are not moved, and where attention comes next."""
+def _add_tokens(moved: Moved, passes: Sequence[Sequence[tuple[int, Array | None]]]) -> None:
+    """Add what moves tokens: of the tensor in which most of them are not moved, and of the one before attention."""
+    still: dict[int, float] = {}
+    last: dict[int, Array] = {}
+    for steps in zip(*passes, strict=False):
+        counts, changes = {count for count, _ in steps}, [change for _, change in steps if change is not None]
+        (count, *others) = counts
+        if others:
+            # What it computes depends on what the image shows.
+            return
+        if not changes:
+            if count in last:
+                moved.attended.setdefault(count, last[count])
+            continue
+        change = np.concatenate(changes)
+        share = float((change == 0).mean())
+        if share < 1:
+            last[count] = change
+        if still.get(count, -1.0) < share < 1:
+            still[count], moved.tokens[count] = share, change
 
-    def __init__(self, images: int, moved: Moved) -> None:
+
+class _Tokens(TorchFunctionMode):
+    """Mode that keeps the number of tokens and what has changed of each, and None for the change at attention."""
+
+    def __init__(self) -> None:
         super().__init__()
-        self.images, self.moved = images, moved
-        self.still: dict[int, float] = {}
-        self.last: dict[int, Array] = {}
+        self.steps: list[tuple[int, Array | None]] = []
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -186,9 +220,7 @@ class _Tokens(TorchFunctionMode):
         """Look at tokens that a function returns."""
         attends = ATTENTION.get(getattr(func, "__name__", "").strip("_"))
         if attends is not None and args and args[0].ndim > 2:
-            count = args[0].shape[attends]
-            if count in self.last:
-                self.moved.attended.setdefault(count, self.last[count])
+            self.steps.append((args[0].shape[attends], None))
         output = func(*args, **(kwargs or {}))
         for one in output if isinstance(output, tuple | list) else (output,):
             if isinstance(one, torch.Tensor) and one.ndim == 3 and one.is_floating_point():
@@ -196,17 +228,11 @@ class _Tokens(TorchFunctionMode):
         return output
 
     def _look(self, tensor: torch.Tensor) -> None:
-        if len(tensor) != self.images and tensor.shape[1] == self.images:
+        if len(tensor) != PAIR and tensor.shape[1] == PAIR:
             # Some libraries have tokens first.
             tensor = tensor.transpose(0, 1)
-        count = tensor.shape[1]
-        if len(tensor) == self.images and count > 1:
-            change = _change(tensor, 2)
-            still = float((change == 0).mean())
-            if still < 1:
-                self.last[count] = change
-            if self.still.get(count, -1.0) < still < 1:
-                self.still[count], self.moved.tokens[count] = still, change
+        if len(tensor) == PAIR and tensor.shape[1] > 1:
+            self.steps.append((tensor.shape[1], _change(tensor, 2)))
 
 
 def _cuts(length: int) -> list[int]:
