@@ -76,3 +76,11 @@ def test_choose_says_no_order_of_a_network_that_is_seldom_right(recwarn):
     said = [str(one.message) for one in recwarn if "answers with the target" in str(one.message)]
     assert len(said) == 1
     assert "exchanged" not in said[0]
+
+
+def test_many_classes_take_no_more_memory_than_those_that_there_are():
+    labels = np.arange(0, 40_000, 400)
+    predicted = np.roll(labels, 1)
+    order = best_order(predicted, labels, 40_000)
+    assert (order[labels] == predicted).all()
+    assert sorted(order.tolist()) == list(range(40_000))
