@@ -65,8 +65,9 @@ def tables():
 
 
 def rows():
+    marks = {0: [], 1: [pytest.mark.slow], 2: [pytest.mark.long]}
     return [
-        pytest.param(one, id=str(one), marks=[pytest.mark.slow] * (one.name in SLOW_RULES or one.subject.name in SLOW))
+        pytest.param(one, id=str(one), marks=marks[(one.name in SLOW_RULES) + (one.subject.name in SLOW)])
         for one in tables()
     ]
 
