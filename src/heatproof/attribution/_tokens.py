@@ -115,7 +115,12 @@ class Moved:
         spread = _Spread(own, self.size)
         candidates = spread.ranked()
         if first is not None and own is not first:
-            known = _clearest(_Spread(first, self.size).ranked(), OF_TOKENS)
+            earlier = _Spread(first, self.size)
+            ranked = earlier.ranked()
+            known = _clearest(ranked, OF_TOKENS)
+            if earlier.is_unmixed and ranked and not ranked[0].is_on_both_sides and not spread.is_unmixed:
+                # What is exact lies on no grid, so that mixed changes show none.
+                return None
             least = max(OF_LATER, spread.chance, KEPT * candidates[0].explained) if candidates else 0
             # They can have been put in another order.
             least = OF_TOKENS if spread.is_unmixed else least
