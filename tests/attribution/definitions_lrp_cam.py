@@ -108,7 +108,7 @@ class PassedActivation(torch.autograd.Function):
 
 
 class SharedSum(torch.autograd.Function):
-    """Terms of a sum share relevance in proportion to their size."""
+    """Terms of a sum share relevance in proportion to their size, equally where they add up to zero."""
 
     @staticmethod
     def forward(context, one, other):
@@ -118,8 +118,10 @@ class SharedSum(torch.autograd.Function):
     @staticmethod
     def backward(context, relevance):
         one, other = context.saved_tensors
-        share = relevance / stable(one + other)
-        return one * share, other * share
+        both = one + other
+        none = both.abs() <= STABILISER
+        share = relevance / torch.where(none, 1, stable(both))
+        return torch.where(none, relevance / 2, one * share), torch.where(none, relevance / 2, other * share)
 
 
 class Scaled(torch.autograd.Function):
@@ -379,6 +381,40 @@ class Shared(Network):
         return ops.add(h, self.twice(ops, ops.at("relu", ops.relu(h))))
 
 
+class OfTwoPictures(Network):
+    """The first convolution is called for the image and for its mirror image, and the sum can be of zeros."""
+
+    tapped = ("second",)
+
+    def body(self, images):
+        return self.second(self.relu(self.first(images)) + self.relu(self.first(images.flip(3))))
+
+    def written(self, ops, images):
+        pictures = [ops.conv(one, self.first.weight, self.first.bias, first=True) for one in (images, images.flip(3))]
+        h = self.twice(ops, ops.add(*map(ops.relu, pictures)))
+        return ops.linear(h.mean((2, 3)), self.head.weight, self.head.bias)
+
+
+class TwoBranches(Network):
+    """Two convolutions read the image, and the sum of their ReLUs is read by a mean."""
+
+    tapped = ("first", "second")
+
+    def __init__(self):
+        super().__init__()
+        self.second = nn.Conv2d(3, 4, 3, padding=1)
+
+    def body(self, images):
+        return functional.relu_(self.first(images)) + self.relu(self.second(images))
+
+    def written(self, ops, images):
+        one, two = (
+            ops.relu(ops.at(name, ops.conv(images, layer.weight, layer.bias, first=True)))
+            for name, layer in (("first", self.first), ("second", self.second))
+        )
+        return ops.linear(ops.add(one, two).mean((2, 3)), self.head.weight, self.head.bias)
+
+
 CONSTRUCTIONS = {
     "plain": Plain,
     "in place": InPlace,
@@ -393,6 +429,8 @@ CONSTRUCTIONS = {
     "functional": Functional,
     "shared tensor": Shared,
     "order of calls": CalledInAnotherOrder,
+    "two pictures": OfTwoPictures,
+    "two branches": TwoBranches,
 }
 
 

@@ -97,7 +97,8 @@ def test_zennit_on_one_image(architecture, explain_digits):
 
     explained = explain_digits(architecture, batch_size=2, dtype=torch.float64)
     ours = make("lrp", explained)
-    with Gradient(canonise(explained.network, explained.images), composite=composite()) as attributor:
+    canonical = canonise(explained.network, explained.images)
+    with Gradient(canonical, composite=composite(canonical)) as attributor:
         for row, target in enumerate(explained.targets.tolist()):
             image = explained.images[row : row + 1].clone().requires_grad_()
             _, direct = attributor(

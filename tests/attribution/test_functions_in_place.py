@@ -113,6 +113,10 @@ ARE_RELUS = {
     "clamp_min": ((H, torch.zeros(())), {}),
     "threshold": ((H, 0, 0), {}),
     "leaky_relu": ((H, 0.0), {}),
+    "prelu": ((H, torch.zeros(3)), {}),
+    "rrelu": ((H, 0), {"upper": 0.0}),
+    "elu": ((H,), {"alpha": 0.0}),
+    "hardtanh": ((H, 0), {"max_val": float("inf")}),
     "maximum": ((torch.zeros(3), H), {}),
     "max": ((H, torch.zeros_like(H)), {}),
     "fmax": ((H, torch.zeros(1)), {}),
@@ -128,6 +132,11 @@ ARE_NONE = [
     ("clamp_min", (H, 0.1), {}),
     ("threshold", (H, 0, 1), {}),
     ("leaky_relu", (H,), {}),
+    ("prelu", (H, torch.tensor([0.0, 0.1, 0.0])), {}),
+    ("rrelu", (H, 0), {}),
+    ("elu", (H,), {}),
+    ("hardtanh", (H, 0, 6), {}),
+    ("hardtanh", (H,), {"max_val": float("inf")}),
     ("max", (H, 0), {}),
     ("max", (H,), {}),
     ("maximum", (H, H + 1), {}),
@@ -228,7 +237,7 @@ class Checkpointed(nn.Module):
         return checkpoint(self.network, images, use_reentrant=False)
 
 
-@pytest.mark.parametrize("name", ["guided_backprop", "deconvolution", "attn_lrp"])
+@pytest.mark.parametrize("name", ["guided_backprop", "deconvolution", "deep_lift", "attn_lrp"])
 def test_rules_reach_what_is_checkpointed(name, explain_digits):
     torch.manual_seed(0)
     network = Holding(torch.relu)

@@ -12,6 +12,7 @@ from torch.nn.functional import interpolate
 import heatproof
 from heatproof.attribution._functions import AttentionSeen
 from heatproof.attribution._layers import find_layout, look
+from heatproof.attribution._tokens import watch_moves
 from heatproof.models.adapter import CountPasses, adapted
 
 GRIDS = list(itertools.product(range(4, 21), range(4, 21)))
@@ -259,3 +260,25 @@ def test_it_is_found_once_by_passes_of_a_check_and_draws_nothing():
     assert (counted.images, counted.check_images) == (0, 30)
     assert torch.equal(torch.get_rng_state(), before)
     assert find_layout(network, images_of(network)) == find_layout(network, images_of(network)) == first.layout
+
+
+class ToAndFro(nn.Module):
+    """Every other row of patches is turned round."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Conv2d(3, 8, 4, 4)
+
+    def forward(self, images):
+        rows = self.embed(images).unbind(2)
+        return torch.stack([row.flip(-1) if index % 2 else row for index, row in enumerate(rows)], 2)
+
+
+@pytest.mark.parametrize("grid", [(8, 8), (6, 10), (5, 7), (9, 4), (7, 7)])
+def test_patches_in_an_order_that_no_grid_has_are_open(grid):
+    """Also where tokens have met, whose rows alone would explain enough."""
+    network = hand_vit(grid, size=(4 * grid[0], 4 * grid[1]), stem=ToAndFro(), pool="patches")
+    moved = watch_moves(network, images_of(network), {"norm": network.norm})
+    count = grid[0] * grid[1]
+    assert moved.read_tokens(count) is None
+    assert moved.read_tokens(count, moved.layers["norm"][1,]) is None

@@ -14,11 +14,11 @@ from timm.layers import Conv2dSame, get_same_padding
 from torch import fx, nn
 from torch.fx.experimental.optimization import fuse
 from torch.nn.utils import parametrize
-from zennit.composites import SpecialFirstLayerMapComposite, layer_map_base
+from zennit.composites import NameLayerMapComposite, layer_map_base
 from zennit.core import BasicHook, ParamMod, Stabilizer
 from zennit.layer import Sum
-from zennit.rules import ClampMod, Epsilon, Flat, zero_bias
-from zennit.types import Convolution
+from zennit.rules import ClampMod, Epsilon, Flat, NoMod, zero_bias
+from zennit.types import AvgPool, Convolution
 
 from heatproof.attribution._out_of_place import RecordingProxy, write_out_of_place
 from heatproof.errors import NotApplicable
@@ -46,6 +46,8 @@ ACTIVATION_CALLS = {
 STABILISER = 1e-9
 # Added to sizes of inputs, so that inputs that are all zero share relevance equally: far above the stabiliser.
 SHARE_OF_ZERO = 1e-6
+# Begins the names of convolutions that read the image.
+FIRST = "canonical_first"
 
 
 # Where a module keeps its forward hooks, and what these ask for.
@@ -91,15 +93,48 @@ class KeptZPlus(BasicHook):
         )
 
 
-def composite() -> SpecialFirstLayerMapComposite:
-    """Return zennit's `EpsilonPlusFlat` composite with `KeptZPlus`; biases get no relevance."""
-    return SpecialFirstLayerMapComposite(
+class KeptNorm(BasicHook):
+    """zennit's `Norm` rule, which conserves relevance where terms add up to zero: there all share it equally.
+
+    Terms that are all zero have relevance where what follows is a mean.
+    """
+
+    def __init__(self) -> None:
+        stabilise = Stabilizer.ensure(STABILISER)
+
+        def share(gradient: torch.Tensor, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
+            none = outputs[0].abs() <= STABILISER
+            plain = (gradient / stabilise(outputs[0])).masked_fill(none, 0)
+            return [plain, (gradient / outputs[1]).masked_fill(~none, 0)]
+
+        super().__init__(
+            input_modifiers=[lambda values: values, torch.ones_like],
+            param_modifiers=[NoMod(param_keys=[])] * 2,
+            output_modifiers=[lambda output: output] * 2,
+            gradient_mapper=share,
+            reducer=lambda inputs, gradients: sum(x * g for x, g in zip(inputs, gradients, strict=True)),
+        )
+
+
+def composite(network: nn.Module) -> NameLayerMapComposite:
+    """Return zennit's `EpsilonPlusFlat` composite with `KeptZPlus` and `KeptNorm`; biases get no relevance.
+
+    The flat rule is that of each convolution that reads the image, of which there can be several, or several calls.
+
+    Parameters
+    ----------
+    network
+        Of `canonise`.
+    """
+    first = [name for name, _ in network.named_children() if name.startswith(FIRST)]
+    return NameLayerMapComposite(
+        [(first, Flat(STABILISER, zero_params="bias"))],
         [
+            ((Sum, AvgPool), KeptNorm()),
             *layer_map_base(STABILISER),
             (Convolution, KeptZPlus()),
             (nn.Linear, Epsilon(STABILISER, zero_params="bias")),
         ],
-        [(Convolution, Flat(STABILISER, zero_params="bias"))],
     )
 
 
@@ -168,7 +203,7 @@ def canonise(network: nn.Module, images: torch.Tensor) -> nn.Module:
         elif node.target is nn.functional.adaptive_avg_pool2d:
             size = node.args[1] if len(node.args) > 1 else node.kwargs["output_size"]
             _replace(traced, node, f"canonical_pool_{index}", nn.AdaptiveAvgPool2d(size), given[0])
-    _put_first(traced)
+    _name_first(traced)
     traced.graph.lint()
     traced.recompile()
     # Whoever counts the network's passes counts these too, and its output is read in the same way.
@@ -291,13 +326,20 @@ def _separate_calls(traced: fx.GraphModule) -> None:
     traced.recompile()
 
 
-def _put_first(traced: fx.GraphModule) -> None:
-    """Register the convolution that is called first before all others, where zennit looks for it."""
-    for node in traced.graph.nodes:
-        if node.op == "call_module" and isinstance(first := traced.get_submodule(str(node.target)), Convolution):
-            node.target = "canonical_first"
-            traced._modules = {"canonical_first": first, **traced._modules}
-            return
+def _name_first(traced: fx.GraphModule) -> None:
+    """Name the convolutions that read the image, with no other layer between, so that their rule finds them."""
+    behind: set[fx.Node] = set()
+    for index, node in enumerate(traced.graph.nodes):
+        if any(one in behind for one in node.all_input_nodes):
+            behind.add(node)
+        elif node.op == "call_module":
+            module = traced.get_submodule(str(node.target))
+            if isinstance(module, Convolution | nn.Linear):
+                behind.add(node)
+            if isinstance(module, Convolution):
+                node.target = f"{FIRST}_{index}"
+                # In front of its own name, as a module counts under the first of its names.
+                traced._modules = {node.target: module, **traced._modules}
 
 
 def _split(network: nn.Module) -> None:

@@ -20,10 +20,12 @@ from heatproof.attribution._functions import Altered
 # Functions that compute a ReLU with some arguments or with all.
 RELUS = frozenset(
     (
-        *("relu", "clamp", "clip", "clamp_min", "threshold", "leaky_relu"),
+        *("relu", "clamp", "clip", "clamp_min", "threshold", "leaky_relu", "prelu", "rrelu", "elu", "hardtanh"),
         *("maximum", "max", "fmax", "where", "masked_fill", "mul", "multiply"),
     )
 )
+# What some of them call what they multiply negative values with.
+SLOPES = {"leaky_relu": "negative_slope", "prelu": "weight", "elu": "alpha"}
 # Of autograd, for ReLUs that no rule reached; what stands in the last ones cannot be read.
 BACKWARDS = ("Relu", "Threshold", "ClampMin", "Clamp")
 COMPILED = ("DifferentiableGraph", "CompiledFunction")
@@ -49,8 +51,15 @@ def relu_of(name: str, args: tuple[Any, ...], given: dict[str, Any]) -> torch.Te
         return first if _is_zero(given.get("min", second)) else None
     if name == "threshold":
         return first if _is_zero(given.get("threshold", second)) and _is_zero(given.get("value", third)) else None
-    if name == "leaky_relu":
-        return first if _is_zero(given.get("negative_slope", second)) else None
+    if name == "hardtanh":
+        has_no_top = given.get("max_val", third) == math.inf
+        return first if has_no_top and _is_zero(given.get("min_val", second)) else None
+    if name == "rrelu":
+        # In eval mode its slope is the mean of both.
+        slopes = given.get("lower", second), given.get("upper", third)
+        return first if all(map(_is_zero, slopes)) else None
+    if name in SLOPES:
+        return first if _is_zero(given.get(SLOPES[name], second)) else None
     if name == "masked_fill":
         return first if _is_zero(given.get("value", third)) and _is_mask(~second, first) else None
     if name == "where":

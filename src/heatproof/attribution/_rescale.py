@@ -61,9 +61,15 @@ def _as(value: torch.Tensor, linear: torch.Tensor) -> torch.Tensor:
 
 def _elementwise(function: Callable[[torch.Tensor], torch.Tensor], values: torch.Tensor) -> torch.Tensor:
     inputs = values.detach().requires_grad_()
-    outputs = function(inputs)
-    (slope,) = torch.autograd.grad(outputs.sum(), inputs)
+    # What stands around may save tensors elsewhere, as checkpointing does, which calls the network again to get them.
+    with torch.autograd.graph.saved_tensors_hooks(_itself, _itself):
+        outputs = function(inputs)
+        (slope,) = torch.autograd.grad(outputs.sum(), inputs)
     return _as(outputs, values * _ratio(_change(outputs), inputs.detach(), slope))
+
+
+def _itself(saved: torch.Tensor) -> torch.Tensor:
+    return saved
 
 
 def _change(values: torch.Tensor) -> torch.Tensor:

@@ -37,6 +37,8 @@ MOST_OTHERS = 16
 # feature map, and of later tokens where the reading is that of earlier ones. Over 20 architectures of timm with random
 # weights, right readings explain 0.35 to 1, 0.06 to 1 and 0.35 to 1; of channels taken for places, less than 0.01.
 OF_TOKENS, OF_MAP, OF_LATER = 0.5, 0.05, 0.02
+# Of the changes along each side, where no tokens have met: of rows read to and fro, columns explain 0.1 to 0.36.
+OF_SIDE = 0.4
 # By what part of its own the best reading has to explain more than the second.
 MARGIN = 0.02
 # Part of what the best reading explains that one of earlier tokens may explain and be kept.
@@ -113,7 +115,12 @@ class Moved:
         spread = _Spread(own, self.size)
         candidates = spread.ranked()
         if first is not None and own is not first:
-            known = _clearest(_Spread(first, self.size).ranked(), OF_TOKENS)
+            earlier = _Spread(first, self.size)
+            ranked = earlier.ranked()
+            known = _clearest(ranked, OF_TOKENS)
+            if earlier.is_unmixed and ranked and not ranked[0].is_on_both_sides and not spread.is_unmixed:
+                # What is exact lies on no grid, so that mixed changes show none.
+                return None
             least = max(OF_LATER, spread.chance, KEPT * candidates[0].explained) if candidates else 0
             # They can have been put in another order.
             least = OF_TOKENS if spread.is_unmixed else least
@@ -339,9 +346,9 @@ class _Spread:
         sides = self.explain(grid, rows, columns, np.searchsorted(self.moving, cells[inside]))
         return self._judged(grid, cells, sides)
 
-    def _judged(self, grid: tuple[int, int], cells: Array, sides: tuple[float, float]) -> _Judged:
+    def _judged(self, grid: tuple[int, int], cells: Array, sides: tuple[float, float], of_side: float = 0.0) -> _Judged:
         both = all(
-            side > chance * norm
+            side > max(chance, of_side) * norm
             for side, chance, norm, along in zip(sides, self.chances, self.norms, grid, strict=True)
             if along > 1
         )
@@ -372,7 +379,7 @@ class _Spread:
         for _, grid, by_column, first, sides in sorted(found, key=lambda one: -one[0])[:2]:
             cells = self.moving[first : first + grid[0] * grid[1]]
             cells = cells.reshape(grid[::-1]).T.flatten() if by_column else cells
-            made.append(self._judged(grid, cells, sides))
+            made.append(self._judged(grid, cells, sides, OF_SIDE if self.is_unmixed else 0.0))
         return made
 
 

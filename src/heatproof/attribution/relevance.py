@@ -26,13 +26,15 @@ def lrp(explained: Explained, *, tolerance: Tolerance = None) -> dict[str, torch
     Bach et al., "On pixel-wise explanations for non-linear classifier decisions by layer-wise relevance
     propagation", 2015; the composite (epsilon rule in linear layers, z-plus in convolutions, flat in the first one)
     is that of Kohlbrenner et al., "Towards best practice in explaining neural network decisions with LRP", 2020.
+    First is each convolution that reads the image, and each call of it.
     Batch norms are merged into the convolutions before them, and residual sums share relevance in proportion to
-    their terms. Biases take no relevance, and where no input raises a convolution's output, all share its relevance in
-    proportion to their size, so that a map sums to the logit: zennit's z-plus rule drops that relevance, up to 0.002
-    of a logit on our networks. A gate for each channel, as in squeeze and excitation, takes no relevance either (Arras
-    et al., "Explaining recurrent neural network predictions in sentiment analysis", 2017, section 3), and neither does
-    a number that features are multiplied with or divided by. Modules of pooling share relevance in proportion to
-    their inputs; a mean over positions that is no module shares it equally.
+    their terms, equally where these add up to zero. Biases take no relevance, and where no input raises a
+    convolution's output, all share its relevance in proportion to their size, so that a map sums to the logit:
+    zennit's z-plus rule drops that relevance, up to 0.002 of a logit on our networks. A gate for each channel, as
+    in squeeze and excitation, takes no relevance either (Arras et al., "Explaining recurrent neural network
+    predictions in sentiment analysis", 2017, section 3), and neither does a number that features are multiplied
+    with or divided by. Modules of pooling share relevance in proportion to their inputs; a mean over positions that
+    is no module shares it equally.
 
     Rules are put into a copy of the network that torch.fx traced, without operations in place: what they write is read
     by all names of the tensor that they write to. Its logits are compared with the network's own in every batch.
@@ -69,7 +71,7 @@ def lrp(explained: Explained, *, tolerance: Tolerance = None) -> dict[str, torch
         raise NotApplicable("LRP distributes a logit, and attribution.output asks for probabilities")
     network = canonise(explained.network, accompany(explained).images[:2])
     maps = []
-    with Gradient(network, composite=composite()) as attributor, torch.enable_grad():
+    with Gradient(network, composite=composite(network)) as attributor, torch.enable_grad():
         for part in parts(explained):
             both = accompany(part)
             logits, relevance = attributor(leaf(both.images), _only(both.targets, explained.network))
