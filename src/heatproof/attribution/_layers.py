@@ -21,7 +21,7 @@ from torch import nn
 
 from heatproof.attribution._batches import accompany, leaf
 from heatproof.attribution._hooks import in_this_thread, prefix_tokens
-from heatproof.attribution._tokens import Moved, Reading, watch_moves
+from heatproof.attribution._tokens import Moved, Reading, noise_like, watch_moves
 from heatproof.attribution.registry import Explained
 from heatproof.errors import NotApplicable, fault_of
 from heatproof.models._published import GridTap
@@ -100,25 +100,22 @@ class Looked:
 def look(network: nn.Module, images: torch.Tensor, name: str | None = None) -> Looked:
     """Find the layer for class activation maps, its layout, and what moves tokens.
 
-    It takes a pass of two images, one gradient, and a pass of two images of noise for each of at most 14 bands.
+    It takes a pass and a gradient of two images of noise, and a pass of two for each of at most 14 bands.
 
     Parameters
     ----------
     network
         Images to logits.
     images
-        (N, C, H, W), normalised.
+        (N, C, H, W), of whose size the noise is.
     name
         A layer that the user named, whose layout is wanted; None applies the rule.
     """
     hooks = hooks_of(network)
     known: dict[Any, Looked] = {} if hooks is None else hooks.found
-    if hooks is not None and hooks.few is not None and hooks.few.shape[1:] == images.shape[1:]:
-        # Those of the check decide for all, so that neither batches nor jobs differ.
-        images = hooks.few
-    key = ("layout", tuple(images.shape[2:]), name)
+    key = ("layout", tuple(images.shape[1:]), name)
     if key not in known:
-        known[key] = _search(network, images[:2], name)
+        known[key] = _search(network, noise_like(images), name)
     return known[key]
 
 

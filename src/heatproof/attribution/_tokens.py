@@ -27,6 +27,8 @@ from heatproof.models.adapter import as_check
 
 Array = NDArray[Any]
 
+# Of the noise, in units of normalised images.
+WIDEST = 2.0
 # Images in a pass: that of noise, and the copy.
 PAIR = 2
 # In which the image is cut along its height, and along its width.
@@ -158,7 +160,7 @@ def watch_moves(network: nn.Module, images: torch.Tensor, modules: Mapping[str, 
     network
         Images to logits.
     images
-        (N, C, H, W), of whose range the noise is.
+        (N, C, H, W), of whose size the noise is.
     modules
         Those whose outputs are read, by name.
     """
@@ -247,13 +249,19 @@ def _cuts(length: int) -> list[int]:
     return [round(index * length / bands) for index in range(bands + 1)]
 
 
+def noise_like(images: torch.Tensor) -> torch.Tensor:
+    """Return two images of noise (2, C, H, W), the same for all images (N, C, H, W) of one size.
+
+    What images show, a blank one too, decides nothing then. The noise is as wide as images that are normalised.
+    """
+    shape, generator = (2, *images.shape[1:]), torch.Generator().manual_seed(0)
+    drawn = torch.rand(shape, generator=generator, dtype=torch.float64)
+    return (drawn * 2 * WIDEST - WIDEST).to(images)
+
+
 def _banded(images: torch.Tensor) -> torch.Tensor:
     """Return an image of noise, and copies of which one band each has other noise: of rows, then of columns."""
-    low, high = float(images.min()), float(images.max())
-    if not low < high:
-        low, high = low - 1, high + 1
-    drawn = torch.rand(2, *images.shape[1:], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    base, other = (drawn * (high - low) + low).to(images)
+    base, other = noise_like(images)
     made = [base]
     for axis in (1, 2):
         cuts = _cuts(images.shape[axis + 1])
