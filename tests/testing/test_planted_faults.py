@@ -23,10 +23,12 @@ FACTS = {"higher_is_better": True, "range": (-np.inf, 1e5), "source": "here"}
 
 
 @pytest.fixture(autouse=True)
-def as_before(monkeypatch):
+def as_before(monkeypatch, tmp_path):
     """Undo what planted faults do to the process, and what tests register."""
     explainers, metrics, kinds = dict(EXPLAINERS), dict(METRICS), dict(KINDS)
     with restored():
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("HOME", str(tmp_path))
         yield
     for table, kept in ((EXPLAINERS, explainers), (METRICS, metrics), (KINDS, kinds)):
         for name in set(table) - set(kept):

@@ -39,6 +39,7 @@ from heatproof._testing.surroundings import difference, files_of, left_by, of_ne
 from heatproof.errors import NotApplicable
 from heatproof.models.state import gradients_allowed, left_as_is
 
+_EXEMPT = "declare exempt={'finds_the_evidence': 'why'}"
 # Of images, and how many of each.
 FORMS_OF_IMAGES = ((USUAL, 1), (Form(OBLONG), 2), (Form(channels=1), 2), (Form(channels=4, classes=5), 2))
 
@@ -281,13 +282,13 @@ def _require_inside(name: str, maps: torch.Tensor, place: int, sign: int) -> Non
         if (within > outside + scale).any():
             raise Broken(
                 f"gave a higher {name!r} where pixels lower the output",
-                "keep the sign of the effect, or return maps without signs",
+                f"keep the sign of the effect, return maps without signs, or {_EXEMPT}",
             )
         return
     if not (within > rest).all():
         raise Broken(
             f"gave a mean of {within.min():.2g} to the pixels that raise the output, and of {rest.max():.2g} to others",
-            "check its sign, the order of rows and columns, and that all channels are summed",
+            "check its sign, the order of rows and columns, and that all channels are summed, or " + _EXEMPT,
         )
     for shift in ((0, 1), (0, -1), (1, 0), (-1, 0)):
         moved = maps[:, inside.roll(shift, (0, 1))].mean(1)
