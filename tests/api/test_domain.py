@@ -170,6 +170,38 @@ def test_a_record_counts_for_the_weights_that_it_is_of(network, tuned, change, i
     assert found.reference == ((2, "zeros") if in_domain else (4, "zeros"))
 
 
+def _doubled(model, images):
+    return (images[0] * 2,)
+
+
+class _Patched:
+    def forward(self, images):
+        return nn.Sequential.forward(self, images * 2)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: model.register_forward_pre_hook(_doubled),
+        lambda model: model.register_forward_hook(lambda model, images, output: output * 2),
+        lambda model: setattr(model, "forward", _Patched.forward.__get__(model)),
+        lambda model: setattr(next(model.children()), "forward", lambda images: images),
+    ],
+    ids=["hook of images", "hook of outputs", "method", "method of a layer"],
+)
+def test_a_record_counts_for_what_hooks_and_own_methods_do(tuned, change):
+    model = copy.deepcopy(tuned[2, "zeros"])
+    assert domain_of(model).finetuned is not None
+    change(model)
+    assert "other layers" in domain_of(model).reason
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_a_quantised_copy_has_other_weights(tuned):
+    model = torch.ao.quantization.quantize_dynamic(copy.deepcopy(tuned[2, "zeros"]), {nn.Linear})
+    assert "other weights" in domain_of(model).reason
+
+
 def test_a_wrapper_says_that_a_part_of_it_was_finetuned(tuned):
     found = domain_of(nn.Sequential(tuned[2, "zeros"]))
     assert found.reason == "the network is no copy by heatproof.finetune, but has one as a part"

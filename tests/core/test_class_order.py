@@ -76,3 +76,11 @@ def test_choose_says_no_order_of_a_network_that_is_seldom_right(recwarn):
     said = [str(one.message) for one in recwarn if "answers with the target" in str(one.message)]
     assert len(said) == 1
     assert "exchanged" not in said[0]
+
+
+def test_an_exchange_among_many_classes_takes_little_memory():
+    labels = np.arange(24) * 1600 + 1500
+    order = best_order(labels[::-1], labels, 40_000)
+    assert (order[labels] == labels[::-1]).all()
+    assert sorted(order) == list(range(40_000))
+    assert said_of_exchange(labels, labels, 40_000) == ""
