@@ -145,7 +145,7 @@ class _Setting(NamedTuple):
     """Something global in a process: how it is read, and how it is put back; None where nothing can."""
 
     read: Callable[[], Any]
-    put: Callable[[Any], None] | None
+    put: Callable[[Any], Any] | None
 
 
 def _attribute(owner: Any, name: str) -> _Setting:
