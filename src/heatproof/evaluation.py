@@ -168,7 +168,7 @@ def evaluate(
         require_module(model)
     common = {key: options.pop(key) for key in COMMON if key in options}
     check_plain(_plain_options, common, "heatproof.evaluate")
-    domain = domain_of(model)
+    domain = domain_of(model, images)
     metrics = selected_metrics({metric: {}} if isinstance(metric, str) else metric, options, domain)
     ranking, explain, seed = common.get("ranking"), common.get("explain"), int(common.get("seed", 0))
     read = [response for one in metrics.values() for response in one.responses.values()]

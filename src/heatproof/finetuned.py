@@ -51,7 +51,7 @@ class Domain:
         return {**options, "baseline_options": {**given, "value": list(self.record["colour"])}}
 
 
-def domain_of(model: Any) -> Domain:
+def domain_of(model: Any, images: Any = None) -> Domain:
     """Read which deleted patches a network was finetuned on.
 
     The record counts for the very weights and layers that the finetuning left, in any floating-point precision. A
@@ -62,6 +62,9 @@ def domain_of(model: Any) -> Domain:
     ----------
     model
         Any callable.
+    images
+        What is explained, (N, C, H, W): patches of a grid are as large as in the finetuning on images of its size
+        alone. What tells no shape before it is read, such as a folder, counts as of that size.
 
     Returns
     -------
@@ -86,6 +89,10 @@ def domain_of(model: Any) -> Domain:
         return Domain(None, "the network has other weights than heatproof.finetune left", {})
     if record.get("layers") != layer_digest(model):
         return Domain(None, "the network has other layers than heatproof.finetune left", {})
+    size, then = tuple(getattr(images, "shape", ()))[-2:], tuple(record["size"])
+    if len(size) == 2 and size != then:
+        sizes = " and these have ".join(f"{height}×{width}" for height, width in (then, size))
+        return Domain(None, f"the network was finetuned on images of {sizes} pixels", {})
     return Domain(deletion_of(record), "", record)
 
 
@@ -130,8 +137,26 @@ def _record_of(model: Any) -> Mapping[str, Any] | None:
 
 
 def layer_digest(model: torch.nn.Module) -> str:
-    """Return a digest of a network's layers with their settings, as they are printed but for addresses in memory."""
-    return hashlib.blake2b(re.sub(r"0x[0-9a-fA-F]+", "", repr(model)).encode(), digest_size=8).hexdigest()
+    """Return a digest of a network's layers with their settings, as they are printed but for addresses in memory.
+
+    Hooks, and methods that a layer has of its own, change what a layer does as well; they are told by their code.
+    """
+    told = [repr(model)]
+    for name, module in model.named_modules():
+        for key in ("_forward_pre_hooks", "_forward_hooks"):
+            told += [f"{name}.{key}: {_code_of(one)}" for one in vars(module).get(key, {}).values()]
+        told += [f"{name}.{key}: {_code_of(one)}" for key, one in vars(module).items() if key == "forward"]
+    return hashlib.blake2b(re.sub(r"0x[0-9a-fA-F]+", "", "\n".join(told)).encode(), digest_size=8).hexdigest()
+
+
+def _code_of(function: Any) -> str:
+    """Return what tells a function from another in this process and the next one: its name and its code."""
+    function = getattr(function, "__func__", function)
+    code = getattr(function, "__code__", None)
+    kind = f"{type(function).__module__}.{type(function).__qualname__}"
+    if code is None:
+        return kind
+    return f"{function.__module__}.{function.__qualname__} {hashlib.blake2b(code.co_code, digest_size=8).hexdigest()}"
 
 
 def weight_digests(model: torch.nn.Module) -> dict[str, str]:
@@ -145,7 +170,10 @@ def image_digests(images: torch.Tensor) -> list[str]:
 
 
 def _is_floating(value: Any) -> bool:
-    return hasattr(value, "is_floating_point") and bool(value.is_floating_point())
+    import torch
+
+    # Quantised layers keep their dtype beside packed weights, and dtypes have the attribute as well.
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
 def _digest(values: Iterable[Any], precision: str) -> str:
@@ -157,6 +185,7 @@ def _digest(values: Iterable[Any], precision: str) -> str:
             found.update(repr(value).encode())
             continue
         value = value.detach().cpu().contiguous()
+        value = value.dequantize() if value.is_quantized else value
         value = value.to(getattr(torch, precision)) if value.is_floating_point() else value
         found.update(f"{tuple(value.shape)}".encode())
         found.update(value.reshape(-1).view(torch.uint8).numpy().data)

@@ -170,6 +170,38 @@ def test_a_record_counts_for_the_weights_that_it_is_of(network, tuned, change, i
     assert found.reference == ((2, "zeros") if in_domain else (4, "zeros"))
 
 
+def _doubled(model, images):
+    return (images[0] * 2,)
+
+
+class _Patched:
+    def forward(self, images):
+        return nn.Sequential.forward(self, images * 2)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: model.register_forward_pre_hook(_doubled),
+        lambda model: model.register_forward_hook(lambda model, images, output: output * 2),
+        lambda model: setattr(model, "forward", _Patched.forward.__get__(model)),
+        lambda model: setattr(next(model.children()), "forward", lambda images: images),
+    ],
+    ids=["hook of images", "hook of outputs", "method", "method of a layer"],
+)
+def test_a_record_counts_for_what_hooks_and_own_methods_do(tuned, change):
+    model = copy.deepcopy(tuned[2, "zeros"])
+    assert domain_of(model).finetuned is not None
+    change(model)
+    assert "other layers" in domain_of(model).reason
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_a_quantised_copy_has_other_weights(tuned):
+    model = torch.ao.quantization.quantize_dynamic(copy.deepcopy(tuned[2, "zeros"]), {nn.Linear})
+    assert "other weights" in domain_of(model).reason
+
+
 def test_a_wrapper_says_that_a_part_of_it_was_finetuned(tuned):
     found = domain_of(nn.Sequential(tuned[2, "zeros"]))
     assert found.reason == "the network is no copy by heatproof.finetune, but has one as a part"
@@ -256,6 +288,7 @@ def test_images_of_one_class_are_warned_of(network, many):
     [
         ({"batch_size": 1}, "A batch_size of 1 trains nothing"),
         ({"lr": 1e-30}, "The finetuning moved no weight in 5 epochs"),
+        ({"lr": 1e-12}, "The finetuning moved no weight in 5 epochs"),
         ({"share": 0.0}, "'share' of heatproof.finetune must be a number above 0"),
         ({"epochs": 0}, "'epochs' of heatproof.finetune must be a whole number of at least 1"),
     ],
@@ -263,6 +296,22 @@ def test_images_of_one_class_are_warned_of(network, many):
 def test_a_finetuning_of_nothing_is_refused(network, many, given, sentence):
     with pytest.raises(heatproof.HeatproofError, match=sentence):
         heatproof.finetune(network, many, **given)
+
+
+def test_a_record_counts_for_images_of_its_size(images, targets, many):
+    torch.manual_seed(0)
+    network = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4)
+    ).eval()
+    copied = heatproof.finetune(network, many, grid=2, baseline="zeros", epochs=1)
+    larger = nn.functional.interpolate(images, scale_factor=1.5)
+    assert domain_of(copied, images).finetuned is not None
+    assert domain_of(copied, larger).reason == (
+        "the network was finetuned on images of 16×16 and these have 24×24 pixels"
+    )
+    with pytest.warns(UserWarning, match="24×24 pixels"):
+        made = heatproof.evaluate("idsds", copied, larger, targets, torch.rand(len(larger), 24, 24))
+    assert made.attrs["metric"] == "sds"
 
 
 def test_rankings_call_scores_what_they_are(network, tuned, images, targets):

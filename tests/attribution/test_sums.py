@@ -343,3 +343,11 @@ def test_maps_that_an_older_version_kept_without_it_are_made_again(tmp_path):
     again = explained(CACHED, small_cnn(), cache=tmp_path)
     np.testing.assert_array_equal(again["convergence_delta"], first["convergence_delta"])
     np.testing.assert_array_equal(again["attribution"], first["attribution"])
+
+
+@pytest.mark.parametrize("second", [TARGETS, TARGETS.numpy(), TARGETS > 0], ids=["tensor", "array", "bools"])
+def test_whole_numbers_beside_maps_are_no_delta(second):
+    own = {"own": lambda model, images, targets: (images, second)}
+    found = heatproof.explain(small_cnn(), IMAGES, TARGETS, own)
+    assert found["reason"].values[0] == ""
+    assert np.isnan(found["convergence_delta"].values).all()

@@ -1,7 +1,15 @@
 """Explainers and metrics with one fault each, by the rule that finds it."""
 
+import gc
+import logging
+import os
 import random
+import sys
 import tempfile
+import threading
+import time
+import warnings
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -157,6 +165,65 @@ def leaves_a_default_dtype(model, images, targets):
     return made
 
 
+def _leaves(name, leave):
+    """Return a sound function that leaves something in the process, the same in every call."""
+
+    def fault(model, images, targets):
+        leave()
+        return gradient(model, images, targets)
+
+    fault.__name__ = f"leaves_{name}"
+    return fault
+
+
+def _own_relu(images, inplace=False):
+    return torch.relu(images)
+
+
+# What a second call does not change, because the first one set it.
+SET_ONCE = [
+    _leaves("a_variable", lambda: os.environ.update(HEATPROOF_PLANTED="1")),
+    _leaves("a_folder", lambda: os.chdir("/")),
+    _leaves("a_filter", lambda: warnings.filterwarnings("ignore", message="planted")),
+    _leaves("a_level", lambda: logging.getLogger().setLevel(10)),
+    _leaves("loggers_off", lambda: logging.disable(50)),
+    _leaves("cudnn", lambda: setattr(torch.backends.cudnn, "benchmark", True)),
+    _leaves("precision", lambda: torch.set_float32_matmul_precision("high")),
+    _leaves("attention", lambda: torch.backends.cuda.enable_flash_sdp(False)),
+    _leaves("deterministic", lambda: torch.use_deterministic_algorithms(True)),
+    _leaves("anomalies", lambda: torch.autograd.set_detect_anomaly(True)),
+    _leaves("numpy_errors", lambda: np.seterr(all="ignore")),
+    _leaves("numpy_print", lambda: np.set_printoptions(precision=3)),
+    _leaves("a_path", lambda: "/planted" in sys.path or sys.path.append("/planted")),
+    _leaves("no_collector", gc.disable),
+    _leaves("a_function_of_torch", lambda: setattr(torch.nn.functional, "relu", _own_relu)),
+    _leaves("a_thread", lambda: threading.Thread(target=time.sleep, args=(10,), daemon=True).start()),
+]
+
+
+def mutates_single_images(model, images, targets):
+    made = gradient(model, images, targets)
+    if len(images) == 1:
+        images.clamp_(min=0)
+    return made
+
+
+def wrong_sign_of_one_class(model, images, targets):
+    return gradient(model, images, targets) * torch.where(targets == 2, -1, 1)[:, None, None]
+
+
+def keeps_a_hook_of_gradients(model, images, targets):
+    weight = next(model.parameters()).requires_grad_()
+    weight.register_post_accumulate_grad_hook(lambda one: None)
+    weight.requires_grad_(False)
+    return gradient(model, images, targets)
+
+
+def leaves_a_file_at_home(model, images, targets):
+    (Path.home() / "planted").write_text("map", encoding="utf-8")
+    return gradient(model, images, targets)
+
+
 def leaves_a_file(model, images, targets):
     with tempfile.NamedTemporaryFile(delete=False) as file:
         file.write(b"map")
@@ -299,19 +366,27 @@ def size_of(explained):
 
 # Rule that finds the fault, to functions of a model, images and targets.
 OF_FUNCTIONS = {
-    "leaves_its_inputs": [mutates, mutates_targets],
+    "leaves_its_inputs": [mutates, mutates_targets, mutates_single_images],
     "does_not_depend_on_the_company": [of_the_batch, divided, of_the_order],
     "does_not_depend_on_the_batch_size": [of_the_batch, divided, of_the_order],
-    "finds_the_evidence": [wrong_sign, transposed, off_by_one, first_channel],
+    "finds_the_evidence": [wrong_sign, transposed, off_by_one, first_channel, wrong_sign_of_one_class],
     "returns_its_maps": [wrong_shape, coarse, of_seven, in_half, with_nan, constant],
     "takes_images_of_any_form": [square_alone, three_channels],
-    "leaves_the_network": [keeps_a_hook, keeps_a_tensor_hook, marks_weights, changes_weights, leaves_training_on],
+    "leaves_the_network": [
+        keeps_a_hook,
+        keeps_a_hook_of_gradients,
+        keeps_a_tensor_hook,
+        marks_weights,
+        changes_weights,
+        leaves_training_on,
+    ],
     "stays_in_eval_mode": [trains],
     "leaves_the_process": [
         *[leaves_gradients_off, leaves_a_seed, leaves_a_python_seed, leaves_a_default_dtype, drawn],
         keeps_a_hook_everywhere,
+        *SET_ONCE,
     ],
-    "leaves_no_file": [leaves_a_file],
+    "leaves_no_file": [leaves_a_file, leaves_a_file_at_home],
     "is_repeatable": [drawn],
     "follows_the_target": [deaf_to_the_target],
     "follows_the_image": [deaf_to_the_image, lambda: Remembers(by_tensor)],
@@ -344,6 +419,23 @@ def metric_mutates(maps, drops, grid):
     result = first_patch(maps, drops, grid)
     maps *= -1
     return result
+
+
+def metric_mutates_one(maps, drops, grid):
+    result = first_patch(maps, drops, grid)
+    if len(maps) == 1:
+        maps *= -1
+    return result
+
+
+def metric_writes(maps, drops, grid):
+    Path("planted").write_text("score", encoding="utf-8")
+    return first_patch(maps, drops, grid)
+
+
+def metric_variable(maps, drops, grid):
+    os.environ["HEATPROOF_PLANTED"] = "1"
+    return first_patch(maps, drops, grid)
 
 
 def metric_mutates_drops(maps, drops, grid):
@@ -469,14 +561,15 @@ class MetricRemembers:
 
 
 OF_METRICS = {
-    "leaves_its_inputs": [metric_mutates, metric_mutates_drops],
+    "leaves_its_inputs": [metric_mutates, metric_mutates_drops, metric_mutates_one],
+    "leaves_no_file": [metric_writes],
     "does_not_depend_on_the_company": [metric_of_the_batch, metric_of_the_order],
     "prefers_known_effects": [metric_wrong_sign, metric_transposed],
     "returns_scores": [
         *[metric_wrong_shape, metric_one_score, metric_alone, metric_in_half, metric_nan, metric_of_undefined],
         metric_curve,
     ],
-    "leaves_the_process": [metric_seed, metric_errors],
+    "leaves_the_process": [metric_seed, metric_errors, metric_variable],
     "is_repeatable": [metric_draws],
     "keeps_to_its_range": [metric_out_of_range],
     "follows_the_map": [metric_deaf, MetricRemembers],

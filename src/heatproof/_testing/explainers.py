@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 import threading
-import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -19,6 +16,7 @@ from heatproof._testing.networks import (
     BOXES,
     NETWORKS,
     OBLONG,
+    USUAL,
     Form,
     convolutional,
     evidence,
@@ -37,9 +35,13 @@ from heatproof._testing.subject import (
     some,
     taken,
 )
-from heatproof._testing.surroundings import difference, left_by, of_network, restored, seeded
+from heatproof._testing.surroundings import difference, files_of, left_by, of_network, restored, seeded
 from heatproof.errors import NotApplicable
 from heatproof.models.state import gradients_allowed, left_as_is
+
+_EXEMPT = "declare exempt={'finds_the_evidence': 'why'}"
+# Of images, and how many of each.
+FORMS_OF_IMAGES = ((USUAL, 1), (Form(OBLONG), 2), (Form(channels=1), 2), (Form(channels=4, classes=5), 2))
 
 
 def returns_its_maps(subject: Subject) -> None:
@@ -87,19 +89,20 @@ def has_its_announced_sign(subject: Subject) -> None:
 
 
 def leaves_its_inputs(subject: Subject) -> None:
-    """Images, targets and background are as before, and maps are no views of them."""
-    network = subject.network()
-    explained = subject.given(network)
-    others = explained.background(32) if explained.background else None
-    held = [one for one in (explained.images, explained.targets, others) if one is not None]
-    before = [one.clone() for one in held]
-    maps = subject.maps(explained)
-    for name, one, copy in zip(("images", "targets", "background"), held, before, strict=False):
-        if not torch.equal(one, copy) or one.requires_grad:
-            raise Broken(f"changed the {name}", "write to a clone, and take gradients at a copy")
-        for key, values in maps.items():
-            if values.untyped_storage().data_ptr() == one.untyped_storage().data_ptr():
-                raise Broken(f"returned {key!r} as a view of the {name}", "return a clone")
+    """Images, targets and background are as before, and maps are no views of them, whatever the images' form."""
+    for form, count in ((USUAL, 4), (USUAL, 1), (USUAL, 5), *FORMS_OF_IMAGES[1:]):
+        explained = subject.given(subject.network(form), pictures(form, count))
+        others = explained.background(32) if explained.background else None
+        held = [one for one in (explained.images, explained.targets, others) if one is not None]
+        before = [one.clone() for one in held]
+        maps = subject.maps(explained)
+        for name, one, copy in zip(("images", "targets", "background"), held, before, strict=False):
+            if not torch.equal(one, copy) or one.requires_grad:
+                shape = tuple(explained.images.shape)
+                raise Broken(f"changed the {name}, at images {shape}", "write to a clone, and take gradients at a copy")
+            for key, values in maps.items():
+                if values.untyped_storage().data_ptr() == one.untyped_storage().data_ptr():
+                    raise Broken(f"returned {key!r} as a view of the {name}", "return a clone")
 
 
 def leaves_earlier_maps(subject: Subject) -> None:
@@ -144,30 +147,14 @@ def leaves_the_process(subject: Subject) -> None:
     """Random states, modes and settings of torch, filters and loggers are as before."""
     explained = subject.given(subject.network())
 
-    def call() -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            subject.maker.function(explained, **subject.maker.options)
-
-    if changed := left_by(call):
+    if changed := left_by(lambda: subject.maker.function(explained, **subject.maker.options)):
         raise Broken(f"left these otherwise: {', '.join(changed)}", "restore what it sets, and draw from its own seed")
 
 
 def leaves_no_file(subject: Subject) -> None:
-    """Nothing is written to the working folder or the folder for temporary files."""
+    """Nothing is written to the working folder, the home folder or the folder for temporary files."""
     explained = subject.given(subject.network())
-    subject.found(explained)
-    here, kept = os.getcwd(), tempfile.tempdir
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            os.chdir(folder)
-            tempfile.tempdir = folder
-            subject.found(explained)
-            left = sorted(os.listdir(folder))
-        finally:
-            tempfile.tempdir = kept
-            os.chdir(here)
-    if left:
+    if left := files_of(lambda: subject.found(explained)):
         raise Broken(f"left {', '.join(left)}", "remove what it writes, or write nothing")
 
 
@@ -270,11 +257,17 @@ def finds_the_evidence(subject: Subject) -> None:
     if network is None:
         raise NotApplicable(f"no network of kind {subject.kind!r} with known evidence is at hand")
     images = with_evidence()
+    if subject.entry is not None:
+        signed = dict(subject.entry.maps)
+    else:
+        # A function says nothing of its sign but by its maps.
+        seen = subject.found(subject.given(subject.network()))
+        signed = {name: bool((one < 0).any() and (one > 0).any()) for name, one in seen.items()}
     # The second class speaks for the last channel, the third against the first one.
     for target, place, sign in ((0, 0, 1), (1, 1, 1), (2, 0, -1)):
         targets = torch.full((len(images),), target)
         for name, one in subject.found(subject.given(network, images, targets=targets)).items():
-            if sign < 0 and not (subject.entry and subject.entry.maps[name]):
+            if sign < 0 and not signed[name]:
                 continue
             _require_inside(name, one, place, sign)
 
@@ -287,12 +280,15 @@ def _require_inside(name: str, maps: torch.Tensor, place: int, sign: int) -> Non
     within, outside, scale = maps[:, inside].mean(1), maps[:, ~inside].mean(1), maps.abs().max() * CLOSE
     if sign < 0:
         if (within > outside + scale).any():
-            raise Broken(f"gave a higher {name!r} where pixels lower the output", "keep the sign of the effect")
+            raise Broken(
+                f"gave a higher {name!r} where pixels lower the output",
+                f"keep the sign of the effect, return maps without signs, or {_EXEMPT}",
+            )
         return
     if not (within > rest).all():
         raise Broken(
             f"gave a mean of {within.min():.2g} to the pixels that raise the output, and of {rest.max():.2g} to others",
-            "check its sign, the order of rows and columns, and that all channels are summed",
+            "check its sign, the order of rows and columns, and that all channels are summed, or " + _EXEMPT,
         )
     for shift in ((0, 1), (0, -1), (1, 0), (-1, 0)):
         moved = maps[:, inside.roll(shift, (0, 1))].mean(1)
@@ -303,7 +299,7 @@ def _require_inside(name: str, maps: torch.Tensor, place: int, sign: int) -> Non
 
 def takes_images_of_any_form(subject: Subject) -> None:
     """One image, images that are not square, one channel and several: a map of the images' size."""
-    for form, count in ((Form(), 1), (Form(OBLONG), 2), (Form(channels=1), 2), (Form(channels=4, classes=5), 2)):
+    for form, count in FORMS_OF_IMAGES:
         explained = subject.given(subject.network(form), pictures(form, count))
         for name, one in subject.found(explained).items():
             if tuple(one.shape) != (count, *form.size) or not one.isfinite().all():

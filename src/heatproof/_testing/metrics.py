@@ -15,7 +15,7 @@ from torch import nn
 
 from heatproof._testing.networks import OBLONG, SQUARE, USUAL, Form, convolutional, made, pictures
 from heatproof._testing.rules import Broken
-from heatproof._testing.surroundings import difference, left_by, of_network, restored, seeded
+from heatproof._testing.surroundings import difference, files_of, left_by, of_network, restored, seeded
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.evaluation import SelectedMetric, evaluate, score_all
 from heatproof.methods import methods_of
@@ -165,8 +165,7 @@ def scores_of(subject: MetricSubject, given: Given, function: Callable[..., Any]
         given={"ranking": None},
     )
     along = Along(given.maps[:, None], methods_of({"map": False}))
-    with warnings.catch_warnings(), torch.inference_mode():
-        warnings.simplefilter("ignore")
+    with torch.inference_mode():
         batch = Batch(given.images, given.targets, given.ids)
         (found,) = score_all(session, batch, {subject.name: selected}, along)[subject.name].values()
     return Scores(found["score"].values, found["valid"].values)
@@ -247,9 +246,10 @@ def returns_scores(subject: MetricSubject) -> None:
 
 def leaves_its_inputs(subject: MetricSubject) -> None:
     """Maps and all other inputs are as before."""
-    for one in calls_of(subject, given_for()):
-        if not same(one.before, one.after):
-            raise Broken("wrote to its inputs", "work on copies")
+    for count in (5, 2, 1):
+        for one in calls_of(subject, given_for(count=count)):
+            if not same(one.before, one.after):
+                raise Broken(f"wrote to its inputs, of {count} images", "work on copies")
 
 
 def leaves_images_and_maps(subject: MetricSubject) -> None:
@@ -280,6 +280,13 @@ def leaves_the_process(subject: MetricSubject) -> None:
     given = given_for()
     if changed := left_by(lambda: scores_of(subject, given)):
         raise Broken(f"left these otherwise: {', '.join(changed)}", "restore what it sets, and draw from its own seed")
+
+
+def leaves_no_file(subject: MetricSubject) -> None:
+    """Nothing is written to the working folder, the home folder or the folder for temporary files."""
+    given = given_for()
+    if left := files_of(lambda: scores_of(subject, given)):
+        raise Broken(f"left {', '.join(left)}", "remove what it writes, or write nothing")
 
 
 def is_repeatable(subject: MetricSubject) -> None:
@@ -467,6 +474,7 @@ RULES = (
     leaves_images_and_maps,
     leaves_the_network,
     leaves_the_process,
+    leaves_no_file,
     is_repeatable,
     follows_the_map,
     follows_the_network,

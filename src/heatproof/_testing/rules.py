@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import unittest
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -96,12 +97,16 @@ class Check:
         """What came of it."""
         import torch
 
+        from heatproof._testing.surroundings import restored
+
         reason = self.exempt.get(self.name)
-        threads = torch.get_num_threads()
         try:
-            # Several threads wait for each other longer than tiny networks take.
-            torch.set_num_threads(1)
-            self.rule(self.subject)
+            # What one rule lets a subject leave must not hide it from the next one, or from the caller.
+            with restored():
+                # Several threads wait for each other longer than tiny networks take.
+                torch.set_num_threads(1)
+                warnings.simplefilter("ignore")
+                self.rule(self.subject)
         except NotApplicable as error:
             return Outcome(self.name, "skipped", f"{error}")
         except Broken as broken:
@@ -113,8 +118,6 @@ class Check:
                 return Outcome(self.name, "passed", "")
             seen, remedy = f"it keeps the rule, and declares that it does not ({reason})", "leave the exemption out"
             reason = None
-        finally:
-            torch.set_num_threads(threads)
         if reason is not None:
             return Outcome(self.name, "exempt", reason)
         asked = (inspect.getdoc(self.rule) or "").partition("\n")[0]

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import copy
+import gc
 import logging
 import os
 import random
+import signal
+import sys
+import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -43,67 +47,194 @@ def of_network(network: nn.Module, but: Collection[str] = ()) -> dict[str, Any]:
             parameter.requires_grad,
             None if parameter.is_inference() or parameter.grad is None else parameter.grad.clone().tolist(),
             len(parameter._backward_hooks or ()),
+            len(getattr(parameter, "_post_accumulate_grad_hooks", None) or ()),
         )
     return found
 
 
-def of_process() -> dict[str, Any]:
-    """Return random states, modes of torch, filters, loggers and flags."""
-    root = logging.getLogger()
-    loggers = {name: one for name, one in root.manager.loggerDict.items() if isinstance(one, logging.Logger)}
+def _loggers() -> dict[str, logging.Logger]:
+    table = logging.getLogger().manager.loggerDict
+    return {name: one for name, one in table.items() if isinstance(one, logging.Logger)}
+
+
+def _of_logger(one: logging.Logger) -> tuple[Any, ...]:
+    return one.level, list(one.handlers), one.propagate, one.disabled, list(one.filters)
+
+
+def _put_logger(one: logging.Logger, wanted: tuple[Any, ...]) -> None:
+    level, handlers, one.propagate, one.disabled, filters = wanted
+    one.setLevel(level)
+    one.handlers[:], one.filters[:] = handlers, filters
+
+
+def _put_loggers(wanted: Mapping[str, Any]) -> None:
+    for name, state in wanted.items():
+        _put_logger(logging.getLogger(name), state)
+
+
+def _put_disabled(level: int) -> None:
+    logging.getLogger().manager.disable = level
+
+
+def _put_environment(wanted: Mapping[str, str]) -> None:
+    for name in {*wanted, *os.environ}:
+        if name not in wanted:
+            del os.environ[name]
+        elif os.environ.get(name) != wanted[name]:
+            os.environ[name] = wanted[name]
+
+
+# Where foreign code puts functions of its own in place of torch's.
+_PATCHED: tuple[Any, ...] = (
+    *(torch, torch.Tensor, nn.functional, nn),
+    *{one for one in vars(nn).values() if isinstance(one, type) and issubclass(one, nn.Module)},
+)
+
+
+def _functions() -> dict[str, Any]:
+    """Return the functions of torch that a module or tensor can call, by name."""
     return {
-        "torch's random state": torch.random.get_rng_state().tolist(),
-        "NumPy's random state": str(np.random.get_state()),  # noqa: NPY002
-        "Python's random state": random.getstate(),
-        "grad mode": torch.is_grad_enabled(),
-        "inference mode": torch.is_inference_mode_enabled(),
-        "default dtype": torch.get_default_dtype(),
-        "default device": torch.get_default_device(),
-        "autocast": (
+        f"{owner.__name__}.{name}": (owner, name, value)
+        for owner in _PATCHED
+        for name, value in vars(owner).items()
+        # The default dtype has a class of its own.
+        if callable(value) and name != "Storage"
+    }
+
+
+def _put_functions(wanted: Mapping[str, Any]) -> None:
+    for owner, name, value in wanted.values():
+        if vars(owner).get(name) is not value:
+            setattr(owner, name, value)
+
+
+def _global_hooks() -> dict[str, dict[Any, Any]]:
+    held = vars(nn.modules.module)
+    return {name: dict(held[name]) for name in sorted(held) if name.startswith("_global_") and name.endswith("_hooks")}
+
+
+def _put_global_hooks(wanted: Mapping[str, dict[Any, Any]]) -> None:
+    for name, hooks in wanted.items():
+        held = vars(nn.modules.module)[name]
+        held.clear()
+        held.update(hooks)
+
+
+def _put_autocast(wanted: tuple[bool, Any, bool]) -> None:
+    torch.set_autocast_enabled("cpu", wanted[0])
+    torch.set_autocast_dtype("cpu", wanted[1])
+    torch.set_autocast_cache_enabled(wanted[2])
+
+
+def _put_deterministic(wanted: tuple[bool, bool]) -> None:
+    torch.use_deterministic_algorithms(wanted[0], warn_only=wanted[1])
+
+
+def _of_signals() -> dict[int, Any]:
+    return {int(one): signal.getsignal(one) for one in signal.valid_signals()}
+
+
+def _put_signals(wanted: Mapping[int, Any]) -> None:
+    if threading.current_thread() is threading.main_thread():
+        for number, handler in wanted.items():
+            if handler is not None and signal.getsignal(number) != handler:
+                signal.signal(number, handler)
+
+
+class _Setting(NamedTuple):
+    """Something global in a process: how it is read, and how it is put back; None where nothing can."""
+
+    read: Callable[[], Any]
+    put: Callable[[Any], Any] | None
+
+
+def _attribute(owner: Any, name: str) -> _Setting:
+    return _Setting(lambda: getattr(owner, name), lambda value: setattr(owner, name, value))
+
+
+def _listed(owner: Any, name: str) -> _Setting:
+    def put(wanted: list[Any]) -> None:
+        getattr(owner, name)[:] = wanted
+
+    return _Setting(lambda: list(getattr(owner, name)), put)
+
+
+_backends, _root = torch.backends, logging.getLogger()
+_SETTINGS: dict[str, _Setting] = {
+    "torch's random state": _Setting(
+        lambda: torch.random.get_rng_state().tolist(),
+        lambda state: torch.random.set_rng_state(torch.tensor(state, dtype=torch.uint8)),
+    ),
+    "NumPy's random state": _Setting(
+        lambda: [one.tolist() if isinstance(one, np.ndarray) else one for one in np.random.get_state()],  # noqa: NPY002
+        lambda state: np.random.set_state(tuple(state)),  # noqa: NPY002
+    ),
+    "Python's random state": _Setting(random.getstate, random.setstate),
+    "grad mode": _Setting(torch.is_grad_enabled, torch._C._set_grad_enabled),
+    "inference mode": _Setting(torch.is_inference_mode_enabled, None),
+    "default dtype": _Setting(torch.get_default_dtype, torch.set_default_dtype),
+    "default device": _Setting(torch.get_default_device, torch.set_default_device),
+    "autocast": _Setting(
+        lambda: (
             torch.is_autocast_enabled("cpu"),
             torch.get_autocast_dtype("cpu"),
             torch.is_autocast_cache_enabled(),
         ),
-        "threads": (torch.get_num_threads(), torch.get_num_interop_threads()),
-        "running threads": {one.name for one in threading.enumerate() if not one.daemon},
-        "warnings": list(warnings.filters),
-        "show warnings": warnings.showwarning,
-        "root": (root.level, list(root.handlers), list(root.filters)),
-        "loggers": {
-            name: (one.level, list(one.handlers), one.propagate, one.disabled, list(one.filters))
-            for name, one in loggers.items()
-        },
-        "deterministic": (
-            torch.are_deterministic_algorithms_enabled(),
-            torch.is_deterministic_algorithms_warn_only_enabled(),
-        ),
-        "cudnn": (
-            torch.backends.cudnn.enabled,
-            torch.backends.cudnn.benchmark,
-            torch.backends.cudnn.deterministic,
-            torch.backends.cudnn.allow_tf32,
-        ),
-        "TF32": (torch.backends.cuda.matmul.allow_tf32, torch.get_float32_matmul_precision()),
-        "MKLDNN": torch.backends.mkldnn.enabled,
-        "anomaly": torch.is_anomaly_enabled(),
-        "hooks of all modules": [
-            list(getattr(torch.nn.modules.module, name))
-            for name in sorted(vars(torch.nn.modules.module))
-            if name.startswith("_global_") and name.endswith("_hooks")
-        ],
-        "NumPy's errors": np.geterr(),
-        "print options": copy.copy(vars(torch._tensor_str.PRINT_OPTS)),
-        "environment": dict(os.environ),
-        "working folder": os.getcwd(),
-    }
+        _put_autocast,
+    ),
+    "threads": _Setting(torch.get_num_threads, torch.set_num_threads),
+    "running threads": _Setting(lambda: set(threading.enumerate()), None),
+    "warnings": _listed(warnings, "filters"),
+    "show warnings": _attribute(warnings, "showwarning"),
+    "root": _Setting(lambda: _of_logger(_root), lambda wanted: _put_logger(_root, wanted)),
+    "disabled loggers": _Setting(lambda: _root.manager.disable, _put_disabled),
+    "loggers": _Setting(lambda: {name: _of_logger(one) for name, one in _loggers().items()}, _put_loggers),
+    "deterministic": _Setting(
+        lambda: (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()),
+        _put_deterministic,
+    ),
+    "matrix products": _Setting(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    **{
+        f"torch.backends.cudnn.{name}": _attribute(_backends.cudnn, name)
+        for name in ("enabled", "benchmark", "deterministic", "allow_tf32")
+    },
+    "torch.backends.cuda.matmul": _attribute(_backends.cuda.matmul, "allow_tf32"),
+    "torch.backends.mkldnn": _attribute(_backends.mkldnn, "enabled"),
+    "flash attention": _Setting(_backends.cuda.flash_sdp_enabled, _backends.cuda.enable_flash_sdp),
+    "efficient attention": _Setting(_backends.cuda.mem_efficient_sdp_enabled, _backends.cuda.enable_mem_efficient_sdp),
+    "plain attention": _Setting(_backends.cuda.math_sdp_enabled, _backends.cuda.enable_math_sdp),
+    "fast path of attention": _Setting(_backends.mha.get_fastpath_enabled, _backends.mha.set_fastpath_enabled),
+    "anomaly": _Setting(torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
+    "hooks of all modules": _Setting(_global_hooks, _put_global_hooks),
+    "functions of torch": _Setting(_functions, _put_functions),
+    "NumPy's errors": _Setting(np.geterr, lambda wanted: np.seterr(**wanted)),
+    "NumPy's print options": _Setting(np.get_printoptions, lambda wanted: np.set_printoptions(**wanted)),
+    "print options": _Setting(
+        lambda: copy.copy(vars(torch._tensor_str.PRINT_OPTS)),
+        lambda wanted: vars(torch._tensor_str.PRINT_OPTS).update(wanted),
+    ),
+    "environment": _Setting(lambda: dict(os.environ), _put_environment),
+    "working folder": _Setting(os.getcwd, os.chdir),
+    "search path of modules": _listed(sys, "path"),
+    "recursion limit": _Setting(sys.getrecursionlimit, sys.setrecursionlimit),
+    "standard output": _attribute(sys, "stdout"),
+    "standard error": _attribute(sys, "stderr"),
+    "garbage collection": _Setting(gc.isenabled, lambda wanted: gc.enable() if wanted else gc.disable()),
+    "signals": _Setting(_of_signals, _put_signals),
+}
+
+
+def of_process() -> dict[str, Any]:
+    """Return random states, modes of torch, filters, loggers, flags, hooks and functions of torch."""
+    return {name: one.read() for name, one in _SETTINGS.items()}
 
 
 def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """Return the keys whose values differ, or that only one has."""
     found: list[str] = []
     for key in before.keys() | after.keys():
-        if key == "loggers":
-            # Libraries that are imported late bring loggers of their own.
+        if key in ("loggers", "functions of torch"):
+            # Libraries that are imported late bring some of their own.
             found += [name for name, value in before[key].items() if after[key].get(name) != value]
         elif key == "environment":
             found += [
@@ -111,29 +242,31 @@ def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]
                 for name in before[key].keys() | after[key].keys()
                 if before[key].get(name) != after[key].get(name) and not name.startswith("PYTEST_")
             ]
+        elif key == "running threads":
+            found += [f"the running thread {one.name!r}" for one in after[key] - before[key]]
         elif before.get(key, "missing") != after.get(key, "missing"):
             found.append(key)
     return sorted(found)
 
 
 # What libraries set where they are imported late.
-LATE = ("loggers", "root", "warnings", "show warnings", "environment", "running threads", "print options")
+LATE = (
+    *("loggers", "root", "warnings", "show warnings", "environment", "running threads", "print options"),
+    *("NumPy's print options", "functions of torch", "search path of modules", "signals", "standard output"),
+    *("standard error", "recursion limit"),
+)
 
 
 @contextmanager
 def restored() -> Iterator[None]:
-    """Restore random states, and the modes that a faulty call can leave, at the end."""
-    modes = torch.is_grad_enabled(), torch.get_default_dtype(), np.geterr()
-    numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002
-    with torch.random.fork_rng(devices=[]):
-        try:
-            yield
-        finally:
-            torch.set_grad_enabled(modes[0])
-            torch.set_default_dtype(modes[1])
-            np.seterr(**modes[2])
-            np.random.set_state(numpy_state)  # noqa: NPY002
-            random.setstate(python_state)
+    """Put everything that is global in a process back at the end, whatever a faulty call left."""
+    before = of_process()
+    try:
+        yield
+    finally:
+        for name, one in _SETTINGS.items():
+            if one.put is not None and one.read() != before[name]:
+                one.put(before[name])
 
 
 def seeded(seed: int) -> None:
@@ -145,12 +278,28 @@ def seeded(seed: int) -> None:
 
 def left_by(call: Callable[[], Any]) -> list[str]:
     """Return what a call leaves otherwise in the process: in its first call, and in a second one from other states."""
-    with restored():
-        seeded(1)
-        before = of_process()
-        call()
-        early = [key for key in difference(before, of_process()) if key in before and key not in LATE]
-        seeded(2)
-        before = of_process()
-        call()
-        return sorted({*early, *difference(before, of_process())})
+    found: set[str] = set()
+    for seed in (1, 2):
+        # Restored in between, so that a second call is seen to set what the first one set already.
+        with restored():
+            seeded(seed)
+            before = of_process()
+            call()
+            changed = difference(before, of_process())
+            # A first call imports libraries, and a second one does not.
+            found |= {key for key in changed if seed > 1 or (key in before and key not in LATE)}
+    return sorted(found)
+
+
+def files_of(call: Callable[[], Any]) -> list[str]:
+    """Return what a second call leaves in the working folder, the home folder or that for temporary files."""
+    call()
+    kept = tempfile.tempdir
+    with tempfile.TemporaryDirectory() as folder, restored():
+        try:
+            os.chdir(folder)
+            os.environ["HOME"] = tempfile.tempdir = folder
+            call()
+            return sorted(os.listdir(folder))
+        finally:
+            tempfile.tempdir = kept

@@ -144,7 +144,7 @@ def choose(
     check_arguments(choose, locals(), "measures", "background", "classes", "transform", "cache")
     asked = {one.name: one for one in selected(METHODS if methods is None else methods)}
     asked |= {name: selected(name)[0] for name in REFERENCES if name not in asked}
-    domain = domain_of(model)
+    domain = domain_of(model, images)
     metrics = _selected(measures, domain) if measures else {}
     if measures:
         warn_out_of_domain([one.options for one in metrics.values() if one.is_renamed], domain)

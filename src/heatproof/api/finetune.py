@@ -65,10 +65,10 @@ def finetune(
     torch.nn.Module
         In eval mode, on the device of `model`, with all weights trained, those that were frozen as well. Its attribute
         ``heatproof`` has the settings, the history of losses, ``steps`` (how many the weights took), ``images_trained``
-        (of how many images; the others chose the epoch), ``deleted`` (patches, in all epochs), the mean ``colour`` of
-        the images that are trained on, and digests of the weights, of the layers and of all images. It counts for these
-        weights and layers alone: a network that is trained further,
-        or gets other ones, is not in its domain any more.
+        (of how many images; the others chose the epoch), ``deleted`` (patches, in all epochs), ``size`` (height and
+        width of the images), the mean ``colour`` of the images that are trained on, and digests of the weights, of the
+        layers and of all images. It counts for these weights and layers, and for images of this size alone: a network
+        that is trained further, or gets other ones, is not in its domain any more.
 
     Raises
     ------
@@ -190,5 +190,6 @@ def finetune(
     record = {**vars(settings), "baseline_options": options, "colour": colour, "history": trained.history}
     record |= {"steps": steps, "images_trained": len(train.labels), "deleted": session.seen["deleted"]}
     record |= {"weights": weight_digests(mine), "layers": layer_digest(mine), "images": source.digests}
+    record |= {"size": tuple(source.read([0]).shape[-2:])}
     setattr(mine, HELD, record)
     return mine.eval()

@@ -59,14 +59,15 @@ def with_delta(made: Any, count: int) -> tuple[Any, torch.Tensor | None]:
     """Return maps, and by how much those of each of `count` images miss their sum; None where that is not said.
 
     It is said by a pair, as captum returns it with ``return_convergence_delta=True``: several values of an image are
-    those of its baselines or noisy copies. Of any other tuple the first is taken.
+    those of its baselines or noisy copies. Of any other tuple the first is taken, also where whole numbers, such as
+    classes, come second.
     """
     import torch
 
     if not (isinstance(made, list | tuple) and made):
         return made, None
     delta = made[1] if len(made) == 2 and getattr(made[1], "ndim", 0) == 1 else None
-    if delta is None or len(delta) < count or len(delta) % count:
+    if delta is None or len(delta) < count or len(delta) % count or not torch.as_tensor(delta).is_floating_point():
         return with_delta(made[0], count)[0], None
     return with_delta(made[0], count)[0], torch.as_tensor(delta).detach().double().unflatten(0, (count, -1)).mean(1)
 

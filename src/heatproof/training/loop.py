@@ -221,10 +221,10 @@ def fit(
 
 
 def _has_moved(before: State, after: State) -> bool:
-    """Tell whether a weight moved by what any other one would see: a weight at zero moves by the least step."""
+    """Tell whether a weight moved by more than rounding of the largest; one at zero moves by the least step."""
     moved = max(float((after[name] - one).abs().max()) for name, one in before.items() if one.numel())
     largest = max(float(one.abs().max()) for one in before.values() if one.numel())
-    return moved > torch.finfo(torch.float32).eps ** 2 * largest
+    return moved > torch.finfo(torch.float32).eps * largest
 
 
 def _copy(model: nn.Module) -> State:
