@@ -32,7 +32,7 @@ def published(path, classes=12, width=2):
 def plan_of(checkpoint, **more):
     settings = {"architecture": "cifar_vgg11_bn", "options": {"width": 2}, "transfer": True, **more}
     settings |= {"checkpoint": str(checkpoint)} if checkpoint else {}
-    change = {"models": [{"m": settings}], "pretraining": {"epochs": 1, "batch_size": 512, "lr": 1e-9, "momentum": 0}}
+    change = {"models": [{"m": settings}], "pretraining": {"epochs": 1, "batch_size": 512, "lr": 1e-6, "momentum": 0}}
     return make_plan(merge(default_config(), {**change, "weights": ["pretrained"], "metrics": []}))
 
 

@@ -4,8 +4,8 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import faults_to_find
 import numpy as np
-import planted
 import pytest
 import torch
 
@@ -56,19 +56,19 @@ def broken(checks, rule):
     assert len(check.outcome.text.split(": ")) >= 3
 
 
-@pytest.mark.parametrize(("rule", "fault"), cases(planted.OF_FUNCTIONS))
+@pytest.mark.parametrize(("rule", "fault"), cases(faults_to_find.OF_FUNCTIONS))
 def test_a_fault_of_a_function_is_found(rule, fault):
     made = fault() if isinstance(fault, type) or fault.__name__ == "<lambda>" else fault
     broken(explainer_checks(made), rule)
 
 
-@pytest.mark.parametrize(("rule", "fault"), cases(planted.OF_EXPLAINED))
+@pytest.mark.parametrize(("rule", "fault"), cases(faults_to_find.OF_EXPLAINED))
 def test_a_fault_of_an_explainer_is_found(rule, fault):
     explainer(fault.__name__)(fault)
     broken(explainer_checks(fault.__name__), rule)
 
 
-@pytest.mark.parametrize(("signed", "function"), [(True, planted.size_of), (False, planted.gradient)])
+@pytest.mark.parametrize(("signed", "function"), [(True, faults_to_find.size_of), (False, faults_to_find.gradient)])
 def test_a_sign_that_is_announced_otherwise_is_found(signed, function):
     def made(explained):
         found = function(explained) if signed else function(explained.output, explained.images, explained.targets)
@@ -78,7 +78,7 @@ def test_a_sign_that_is_announced_otherwise_is_found(signed, function):
     broken(explainer_checks(made), "has_its_announced_sign")
 
 
-@pytest.mark.parametrize(("rule", "fault"), cases(planted.OF_METRICS))
+@pytest.mark.parametrize(("rule", "fault"), cases(faults_to_find.OF_METRICS))
 def test_a_fault_of_a_metric_is_found(rule, fault):
     function = fault() if isinstance(fault, type) else fault
     metric("planted", **FACTS)(function)
@@ -108,7 +108,7 @@ def test_a_fault_of_what_reads_the_network_is_found(fault):
             fault(session.network)
             return made
 
-    metric("planted", **FACTS, reads=Odd)(planted.first_patch)
+    metric("planted", **FACTS, reads=Odd)(faults_to_find.first_patch)
     broken(metric_checks("planted"), "leaves_the_network")
 
 
@@ -127,16 +127,16 @@ def test_a_response_that_changes_images_or_passes_more_than_it_may_is_found():
         def run(self, session, batch, along):
             return super().run(replace(session, batch_size=64), batch, along)
 
-    metric("writes", **FACTS, reads=Writes)(planted.first_patch)
-    metric("larger", **FACTS, reads=Larger)(lambda maps, drops, grid: planted.first_patch(maps, drops, grid))
+    metric("writes", **FACTS, reads=Writes)(faults_to_find.first_patch)
+    metric("larger", **FACTS, reads=Larger)(lambda maps, drops, grid: faults_to_find.first_patch(maps, drops, grid))
     broken(metric_checks("writes"), "leaves_images_and_maps")
     broken(metric_checks("larger"), "does_not_depend_on_the_batch_size")
 
 
 def test_what_is_sound_passes():
-    assert {one.state for one in check_explainer(planted.gradient)} == {"passed", "skipped"}
-    metric("sound", **FACTS)(planted.first_patch)
-    assert {one.state for one in check_metric(planted.first_patch)} == {"passed"}
+    assert {one.state for one in check_explainer(faults_to_find.gradient)} == {"passed", "skipped"}
+    metric("sound", **FACTS)(faults_to_find.first_patch)
+    assert {one.state for one in check_metric(faults_to_find.first_patch)} == {"passed"}
 
 
 @pytest.mark.parametrize(("title", "name"), [("my_explainer", "scaled_gradient"), ("my_metric", "first_patch_drop")])
@@ -149,7 +149,7 @@ def test_examples_of_the_contributing_page_pass(title, name):
 
 def test_all_that_is_broken_is_said_at_once():
     def several(model, images, targets):
-        made = planted.gradient(model, images, targets)
+        made = faults_to_find.gradient(model, images, targets)
         images.zero_()
         return made / made.abs().max()
 
@@ -162,13 +162,13 @@ def test_all_that_is_broken_is_said_at_once():
 
 def test_an_exemption_is_declared_with_a_reason_and_has_to_be_true():
     reason = {"follows_the_target": "it is of the first class"}
-    states = {one.check: one for one in check_explainer(planted.deaf_to_the_target, exempt=reason | {
+    states = {one.check: one for one in check_explainer(faults_to_find.deaf_to_the_target, exempt=reason | {
         "finds_the_evidence": "it is of the first class"})}  # fmt: skip
     assert states["follows_the_target"] == ("follows_the_target", "exempt", "it is of the first class")
     with pytest.raises(AssertionError, match=r"declares that it does not .it is of the first class.: leave the exempt"):
-        check_explainer(planted.gradient, exempt=reason)
+        check_explainer(faults_to_find.gradient, exempt=reason)
     with pytest.raises(HeatproofError, match="no rule named 'follows_the_targets': did you mean 'follows_the_target'"):
-        check_explainer(planted.gradient, exempt={"follows_the_targets": "a slip"})
+        check_explainer(faults_to_find.gradient, exempt={"follows_the_targets": "a slip"})
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_an_exemption_is_declared_with_a_reason_and_has_to_be_true():
         (check_explainer, 3, "The explainer 3 is of one network or of none"),
         (check_explainer, lambda model: model, "give a function of model, images and targets|."),
         (check_metric, "idsd", "no metric named 'idsd': did you mean 'idsds'"),
-        (check_metric, planted.first_patch, "says nothing of its direction and range"),
+        (check_metric, faults_to_find.first_patch, "says nothing of its direction and range"),
     ],
 )
 def test_what_is_none_is_refused(check, given, said):
@@ -194,5 +194,5 @@ def test_an_option_that_does_not_exist_is_refused():
 
 
 def test_a_function_is_named_as_in_a_config():
-    assert {one.state for one in check_explainer("planted:gradient")} == {"passed", "skipped"}
+    assert {one.state for one in check_explainer("faults_to_find:gradient")} == {"passed", "skipped"}
     assert heatproof.testing.check_explainer is check_explainer
