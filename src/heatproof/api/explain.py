@@ -152,7 +152,8 @@ def explain(
         class, and ``image_digest`` (image), of the content of each image, by which `heatproof.evaluate` finds the map
         of an image. As attributes ``layer``, the name of the layer that class activation maps read; ``task``,
         ``binary`` for a model of one logit, else ``multiclass``; ``check_passes``, images that went through the model
-        to check it and what methods alter in a pass. What `heatproof.evaluate` takes as maps. One method is selected by
+        in this call to check it and what methods alter in a pass. What `heatproof.evaluate` takes as maps. One method
+        is selected by
         ``.sel({"method": "grad_cam"})``: xarray reads ``.sel(method=…)`` as a way to look up neighbours, and returns
         every method.
 
