@@ -159,10 +159,10 @@ def evaluate(
         adapted,
         check_network,
         predicted,
-        require_module,
         warn_of_probabilities,
     )
     from heatproof.models.memory import batch_size_of
+    from heatproof.models.reachable import require_module
 
     if isinstance(model, torch.export.ExportedProgram):
         require_module(model)

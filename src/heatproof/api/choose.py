@@ -135,9 +135,9 @@ def choose(
         check_network,
         check_no_probabilities,
         predicted,
-        require_module,
         warn_of_probabilities,
     )
+    from heatproof.models.reachable import require_module
 
     require_module(model)
     layer = layer_name(model, layer)

@@ -180,7 +180,7 @@ class Adapted:
         if difference > self.rounding(together, met.dtypes):
             raise HeatproofError(_dependence(difference, False))
         if (hooks := hooks_of(self.network)) is not None:
-            hooks.few, hooks.precisions = few, frozenset({*met.dtypes, self.weights or self.dtype})
+            hooks.precisions = frozenset({*met.dtypes, self.weights or self.dtype})
         self.classes, self.logits, self.gradients = together.shape[1], together[:count], gradients
         return self.logits
 
@@ -266,23 +266,6 @@ def _remedy(said: str) -> str:
             "dynamic_shapes=({0: torch.export.Dim('batch')},)"
         )
     return "give images that it takes"
-
-
-def require_module(model: Any) -> None:
-    """Refuse what is no module, and what `torch.export` returns, which cannot be called.
-
-    Raises
-    ------
-    HeatproofError
-        With what to give instead.
-    """
-    if isinstance(model, torch.export.ExportedProgram):
-        raise HeatproofError(
-            "The model is an ExportedProgram, which cannot be called: give the network that was exported, whose layers "
-            "can be read, or model.module()."
-        )
-    if not isinstance(model, nn.Module):
-        raise HeatproofError(f"The model is {type(model).__name__}: give a torch.nn.Module, whose layers can be read.")
 
 
 @contextmanager
@@ -484,10 +467,8 @@ class Hooks:
     found
         What was found of the network since they were attached, which is when the call began, or when a job built it:
         of an object that the caller can change, nothing is remembered for longer.
-    few
-        The images of the last check, at least two; None before.
     precisions
-        In which that check computed; empty before.
+        In which the last check computed; empty before.
     """
 
     def __init__(self, classes: int | None, thread: int | None, half: torch.dtype | None) -> None:
@@ -496,7 +477,6 @@ class Hooks:
         self.one_logit = False
         self.handles: list[Any] = []
         self.found: dict[Any, Any] = {}
-        self.few: torch.Tensor | None = None
         self.precisions: frozenset[torch.dtype] = frozenset()
         self._running: list[torch.autocast] = []
 

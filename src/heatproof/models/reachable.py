@@ -10,6 +10,7 @@ from contextlib import suppress
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
+import torch
 from torch import nn
 
 from heatproof.errors import HeatproofError
@@ -104,3 +105,20 @@ def _global_names(code: CodeType) -> Iterator[str]:
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
             yield from _global_names(inner)
+
+
+def require_module(model: Any) -> None:
+    """Refuse what is no module, and what `torch.export` returns, which cannot be called.
+
+    Raises
+    ------
+    HeatproofError
+        With what to give instead.
+    """
+    if isinstance(model, torch.export.ExportedProgram):
+        raise HeatproofError(
+            "The model is an ExportedProgram, which cannot be called: give the network that was exported, whose layers "
+            "can be read, or model.module()."
+        )
+    if not isinstance(model, nn.Module):
+        raise HeatproofError(f"The model is {type(model).__name__}: give a torch.nn.Module, whose layers can be read.")
