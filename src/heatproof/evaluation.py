@@ -159,9 +159,9 @@ def evaluate(
         adapted,
         check_network,
         predicted,
-        warn_of_probabilities,
     )
     from heatproof.models.memory import batch_size_of
+    from heatproof.models.probabilities import warn_of_probabilities
     from heatproof.models.reachable import require_module
 
     if isinstance(model, torch.export.ExportedProgram):

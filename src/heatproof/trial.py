@@ -167,9 +167,10 @@ def _image(plan: Plan, model: str, dataset: Dataset) -> torch.Tensor:
 
 
 def _network(plan: Plan, model: str, name: str, dataset: Dataset, odd: list[str]) -> torch.nn.Module:
-    from heatproof.models.adapter import checked, said_of_probabilities
+    from heatproof.models.adapter import checked
     from heatproof.models.fetch import check_checkpoint
     from heatproof.models.network import build_network
+    from heatproof.models.probabilities import said_of_probabilities
 
     entry = plan.models[model]
     network = build_network(plan.model_spec(model), dataset.num_classes).eval()

@@ -23,6 +23,7 @@ BASE = {
     "provenance",
     "storage",
     "grids",
+    "tasks",
     "methods",
     "sequences",
     "subsets",
@@ -70,6 +71,8 @@ ALLOWED = {
         "training",
     },
     "grids": {"errors"},
+    # What a network is for, and what it gives.
+    "tasks": {"errors"},
     # A map of an explainer, with its signs or without.
     "methods": set(),
     "sequences": {"errors", "randomness", "grids"},

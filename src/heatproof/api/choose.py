@@ -133,10 +133,9 @@ def choose(
     from heatproof.models.adapter import (
         adapted,
         check_network,
-        check_no_probabilities,
         predicted,
-        warn_of_probabilities,
     )
+    from heatproof.models.probabilities import check_no_probabilities, warn_of_probabilities
     from heatproof.models.reachable import require_module
 
     require_module(model)

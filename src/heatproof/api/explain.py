@@ -168,7 +168,8 @@ def explain(
     from heatproof.batches import show_progress
     from heatproof.inputs.arrays import check_finite, check_images, warn_of_range
     from heatproof.inputs.read import read_inputs
-    from heatproof.models.adapter import adapted, check_network, predicted, warn_of_probabilities
+    from heatproof.models.adapter import adapted, check_network, predicted
+    from heatproof.models.probabilities import warn_of_probabilities
     from heatproof.models.reachable import require_module
 
     require_module(model)

@@ -88,9 +88,9 @@ def finetune(
         as_written,
         attach,
         check_network,
-        warn_of_probabilities,
         without_compiler,
     )
+    from heatproof.models.probabilities import warn_of_probabilities
     from heatproof.models.registry import UNSCALED
     from heatproof.models.state import copy_of, gradients_allowed, same_random_states
     from heatproof.perturbation.baselines import BASELINES

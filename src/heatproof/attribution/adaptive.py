@@ -15,6 +15,7 @@ from heatproof.errors import NotApplicable
 from heatproof.models.registry import InputFacts, normalisation_of
 from heatproof.options import Bounds, Count
 from heatproof.randomness import counter_permutation
+from heatproof.tasks import EXCLUSIVE, WORDS
 
 if TYPE_CHECKING:
     import torch
@@ -236,6 +237,8 @@ def agi(
     require(topk >= 1, f"Adversarial gradient integration needs at least 1 false class, not {topk}.")
     with torch.no_grad():
         known = never_alone(explained.network)(explained.images[:1]).shape[1]
+    if explained.task not in EXCLUSIVE:
+        raise NotApplicable(f"it walks to classes that exclude the target, and {WORDS[explained.task]} has none")
     if known < 2:
         raise NotApplicable("the network knows one class alone, and there is no false one to walk to")
     paths = min(topk, known - 1)

@@ -13,6 +13,7 @@ from heatproof.attribution.registry import Explained, explainer
 from heatproof.errors import NotApplicable
 from heatproof.options import Bounds, Count
 from heatproof.randomness import counter_normal
+from heatproof.tasks import EXCLUSIVE
 
 if TYPE_CHECKING:
     import torch
@@ -99,6 +100,7 @@ def iba(
     search = _Search(beta, steps, samples, learning_rate, smooth)
     search.check("IBA", baselines)
     maps = []
+    explained.require("probability")
     with grid_layer(explained, layer) as (_, tapped, name):
         tap = _Tap(never_alone(explained.network), tapped, name)
         moments = _moments(tap, take_background(explained, baselines, 256, 2), explained.batch_size)
@@ -178,6 +180,7 @@ def input_iba(
     search = _Search(beta, steps, samples, learning_rate, smooth)
     search.check("InputIBA", baselines, prior_steps=prior_steps, layer_steps=layer_steps)
     maps = []
+    explained.require("probability")
     with grid_layer(explained, layer) as (_, tapped, named):
         tap = _Tap(never_alone(explained.network), tapped, named)
         background = take_background(explained, baselines, 256, 2)
@@ -224,7 +227,6 @@ class _Search(NamedTuple):
 def _optimise(few: Explained, tap: _Tap, features: torch.Tensor, moments: _Moments, search: _Search) -> torch.Tensor:
     """Return α (N, C, h, w), whose sigmoid is λ of each element of the features."""
     import torch
-    from torch.nn.functional import cross_entropy
 
     elements = features[0].numel()
     alpha = torch.full_like(features, START).requires_grad_()
@@ -244,7 +246,7 @@ def _optimise(few: Explained, tap: _Tap, features: torch.Tensor, moments: _Momen
                 passed, lost = _shares(alpha, search.smooth)
                 mixed = passed[which] * features[which] + lost[which] * (moments.mean + moments.deviation * noise[part])
                 logits = tap.replace(few.images[which], mixed)
-                loss = cross_entropy(logits, few.targets[which], reduction="sum") * (elements / search.samples)
+                loss = _loss(logits, few.targets[which], few.task) * (elements / search.samples)
                 (slope,) = torch.autograd.grad(loss, alpha, allow_unused=True)
             if slope is None:
                 raise NotApplicable(f"its logits do not depend on what the layer {tap.name!r} puts out")
@@ -252,6 +254,15 @@ def _optimise(few: Explained, tap: _Tap, features: torch.Tensor, moments: _Momen
         alpha.grad = gradient
         optimiser.step()
     return alpha.detach()
+
+
+def _loss(logits: torch.Tensor, targets: torch.Tensor, task: str) -> torch.Tensor:
+    """Return the sum over images of minus the log-probability of the target."""
+    from torch.nn.functional import cross_entropy, logsigmoid
+
+    if task in EXCLUSIVE:
+        return cross_entropy(logits, targets, reduction="sum")
+    return -logsigmoid(logits.gather(1, targets[:, None])).sum()
 
 
 class _Prior(NamedTuple):
@@ -304,7 +315,6 @@ def _find_prior(
 def _find_mask(few: Explained, tap: _Tap, prior: _Prior, search: _Search) -> torch.Tensor:
     """Return the mask Λ (N, C, H, W) of the images."""
     import torch
-    from torch.nn.functional import cross_entropy
 
     images, elements = few.images, few.images[0].numel()
     alpha = torch.full_like(images, START).requires_grad_()
@@ -322,7 +332,7 @@ def _find_mask(few: Explained, tap: _Tap, prior: _Prior, search: _Search) -> tor
                 passed, lost = _shares(alpha, search.smooth)
                 drawn = prior.mean[which] + prior.deviation[which] * noise[part]
                 logits = tap.network(passed[which] * images[which] + lost[which] * drawn)
-                loss = cross_entropy(logits, few.targets[which], reduction="sum") * (elements / search.samples)
+                loss = _loss(logits, few.targets[which], few.task) * (elements / search.samples)
                 gradient = gradient + torch.autograd.grad(loss, alpha)[0]
         alpha.grad = gradient
         optimiser.step()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 
 from heatproof.attribution.registry import Explained, ExplainFunction, Figure, Sums
 from heatproof.errors import DamagedInput, HeatproofError, NotApplicable, fault_of, first_line
+from heatproof.models.adapter import reader_of
 from heatproof.models.memory import WithinMemory
 from heatproof.models.state import left_as_is
 
@@ -89,7 +91,7 @@ def explain_batch(maker: MapMaker, explained: Explained, within: WithinMemory | 
             )
             # What it changes of the network, or leaves on it where it fails, is not to reach other maps.
             try:
-                with left_as_is(explained.output):
+                with left_as_is(explained.output), _asking(explained):
                     made = maker.function(given, **maker.options)
             except NotApplicable:
                 raise
@@ -105,6 +107,14 @@ def explain_batch(maker: MapMaker, explained: Explained, within: WithinMemory | 
         raise Failed(f"its map of image {explained.image_ids[row]!r} has a value that is not finite")
     _check_sums(explained, maker)
     return maps
+
+
+def _asking(explained: Explained) -> AbstractContextManager[Any]:
+    """Have a callable target computed for the targets of this batch alone."""
+    reader = reader_of(explained.network)
+    if reader is None or reader.function is None:
+        return nullcontext()
+    return reader.asking(explained.targets.tolist())
 
 
 def _check_sums(explained: Explained, maker: MapMaker) -> None:

@@ -119,5 +119,6 @@ def _note_conservation(part: Explained, maps: torch.Tensor, logits: torch.Tensor
 
 
 def _require_logits(explained: Explained) -> None:
+    explained.require_own_outputs()
     if explained.output is not explained.network:
         raise NotApplicable("the network's own contributions make up its logits, not the softmax of them")

@@ -27,9 +27,10 @@ from heatproof.data.few import few_of_split, read_rows
 from heatproof.data.prepare import check_target, open_dataset
 from heatproof.data.registry import Dataset
 from heatproof.errors import DamagedInput, HeatproofError, NotApplicable
-from heatproof.models.adapter import CountPasses, check_loaded
+from heatproof.models.adapter import CountPasses, check_loaded, reader_of
 from heatproof.models.memory import WithinMemory, batch_size_of, kept_beside
 from heatproof.models.network import find_layer, load_network, normalise, use_machine
+from heatproof.models.output_reader import probabilities
 from heatproof.models.registry import InputFacts
 from heatproof.options import AtMost
 from heatproof.perturbation.baselines import baseline_images
@@ -53,15 +54,16 @@ NEUTRAL = InputFacts()
 
 
 class Probabilities(torch.nn.Module):
-    """A network followed by softmax, for attribution of probabilities."""
+    """A network followed by softmax, or sigmoids of its labels, for attribution of probabilities."""
 
     def __init__(self, network: torch.nn.Module) -> None:
         super().__init__()
         self.network = network
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Return class probabilities (N, K)."""
-        return self.network(images).softmax(1)
+        """Return probabilities (N, K)."""
+        reader = reader_of(self.network)
+        return probabilities(self.network(images), "multiclass" if reader is None else reader.task)
 
 
 class Background:

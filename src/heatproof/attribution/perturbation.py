@@ -227,6 +227,10 @@ def _answers(explained: Explained, baselines: torch.Tensor | None, masks: torch.
     """Return the outputs of each image under each mask, (N, masks)."""
     import torch
 
+    from heatproof.models.output_reader import probabilities
+
+    if output == "probability":
+        explained.require("probability", "set output: logit")
     images = explained.images
     # Equal shares of the masks for each pass, and as many images as then fit.
     masks_a_pass = math.ceil(len(masks) / math.ceil(len(masks) / explained.batch_size))
@@ -253,6 +257,6 @@ def _answers(explained: Explained, baselines: torch.Tensor | None, masks: torch.
             else:
                 torch.lerp(baselines[rows, None], images[rows, None], kept, out=pairs)
             logits = network(masked).unflatten(0, (len(targets), -1))
-            outputs = logits.softmax(-1) if output == "probability" else logits
+            outputs = probabilities(logits, explained.task, -1) if output == "probability" else logits
             answers[rows, columns] = outputs.gather(-1, targets.expand(-1, kept.shape[1], 1))[..., 0]
     return answers

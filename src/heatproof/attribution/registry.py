@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from heatproof.errors import HeatproofError
+from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.options import Bounds
 from heatproof.provenance import Key
 from heatproof.registry import Described, Registry, options_of
+from heatproof.tasks import CALLABLE, Need, lacking
 
 if TYPE_CHECKING:
     import torch
@@ -84,6 +85,36 @@ class Explained:
     figures: dict[str, Figure] | None = None
     fill: Callable[[Explained, str], torch.Tensor] | None = None
     sums: dict[str, list[Sums]] | None = None
+
+    @property
+    def task(self) -> str:
+        """What the network is for, one of `heatproof.tasks.TASKS`, or ``callable``; known after its first pass."""
+        from heatproof.models.adapter import reader_of
+
+        reader = reader_of(self.network)
+        return "multiclass" if reader is None else reader.task
+
+    def require(self, need: Need, remedy: str = "") -> None:
+        """Require that the network gives a probability or a decision for a target.
+
+        Raises
+        ------
+        NotApplicable
+            If its task gives a number alone.
+        """
+        if reason := lacking(self.task, need, remedy):
+            raise NotApplicable(reason)
+
+    def require_own_outputs(self) -> None:
+        """Require that targets are outputs of the network, for rules that begin at its last layer.
+
+        Raises
+        ------
+        NotApplicable
+            If a callable target computes what is explained from its outputs.
+        """
+        if self.task == CALLABLE:
+            raise NotApplicable("its rule begins at an output of the network, and the target is a function of outputs")
 
     def baseline(self, name: str | None) -> torch.Tensor:
         """Return the baseline images (N, C, H, W) of the batch; zero after normalisation for None.

@@ -69,6 +69,7 @@ def lrp(explained: Explained, *, tolerance: Tolerance = None) -> dict[str, torch
 
     if explained.output is not explained.network:
         raise NotApplicable("LRP distributes a logit, and attribution.output asks for probabilities")
+    explained.require_own_outputs()
     network = canonise(explained.network, accompany(explained).images[:2])
     maps = []
     with Gradient(network, composite=composite(network)) as attributor, torch.enable_grad():

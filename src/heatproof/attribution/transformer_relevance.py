@@ -157,6 +157,7 @@ def relevances(explained: Explained) -> Iterator[tuple[Attended, list[torch.Tens
     network = explained.network
     if explained.output is not network:
         raise NotApplicable("LRP distributes a logit, and attribution.output asks for probabilities")
+    explained.require_own_outputs()
     blocks = attention_blocks(network)
     if not blocks:
         raise NotApplicable("the network has no attention blocks of timm's, whose rules these are")

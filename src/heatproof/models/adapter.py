@@ -8,7 +8,6 @@ see the same logits, and the traceback of an error in the network does not pass 
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
@@ -20,7 +19,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from heatproof.errors import HeatproofError, fault_of, first_line
-from heatproof.models.logits import is_one_logit, read_logits
+from heatproof.models.output_reader import OutputReader
 from heatproof.models.reachable import check_mode, reachable_modules
 from heatproof.models.rounding import largest_difference, rounding
 from heatproof.models.state import alone_on, gradients_allowed, left_as_is, same_random_states
@@ -29,13 +28,7 @@ from heatproof.models.state import alone_on, gradients_allowed, left_as_is, same
 FEW = 3
 # By how much less the logits of one image may differ in two passes of the same size.
 SAME = 1e-2
-# Sums of probabilities in half precision come no nearer to 1.
-NEAR_ONE = 2e-3
 HALF = (torch.float16, torch.bfloat16)
-PROBABILITIES = (
-    "The model returns probabilities, which sum to 1 for every image, where logits are read: leave its softmax out, or "
-    "give the logarithm, as in lambda images: model(images).log()."
-)
 
 _checking: ContextVar[bool] = ContextVar("checking", default=False)
 
@@ -119,8 +112,8 @@ class Adapted:
 
     @property
     def task(self) -> str:
-        """``binary`` for a network with one output, else ``multiclass``."""
-        return "binary" if self.one_logit else "multiclass"
+        """One of `heatproof.tasks.TASKS`, or ``callable`` for a callable target; known after `check`."""
+        return self.hooks.reader.task
 
     def taken(self, images: torch.Tensor) -> torch.Tensor:
         """Return a copy of images (B, C, H, W) on the network's device, in float32 where they are of half precision."""
@@ -302,7 +295,9 @@ def checked(network: nn.Module, images: torch.Tensor) -> Adapted:
     """Check a network with hooks of `attach`, as `Adapted.check` does, and return what is known of it."""
     parameters = list(network.parameters())
     device = parameters[0].device if parameters else images.device
-    found = Adapted(network, device, parameters[0].dtype if parameters else None, Hooks(None, None, None))
+    hooks = hooks_of(network)
+    assert hooks is not None, "`build_network` attached them"
+    found = Adapted(network, device, parameters[0].dtype if parameters else None, hooks)
     with as_written(network.modules()):
         found.check(images)
     return found
@@ -354,7 +349,7 @@ def _dependence(difference: float, by_chance: bool) -> str:
 
 
 @contextmanager
-def adapted(model: Any, images: Any, seed: int | None = None) -> Iterator[Adapted]:
+def adapted(model: Any, images: Any, seed: int | None = None, reader: OutputReader | None = None) -> Iterator[Adapted]:
     """Adapt a caller's network for a call, and leave it, random states and the grad mode as they were.
 
     Other threads wait where they would explain or score the same network.
@@ -367,6 +362,8 @@ def adapted(model: Any, images: Any, seed: int | None = None) -> Iterator[Adapte
         Images that it is given; the device of a tensor is that of a network without parameters.
     seed
         What foreign code draws from meanwhile; None leaves it to the global random states.
+    reader
+        What is read of its output; by default logits of classes.
 
     Raises
     ------
@@ -385,7 +382,7 @@ def adapted(model: Any, images: Any, seed: int | None = None) -> Iterator[Adapte
         stack.enter_context(as_written(modules))
         network = model if _takes_hooks(model) else _Called(model)
         placed = images.device if isinstance(images, torch.Tensor) else None
-        found = attach(network, modules, placed, thread=threading.get_ident())
+        found = attach(network, modules, placed, reader=reader, thread=threading.get_ident())
         stack.callback(found.hooks.remove)
         if (kind := found.device.type) and torch.is_autocast_enabled(kind):
             # Of the caller: it is for the network, and not for sums of its outputs.
@@ -399,10 +396,10 @@ def attach(
     modules: Sequence[nn.Module] | None = None,
     device: torch.device | None = None,
     *,
-    classes: int | None = None,
+    reader: OutputReader | None = None,
     thread: int | None = None,
 ) -> Adapted:
-    """Let a network take copies of its inputs, and return logits (B, K) whatever its output is.
+    """Let a network take copies of its inputs, and return numbers (B, K) whatever its output is.
 
     Parameters
     ----------
@@ -412,15 +409,15 @@ def attach(
         All that it runs, where it does not hold these.
     device
         Taken where it has no parameters.
-    classes
-        K, where it is known.
+    reader
+        What is read of its output; by default logits of classes.
     thread
         The only thread whose passes are changed; None for all.
     """
     every = modules if modules is not None else list(network.modules())
     parameters = [one for module in every for one in module.parameters(recurse=False)]
     weights = next((one.dtype for one in parameters if one.is_floating_point()), None)
-    hooks = Hooks(classes, thread, weights if weights in HALF else None)
+    hooks = Hooks(reader or OutputReader(), thread, weights if weights in HALF else None)
     hooks.handles = [
         network.register_forward_pre_hook(hooks.copy, with_kwargs=True, prepend=True),
         network.register_forward_hook(hooks.read, with_kwargs=True),
@@ -451,19 +448,26 @@ def hooks_of(network: nn.Module) -> Hooks | None:
     return None
 
 
+def reader_of(network: Any) -> OutputReader | None:
+    """Return what reads a network's output, also of one that others wrap; None where it has no hooks of `attach`."""
+    while network is not None:
+        if isinstance(network, nn.Module) and (hooks := hooks_of(network)) is not None:
+            return hooks.reader
+        network = getattr(network, "network", None)
+    return None
+
+
 class Hooks:
     """Hooks of a network that copy what goes in, and read what comes out.
 
     Attributes
     ----------
-    classes, thread
+    reader, thread
         See `attach`.
     half
         Precision of the weights where it is half: images of float32 are cast.
     autocast
         Precision of the caller's autocast, in which passes run; None for none.
-    one_logit
-        Whether the last output was one logit for each image.
     found
         What was found of the network since they were attached, which is when the call began, or when a job built it:
         of an object that the caller can change, nothing is remembered for longer.
@@ -471,10 +475,9 @@ class Hooks:
         In which the last check computed; empty before.
     """
 
-    def __init__(self, classes: int | None, thread: int | None, half: torch.dtype | None) -> None:
-        self.classes, self.thread, self.half = classes, thread, half
+    def __init__(self, reader: OutputReader, thread: int | None, half: torch.dtype | None) -> None:
+        self.reader, self.thread, self.half = reader, thread, half
         self.autocast: torch.dtype | None = None
-        self.one_logit = False
         self.handles: list[Any] = []
         self.found: dict[Any, Any] = {}
         self.precisions: frozenset[torch.dtype] = frozenset()
@@ -496,12 +499,16 @@ class Hooks:
         return tuple(map(self._own, inputs)), {name: self._own(value) for name, value in named.items()}
 
     def read(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Any) -> Any:
-        """Return the logits of an output."""
+        """Return the numbers of an output."""
         if self._is_another_thread():
             return None
-        count = _count(inputs, named)
-        self.one_logit = is_one_logit(output, count)
-        return read_logits(output, count, self.classes)
+        first = _first(inputs, named)
+        return self.reader.read(output, *((None, None) if first is None else (len(first), first.device)))
+
+    @property
+    def one_logit(self) -> bool:
+        """Whether the last output was one logit for each image."""
+        return self.reader.one_logit
 
     def leave(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         """End the autocast of a pass, also of one that fails."""
@@ -520,8 +527,12 @@ class Hooks:
 
 def _count(inputs: Sequence[Any], named: dict[str, Any]) -> int | None:
     """Return the number of images that a pass was given; None where no tensor was."""
-    first = next((one for one in (*inputs, *named.values()) if isinstance(one, torch.Tensor) and one.ndim), None)
+    first = _first(inputs, named)
     return None if first is None else len(first)
+
+
+def _first(inputs: Sequence[Any], named: dict[str, Any]) -> torch.Tensor | None:
+    return next((one for one in (*inputs, *named.values()) if isinstance(one, torch.Tensor) and one.ndim), None)
 
 
 def _takes_hooks(model: Any) -> bool:
@@ -547,41 +558,3 @@ def _check_initialised(model: Any) -> None:
             raise HeatproofError(
                 f"Part {name!r} of the model ({type(module).__name__}) has no weights yet: pass one batch through it."
             )
-
-
-def warn_of_probabilities(adapted: Adapted, stacklevel: int = 3) -> None:
-    """Warn the caller of the function that calls this one where the logits that `check` met are probabilities."""
-    assert adapted.logits is not None, "the network is checked first"
-    if said := said_of_probabilities(adapted.logits, adapted.one_logit):
-        warnings.warn(said, stacklevel=stacklevel)
-
-
-def check_no_probabilities(adapted: Adapted) -> None:
-    """Refuse a network whose outputs sum to 1, before anything is made that cannot be scored.
-
-    Raises
-    ------
-    HeatproofError
-        As `heatproof.perturbation.batching.run_batched` would later.
-    """
-    assert adapted.logits is not None, "the network is checked first"
-    if not adapted.one_logit and said_of_probabilities(adapted.logits):
-        raise HeatproofError(PROBABILITIES)
-
-
-def said_of_probabilities(logits: torch.Tensor, one_logit: bool = False) -> str | None:
-    """Return a sentence on logits (B, K) that are probabilities; None where they are none."""
-    if one_logit:
-        # Half of the one logit stands in the second column.
-        if bool(((logits[:, 1] >= 0) & (logits[:, 1] <= 0.5)).all()):
-            return (
-                "The model's one output lies within 0 and 1 for every image and is read as a logit: leave its sigmoid "
-                "out, if it has one."
-            )
-    # Logits of 0 and 1 are no probabilities yet, of which some image's are undecided.
-    elif (logits >= 0).all() and ((logits.sum(1) - 1).abs() < NEAR_ONE).all() and logits.amax(1).min() < 1:
-        return (
-            "The model returns probabilities, which sum to 1 for every image, where logits are read: leave its softmax "
-            "out."
-        )
-    return None

@@ -9,11 +9,15 @@ import torch
 
 from heatproof.errors import HeatproofError
 
+# Tasks of which one output is no logit of one class against another.
+AS_THEY_ARE = ("multilabel", "regression")
 
-def read_logits(output: Any, count: int | None, classes: int | None = None) -> torch.Tensor:
-    """Return the logits of a network's output for a batch.
 
-    One logit z is that of class 1 of two: its logits are [-z/2, z/2], whose softmax is the sigmoid of z.
+def read_logits(output: Any, count: int | None, classes: int | None = None, task: str | None = None) -> torch.Tensor:
+    """Return the logits, or the values of a regression, of a network's output for a batch.
+
+    One logit z of a classifier is that of class 1 of two: its logits are [-z/2, z/2], whose softmax is the sigmoid of
+    z.
 
     Parameters
     ----------
@@ -24,16 +28,18 @@ def read_logits(output: Any, count: int | None, classes: int | None = None) -> t
         B, the number of images in the batch; None where it is not known.
     classes
         K where it is known, which tells apart parts that could all be logits.
+    task
+        ``binary``, ``multiclass``, ``multilabel`` or ``regression``; None for one of the first two.
 
     Returns
     -------
     torch.Tensor
-        (B, K), K at least 2, float32, or float64 as the output.
+        (B, K), float32, or float64 as the output; K at least 2, or 1 for ``multilabel`` and ``regression``.
 
     Raises
     ------
     HeatproofError
-        If nothing, or more than one part, can be logits of these images.
+        If nothing, or more than one part, can be logits of these images, or their number is not that of the task.
     """
     found = [logits for part in _parts(output) if (logits := _as_matrix(part, count)) is not None]
     if classes is not None and len(found) > 1:
@@ -41,7 +47,15 @@ def read_logits(output: Any, count: int | None, classes: int | None = None) -> t
     if len(found) != 1:
         raise HeatproofError(_refusal(output, count, found))
     logits = found[0] if found[0].dtype == torch.float64 else found[0].float()
-    return as_two(logits) if logits.shape[1] == 1 else logits
+    if task in AS_THEY_ARE:
+        return logits
+    width = logits.shape[1]
+    if (task == "binary" and width > 2) or (task == "multiclass" and width == 1):
+        raise HeatproofError(
+            f"The model returns {width} output{'s' * (width > 1)} for each image, and the task is {task}: take "
+            f"{'multiclass, or multilabel where an image can have several labels' if width > 2 else 'binary'}."
+        )
+    return as_two(logits) if width == 1 else logits
 
 
 def as_two(one: torch.Tensor, dim: int = 1) -> torch.Tensor:
@@ -99,6 +113,10 @@ def _refusal(output: Any, count: int | None, found: list[torch.Tensor]) -> str:
     if not output.is_floating_point():
         return f"The model returned {output.dtype} {tuple(output.shape)}{batch}, and logits are floating-point: {wrap}."
     maps = output.ndim == 4 and count in (None, len(output))
-    one = ", or one number for each image, such as the mean logit of a class over its pixels" if maps else ""
+    one = (
+        ", or say what is explained of it as target=lambda output, targets: …, one number for each image"
+        if maps
+        else ""
+    )
     no = ", so it is no classifier" if maps else ""
     return f"The model returned a tensor {tuple(output.shape)}{batch}{no}: {wrap}{one}."

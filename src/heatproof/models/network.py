@@ -16,6 +16,7 @@ from safetensors.torch import save
 from heatproof.errors import HeatproofError, fault_of
 from heatproof.models.adapter import attach
 from heatproof.models.names import misfits
+from heatproof.models.output_reader import OutputReader
 from heatproof.models.registry import ARCHITECTURES, InputFacts, ModelSpec, normalisation_of
 from heatproof.models.weights_file import most_bytes, read_safetensors, require_finite
 from heatproof.registry import nearest
@@ -64,7 +65,7 @@ def build_network(spec: ModelSpec, num_classes: int, seed: int = 0) -> torch.nn.
             f"The architecture {spec.architecture!r} returned a {type(network).__name__}: "
             "it must return a torch.nn.Module."
         )
-    attach(network, classes=num_classes)
+    attach(network, reader=OutputReader(classes=num_classes))
     return network.to(memory_format=torch.channels_last)
 
 

@@ -10,13 +10,18 @@ import numpy as np
 import torch
 
 from heatproof.errors import HeatproofError
-from heatproof.models.adapter import NEAR_ONE, PROBABILITIES
-from heatproof.models.logits import read_logits
+from heatproof.models.adapter import reader_of
 from heatproof.models.memory import WithinMemory, batch_size_of, kept_beside
 from heatproof.models.network import load_network
+from heatproof.models.output_reader import OutputReader, log_probabilities
+from heatproof.models.probabilities import NEAR_ONE, PROBABILITIES
 from heatproof.models.registry import NetworkSpec
 from heatproof.specs import Runtime
+from heatproof.tasks import EXCLUSIVE, gives
 from heatproof.whole_numbers import wide_enough
+
+# Predicted class and rank of a target where the task has no classes: no class, and among no first ones.
+NO_CLASS, NO_RANK = -1, 2**15 - 1
 
 Network = Callable[[torch.Tensor], torch.Tensor]
 Perturbed = tuple[torch.Tensor, torch.Tensor]
@@ -35,7 +40,8 @@ def run_batched(
     Parameters
     ----------
     network
-        Images (B, C, H, W) to logits (B, K), in eval mode. One logit z is that of two classes: [-z/2, z/2].
+        Images (B, C, H, W) to logits (B, K), in eval mode. One logit z is that of two classes: [-z/2, z/2]. With the
+        hooks of `heatproof.models.adapter.attach`, what its reader reads.
     batches
         Pairs of perturbed images (B, C, H, W) and the rows (B,) int64 of `targets` and `image_ids` that they stem
         from; each pair makes one network pass.
@@ -54,7 +60,9 @@ def run_batched(
         ``predicted`` int64, the class with the largest logit; ``target_rank``, the number of classes with a strictly
         larger logit than the target's, so that top-5 correct is ``target_rank < 5``: int16, or int32 for more than
         32,768 classes. All but ``predicted``
-        are (M, T) where there are T targets.
+        are (M, T) where there are T targets. Labels of ``multilabel`` have probabilities of their own (sigmoid); of a
+        task that gives a number alone, ``log_probability`` is NaN, ``predicted`` -1 and ``target_rank`` the largest
+        int16.
 
     Raises
     ------
@@ -63,27 +71,37 @@ def run_batched(
         target, or returns probabilities or a logit that is not finite.
     """
     parts: list[dict[str, torch.Tensor]] = []
+    known = reader_of(network)
+    reader = known or OutputReader()
+    on_host = targets.cpu() if reader.function else None
     with torch.no_grad():
         for images, rows in batches:
-            logits = read_logits(network(images), len(images))
+            with reader.asking([] if on_host is None else on_host[rows.cpu()].flatten().tolist()):
+                output = network(images)
+            logits = reader.read(output, len(images)) if known is None else output
+            task = reader.task
             if not parts:
                 _check_targets(targets, logits.shape[1], image_ids)
             target = targets[rows].reshape(len(rows), -1)
             at_target, shape = logits.gather(1, target), (len(rows), *targets.shape[1:])
-            log_probability = logits.log_softmax(1)
+            has_classes = gives(task, "probability")
+            log_probability = log_probabilities(logits, task) if has_classes else logits * float("nan")
             rank_type = getattr(torch, wide_enough("int16", logits.shape[1] - 1))
             part = {
                 "logit": at_target.reshape(shape),
                 "log_probability": log_probability.gather(1, target).reshape(shape),
-                "predicted": logits.argmax(1),
-                "target_rank": (logits.unsqueeze(1) > at_target.unsqueeze(2)).sum(2).to(rank_type).reshape(shape),
+                "predicted": logits.argmax(1) if has_classes else torch.full_like(rows, NO_CLASS),
+                "target_rank": _ranks(logits, at_target, rank_type, has_classes).reshape(shape),
                 "finite": logits.isfinite().all(1),
-                "distribution": (logits >= 0).all(1) & ((logits.sum(1) - 1).abs() < NEAR_ONE),
+                "distribution": (logits >= 0).all(1)
+                & ((logits.sum(1) - 1).abs() < NEAR_ONE)
+                & (task in EXCLUSIVE and logits.shape[1] > 1),
                 "undecided": logits.amax(1) < 1,
                 "rows": rows,
             }
             if largest:
-                part |= {"largest_logit": logits.amax(1), "largest_log_probability": log_probability.amax(1)}
+                largest_logit = logits.amax(1) if has_classes else at_target[:, 0]
+                part |= {"largest_logit": largest_logit, "largest_log_probability": log_probability.amax(1)}
             parts.append(part)
         if not parts:
             return {}
@@ -101,6 +119,13 @@ def run_batched(
             "normalisation of the images."
         )
     return read
+
+
+def _ranks(logits: torch.Tensor, at_target: torch.Tensor, kind: torch.dtype, has_classes: bool) -> torch.Tensor:
+    """Return how many classes have a larger logit than each target, (B, T)."""
+    if not has_classes:
+        return torch.full_like(at_target, NO_RANK, dtype=kind)
+    return (logits.unsqueeze(1) > at_target.unsqueeze(2)).sum(2).to(kind)
 
 
 @dataclass
@@ -174,7 +199,8 @@ def intact_responses(query: Query) -> dict[str, np.ndarray]:
     )
     read = run_batched(query.network, batches, query.targets, query.image_ids, largest=True)
     both = {name: np.stack([read[name], read["largest_" + name]], axis=1) for name in ("logit", "log_probability")}
-    rank = np.stack([read["target_rank"], np.zeros_like(read["target_rank"])], axis=1)
+    of_first = read["predicted"] == NO_CLASS
+    rank = np.stack([read["target_rank"], np.where(of_first, read["target_rank"], 0)], axis=1)
     return {**both, "predicted": read["predicted"], "target_rank": rank}
 
 

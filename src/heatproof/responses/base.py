@@ -103,17 +103,17 @@ class Batch:
         if target == "label":
             return self
         if target == "predicted":
-            assert self.intact is not None
-            return replace(self, labels=torch.from_numpy(self.intact["predicted"]).to(self.labels))
+            return replace(self, labels=self.targets[:, 1].to(self.labels))
         return replace(self, labels=torch.full_like(self.labels, int(target)))
 
     @cached_property
     def targets(self) -> torch.Tensor:
-        """The label, and the class predicted for the intact image: (N, 2) int64."""
+        """The label, and the class predicted for the intact image, or the label where there are none: (N, 2) int64."""
         import torch
 
         assert self.intact is not None, "a response that reads the predicted class must set `needs_intact`"
-        return torch.stack([self.labels.cpu(), torch.from_numpy(self.intact["predicted"])], dim=1)
+        labels, predicted = self.labels.cpu(), torch.from_numpy(self.intact["predicted"])
+        return torch.stack([labels, torch.where(predicted < 0, labels, predicted)], dim=1)
 
 
 @dataclass(frozen=True)

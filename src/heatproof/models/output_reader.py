@@ -1,0 +1,165 @@
+"""What is read of a network's output: numbers (B, K), a column for each class, label or target of its task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from heatproof.errors import HeatproofError, NotApplicable, fault_of, first_line
+from heatproof.models.logits import is_one_logit, read_logits
+from heatproof.tasks import CALLABLE, EXCLUSIVE, check_task, in_batch, lacking
+
+# Targets whose numbers are computed where nobody says which ones are read.
+FEW = 3
+
+
+class OutputReader:
+    """Reads the numbers (B, K) of a network's output.
+
+    Parameters
+    ----------
+    task
+        One of `heatproof.tasks.TASKS`; None for ``binary`` where the network has one output, else ``multiclass``.
+    function
+        A callable target: ``function(output, targets)`` returns one number for each image (B,), of the network's whole
+        output and the targets of the batch. It is then read in place of classes.
+    targets
+        T distinct targets of the images (`heatproof.tasks.distinct_targets`): column t of what is read has the number
+        of target t, and target t of an image is whole number t.
+    classes
+        K where it is known, which tells apart parts of an output that could all be logits.
+
+    Attributes
+    ----------
+    one_logit
+        Whether the last output was one logit for each image, which is read as two classes.
+    """
+
+    def __init__(
+        self,
+        task: str | None = None,
+        function: Callable[[Any, Any], torch.Tensor] | None = None,
+        targets: Any = (None,),
+        classes: int | None = None,
+    ) -> None:
+        check_task(task)
+        self.given, self.function, self.targets, self.classes = task, function, targets, classes
+        self.one_logit = False
+        self._asked: list[int] | None = None
+
+    @property
+    def task(self) -> str:
+        """One of `heatproof.tasks.TASKS`, or ``callable``; known after the first output."""
+        if self.function is not None:
+            return CALLABLE
+        return self.given or ("binary" if self.one_logit else "multiclass")
+
+    @contextmanager
+    def asking(self, targets: Iterable[int]) -> Iterator[None]:
+        """Compute the numbers of these targets alone meanwhile; the columns of others are zero.
+
+        Only a callable target is computed for each of its targets.
+        """
+        before, self._asked = self._asked, sorted(set(targets))
+        try:
+            yield
+        finally:
+            self._asked = before
+
+    def read(self, output: Any, count: int | None, device: torch.device | None = None) -> torch.Tensor:
+        """Return the numbers of an output for a batch.
+
+        Parameters
+        ----------
+        output
+            As `heatproof.models.logits.read_logits` takes it; anything for a callable target.
+        count
+            B, the number of images in the batch; None where it is not known.
+        device
+            Of the images, where a callable target gets its targets.
+
+        Returns
+        -------
+        torch.Tensor
+            (B, K) float32, or float64 as the output: logits of K classes or labels, K values of a regression, or the
+            numbers of T targets.
+
+        Raises
+        ------
+        HeatproofError
+            If the output has not the numbers that the task needs.
+        """
+        if self.function is not None:
+            return self._numbers(output, count, device)
+        self.one_logit = self.given in (None, "binary") and is_one_logit(output, count)
+        return read_logits(output, count, self.classes, self.given)
+
+    def _numbers(self, output: Any, count: int | None, device: torch.device | None) -> torch.Tensor:
+        every = len(self.targets)
+        asked = list(range(min(every, FEW))) if self._asked is None else self._asked
+        columns = [self._number(output, number, count, device) for number in asked]
+        found = torch.stack(columns, 1)
+        if asked == list(range(every)):
+            return found
+        empty = found.new_zeros(len(found), every)
+        return empty.index_copy(1, torch.tensor(asked, device=found.device), found)
+
+    def _number(self, output: Any, number: int, count: int | None, device: torch.device | None) -> torch.Tensor:
+        assert self.function is not None, "there is a callable target"
+        called = f"The target function {getattr(self.function, '__name__', type(self.function).__name__)!r}"
+        targets = in_batch(self.targets, number, 1 if count is None else count)
+        targets = targets.to(device) if isinstance(targets, torch.Tensor) and device is not None else targets
+        try:
+            found = self.function(output, targets)
+        except Exception as error:
+            # A function of the caller's own can fail in any way.
+            if fault_of(error) or isinstance(error, HeatproofError):
+                raise
+            raise HeatproofError(
+                f"{called} fails on the model's output ({type(error).__name__}: {first_line(error)[:200]}): it is "
+                "given the whole output of a batch and the targets of its images, and returns one number for each."
+            ) from error
+        rows = len(found) if isinstance(found, torch.Tensor) and found.ndim and count is None else count
+        if not isinstance(found, torch.Tensor) or not found.is_floating_point() or found.numel() != rows:
+            is_tensor = isinstance(found, torch.Tensor)
+            shape = f"{found.dtype} {tuple(found.shape)}" if is_tensor else f"a {type(found).__name__}"
+            raise HeatproofError(
+                f"{called} returned {shape} for a batch of {rows}: return a floating-point tensor ({rows},), one "
+                "number for each image."
+            )
+        found = found.reshape(-1)
+        return found if found.dtype == torch.float64 else found.float()
+
+
+def log_probabilities(numbers: torch.Tensor, task: str, dim: int = 1) -> torch.Tensor:
+    """Return the logarithm of each class's or label's probability, of numbers with a dimension of classes.
+
+    Parameters
+    ----------
+    numbers
+        Logits, (B, K) or with more dimensions.
+    task
+        Classes of ``binary`` and ``multiclass`` exclude each other (softmax), labels of ``multilabel`` do not (sigmoid
+        of each).
+    dim
+        The dimension of classes.
+
+    Raises
+    ------
+    NotApplicable
+        If the task has no probabilities.
+    """
+    if reason := lacking(task, "probability"):
+        raise NotApplicable(reason)
+    return numbers.log_softmax(dim) if task in EXCLUSIVE else nn.functional.logsigmoid(numbers)
+
+
+def probabilities(numbers: torch.Tensor, task: str, dim: int = 1) -> torch.Tensor:
+    """Return probabilities; see `log_probabilities`."""
+    if reason := lacking(task, "probability"):
+        raise NotApplicable(reason)
+    return numbers.softmax(dim) if task in EXCLUSIVE else numbers.sigmoid()

@@ -1,0 +1,82 @@
+"""Outputs that are probabilities already, where logits are read: refused where that is certain, else a warning."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING
+
+import torch
+
+from heatproof.errors import HeatproofError
+from heatproof.tasks import EXCLUSIVE, WITH_PROBABILITY
+
+if TYPE_CHECKING:
+    from heatproof.models.adapter import Adapted
+
+# Sums of probabilities in half precision come no nearer to 1.
+NEAR_ONE = 2e-3
+PROBABILITIES = (
+    "The model returns probabilities, which sum to 1 for every image, where logits are read: leave its softmax out, or "
+    "give the logarithm, as in lambda images: model(images).log()."
+)
+
+
+def warn_of_probabilities(adapted: Adapted, stacklevel: int = 3) -> None:
+    """Warn the caller of the function that calls this one where the logits that `check` met are probabilities."""
+    assert adapted.logits is not None, "the network is checked first"
+    if said := said_of_probabilities(adapted.logits, adapted.one_logit, adapted.task):
+        warnings.warn(said, stacklevel=stacklevel)
+
+
+def check_no_probabilities(adapted: Adapted) -> None:
+    """Refuse a network whose outputs sum to 1, before anything is made that cannot be scored.
+
+    Raises
+    ------
+    HeatproofError
+        As `heatproof.perturbation.batching.run_batched` would later.
+    """
+    assert adapted.logits is not None, "the network is checked first"
+    if not adapted.one_logit and adapted.task in EXCLUSIVE and _sum_to_one(adapted.logits):
+        raise HeatproofError(PROBABILITIES)
+
+
+def said_of_probabilities(logits: torch.Tensor, one_logit: bool = False, task: str = "multiclass") -> str | None:
+    """Return a sentence on logits (B, K) that are probabilities; None where they are none."""
+    if one_logit:
+        # Half of the one logit stands in the second column.
+        if bool(((logits[:, 1] >= 0) & (logits[:, 1] <= 0.5)).all()):
+            return (
+                "The model's one output lies within 0 and 1 for every image and is read as a logit: leave its sigmoid "
+                "out, if it has one."
+            )
+        return None
+    if task not in WITH_PROBABILITY or not (logits >= 0).all():
+        return None
+    # Logits of 0 and 1 are no probabilities, of which some are undecided.
+    within = logits.amax() <= 1 and bool(((logits > 0) & (logits < 1)).any())
+    if task == "multilabel":
+        if within:
+            return (
+                "The model's outputs lie within 0 and 1 for every image and are read as logits of its labels: leave "
+                "its sigmoid out, if it has one."
+            )
+        return None
+    if _sum_to_one(logits):
+        return (
+            "The model returns probabilities, which sum to 1 for every image, where logits are read: leave its softmax "
+            "out."
+        )
+    if within:
+        return (
+            "The model's outputs lie within 0 and 1 for every image and do not sum to 1, as sigmoids of several labels "
+            "do, and are read as logits of classes that exclude each other: leave the sigmoid out and give "
+            "task='multilabel', if these are labels of which an image can have several."
+        )
+    return None
+
+
+def _sum_to_one(logits: torch.Tensor) -> bool:
+    # Logits of 0 and 1 are no probabilities yet, of which some image's are undecided.
+    of_one = (logits >= 0).all() and ((logits.sum(1) - 1).abs() < NEAR_ONE).all()
+    return bool(of_one and logits.amax(1).min() < 1)

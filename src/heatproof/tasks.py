@@ -1,0 +1,145 @@
+"""Tasks of networks: what a number, a probability and a decision are for each of them.
+
+The words are the field's. Patch deletion and most explainers need any number for an image; some metrics need a
+probability, and some a decision. What a task does not give is a gap with a reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from heatproof.errors import HeatproofError
+
+Need = Literal["number", "probability", "decision"]
+TASKS = ("binary", "multiclass", "multilabel", "regression")
+# Of a callable target, whatever the network is for.
+CALLABLE = "callable"
+NEEDS: tuple[Need, ...] = ("number", "probability", "decision")
+# Classes exclude each other, and their probabilities sum to 1.
+EXCLUSIVE = ("binary", "multiclass")
+# What a network gives besides a number.
+WITH_PROBABILITY = (*EXCLUSIVE, "multilabel")
+WORDS = {
+    "binary": "a binary classifier",
+    "multiclass": "a classifier",
+    "multilabel": "a network of several labels",
+    "regression": "a regression",
+    CALLABLE: "a callable target",
+}
+
+
+def check_task(task: str | None) -> None:
+    """Refuse what is no task.
+
+    Raises
+    ------
+    HeatproofError
+        With the tasks that there are.
+    """
+    if task is not None and task not in TASKS:
+        raise HeatproofError(f"The task is {task!r}: take one of {', '.join(TASKS)}, or leave it out.")
+
+
+def gives(task: str, need: Need) -> bool:
+    """Tell whether networks of a task give a number, a probability or a decision for an image and a target."""
+    return need == "number" or task in WITH_PROBABILITY
+
+
+def lacking(task: str, need: Need, remedy: str = "") -> str | None:
+    """Return in words of a gap why something that needs a probability or a decision does not apply; None if it does.
+
+    Parameters
+    ----------
+    task
+        One of `TASKS`, or `CALLABLE`.
+    need
+        What it reads of the network.
+    remedy
+        What to set so that it applies.
+    """
+    if gives(task, need):
+        return None
+    kind = "a class decision" if need == "decision" else "a probability"
+    return f"it reads {kind}, and {WORDS[task]} gives a number alone" + (f": {remedy}" if remedy else "")
+
+
+def distinct_targets(targets: Any, count: int) -> tuple[Any, np.ndarray]:
+    """Return the distinct targets of images, and for each image the number of its own.
+
+    Parameters
+    ----------
+    targets
+        What a callable target is given: an array or tensor (N, …), a sequence of N of anything, or None.
+    count
+        N.
+
+    Returns
+    -------
+    distinct
+        T of them, in the order of their first image: an array or tensor (T, …), or a list; ``[None]`` for None.
+    numbers : numpy.ndarray
+        (N,) int64.
+
+    Raises
+    ------
+    HeatproofError
+        If they are of another number of images.
+    """
+    if targets is None:
+        return [None], np.zeros(count, dtype=np.int64)
+    try:
+        given = len(targets)
+    except TypeError:
+        given = -1
+    if given != count or isinstance(targets, str | bytes | dict):
+        raise HeatproofError(
+            f"The targets are {type(targets).__name__} of {max(given, 0)}, and there are {count} images: give one for "
+            "each image, or leave them out."
+        )
+    places: dict[Hashable, int] = {}
+    first: list[int] = []
+    numbers = np.empty(count, dtype=np.int64)
+    for row in range(count):
+        key = _identity(targets[row])
+        if key not in places:
+            places[key] = len(first)
+            first.append(row)
+        numbers[row] = places[key]
+    is_array = hasattr(targets, "shape") and hasattr(targets, "dtype")
+    return (targets[first] if is_array else [targets[row] for row in first]), numbers
+
+
+def _identity(target: Any) -> Hashable:
+    """Return what equal targets have in common."""
+    if hasattr(target, "detach"):
+        target = target.detach().cpu()
+        # NumPy has no bfloat16.
+        target = (target.float() if str(target.dtype) == "torch.bfloat16" else target).numpy()
+    if isinstance(target, np.ndarray | np.generic) and target.dtype != object:
+        return type(target).__name__, str(target.dtype), target.shape, target.tobytes()
+    if isinstance(target, bool | int | float | str | bytes) or target is None:
+        return type(target).__name__, target
+    if isinstance(target, tuple | list):
+        return type(target).__name__, tuple(map(_identity, target))
+    return "object", id(target)
+
+
+def in_batch(distinct: Any, number: int, count: int) -> Any:
+    """Return one target as often as a batch has images: an array or tensor (count, …), a list, or None."""
+    one = distinct[number]
+    if one is None:
+        return None
+    if hasattr(distinct, "expand"):
+        return one[None].expand(count, *one.shape)
+    return np.repeat(np.asarray(one)[None], count, 0) if isinstance(distinct, np.ndarray) else [one] * count
+
+
+def as_labels(values: Sequence[Any] | np.ndarray) -> np.ndarray:
+    """Return labels of a split in the type of their task: int64 classes, int8 labels present, or float64 numbers."""
+    found = np.asarray(values)
+    if found.ndim == 2:
+        return found.astype(np.int8)
+    return found.astype(np.float64 if found.dtype.kind == "f" else np.int64)
