@@ -15,8 +15,9 @@ import numpy as np
 
 from heatproof.config_types import MOST_IMAGES
 from heatproof.errors import HeatproofError
+from heatproof.grids import Grid
 from heatproof.metrics.registry import METRICS, Metric
-from heatproof.options import check_defaults, check_options, module_of, options_of, short
+from heatproof.options import check_defaults, check_options, module_of, options_of, short, with_grids
 from heatproof.perturbation.baselines import BASELINES
 from heatproof.registry import import_callable, is_reference, look_up, nearest
 from heatproof.responses.base import Reading, Response, ScoredImages
@@ -64,7 +65,7 @@ def read_metric(
     name: str,
     given: dict[str, Any],
     sizes: Iterable[tuple[int, int]] = (),
-    reference: tuple[int, str] = (4, "zeros"),
+    reference: tuple[Grid, str] = (4, "zeros"),
     target: str | int = "label",
 ) -> MetricChoice:
     """Return what the config says of a metric, checked by scoring a made-up answer with it.
@@ -106,6 +107,7 @@ def read_metric(
     for function in (metric.asks, metric.function):
         own = {key: value for key, value in given.items() if key in options_of(function)}
         check_options(function, own, what, positional=metric.inputs if function is metric.function else ())
+    given = with_grids(given, metric.asks, metric.function)
     domain = None
     if "baseline" not in given and known.get("baseline") == "zeros":
         # Zero stands for the mean colour in the papers, which is what the run says it is. Single pixels have no border.

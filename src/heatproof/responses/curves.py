@@ -180,8 +180,7 @@ class Curves(TwoTargets):
         """Return a straight line between the outputs of the image and of its baseline."""
         sequence, pixels = self.sequence, size[0] * size[1]
         if sequence.thresholds is None:
-            units = pixels if sequence.grid is None else sequence.grid**2
-            changed = sequence.counts(*size) * pixels / units
+            changed = sequence.counts(*size) * pixels / sequence.units(*size)
         else:
             changed = np.linspace(0, pixels, sequence.points(*size))
         shares = changed / pixels
