@@ -6,7 +6,7 @@ A grid is a whole number, for a square one, or rows and columns. Training, patch
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -104,6 +104,18 @@ def grid_cell(grid: AnyGrid) -> int | str:
 def by_patches(grid: AnyGrid) -> tuple[int, int]:
     """Return a key that orders grids, fewest patches first."""
     return patches_in(grid), shape_of(grid)[0]
+
+
+def with_one_form(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings of patches with their ``grid`` in the form of `as_grid`, however a caller or JSON has it.
+
+    That of their ``baseline_options`` as well. What is no list stays, for whoever reads it to judge.
+    """
+    made = dict(settings)
+    if isinstance(made.get("grid"), list | tuple):
+        made["grid"] = as_grid(made["grid"])
+    filled = made.get("baseline_options")
+    return {**made, "baseline_options": with_one_form(filled)} if isinstance(filled, Mapping) else made
 
 
 class Box(NamedTuple):

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from heatproof.errors import HeatproofError
 from heatproof.grids import MOST as MOST_CELLS
-from heatproof.grids import as_grid
+from heatproof.grids import as_grid, with_one_form
 from heatproof.registry import nearest, options_of
 
 PLAIN = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", type(None): "null"}
@@ -183,14 +183,15 @@ def _is_plain(expected: Any) -> bool:
 def with_grids(given: Mapping[str, Any], *functions: Callable[..., Any]) -> dict[str, Any]:
     """Return options with each grid in the one form that `heatproof.grids.as_grid` gives it.
 
-    Grids are the arguments of the functions whose annotation is one of `PatchGrid`.
+    Grids are the arguments of the functions whose annotation is one of `PatchGrid`, and those in ``baseline_options``.
     """
     made = dict(given)
     for function in functions:
         for name, parameter in inspect.signature(function).parameters.items():
             if made.get(name) is not None and _is_grid(_expected(parameter, function)):
                 made[name] = as_grid(made[name], f"The option {name!r}")
-    return made
+    filled = made.get("baseline_options")
+    return {**made, "baseline_options": with_one_form(filled)} if isinstance(filled, Mapping) else made
 
 
 def _is_grid(expected: Any) -> bool:
@@ -382,7 +383,7 @@ class OfPatches:
         return grid >= self.least if isinstance(grid, int) else max(grid) <= MOST_CELLS
 
     def __str__(self) -> str:
-        return f"a whole number of at least {self.least} and of at most {MOST_CELLS}, or [rows, columns]"
+        return f"a whole number of at least {self.least} and of at most {MOST_CELLS} or [rows, columns]"
 
 
 class AtMost(int):

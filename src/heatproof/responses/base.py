@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from heatproof.errors import HeatproofError
-from heatproof.grids import Grid, as_grid
+from heatproof.grids import Grid, with_one_form
 from heatproof.methods import Method
 from heatproof.provenance import digest
 from heatproof.registry import own_options
@@ -552,15 +552,6 @@ def drops_of(arrays: Arrays, output: str) -> np.ndarray:
     values = arrays[output_array(output)].astype(np.float64)
     values = values if output == "logit" else np.exp(values)
     return values[:, :1] - values[:, 1:]
-
-
-def with_one_form(settings: Options) -> dict[str, Any]:
-    """Return settings with the grid as a number or as (rows, columns), however a caller or JSON has it."""
-    made = dict(settings)
-    if isinstance(made.get("grid"), list | tuple):
-        made["grid"] = as_grid(made["grid"])
-    filled = made.get("baseline_options")
-    return {**made, "baseline_options": with_one_form(filled)} if isinstance(filled, Mapping) else made
 
 
 def plain(value: Any) -> Any:

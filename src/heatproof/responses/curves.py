@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from heatproof.errors import HeatproofError
-from heatproof.grids import patch_boxes
 from heatproof.registry import own_options
 from heatproof.responses.base import Along, Arrays, Batch, MapResponse, Response, ScoredImages, Session
 from heatproof.sequences import Perturbation
@@ -134,8 +133,6 @@ class Curves(TwoTargets):
         for sequence in sequences.values():
             for size in sizes:
                 sequence.points(*size)
-                if sequence.grid is not None:
-                    patch_boxes(sequence.grid, *size)
         return {argument: cls(sequence.described()) for argument, sequence in sequences.items()}
 
     def points(self, size: tuple[int, int]) -> int:
