@@ -38,7 +38,7 @@ wildcard_constraints:
     response=NAME,
     figure=NAME,
     baseline="[a-z]+",
-    grid=r"\d+",
+    grid=r"\d+(x\d+)?",
     shard=r"\d+",
 
 

@@ -179,7 +179,7 @@ def points_of(study: Study, name: str, options: Mapping[str, Any], maps: np.ndar
                 axis = 1 - np.array(sequence.thresholds)
             else:
                 counts = sequence.counts(*maps.shape[1:])
-                axis = counts / (maps[0].size if sequence.grid is None else sequence.grid**2)
+                axis = counts / sequence.units(*maps.shape[1:])
         else:
             axis = np.linspace(0, 1, steps)
         points.append(np.stack([axis, mean_curve(curve, everything)], axis=1))

@@ -130,7 +130,7 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("store", help="a .zarr store, or a folder of stores, as `maps ls` prints them")
     show.add_argument("--image", default="0", help="number in the evaluation split, or image id")
     show.add_argument("--methods", type=_names, help="comma-separated; left out, all in the store")
-    show.add_argument("--grid", type=int, help="draw this patch grid, with patch sums")
+    show.add_argument("--grid", type=_grid, metavar="N|ROWSxCOLUMNS", help="draw this patch grid, with patch sums")
     show.add_argument("--drops", action="store_true", help="show the cached logit drops of each patch beside the image")
     named = "the config of the run: needed where pictures are in a folder of yours, or the dataset is code of your own"
     show.add_argument("--config", help=named)
@@ -140,6 +140,12 @@ def _parser() -> argparse.ArgumentParser:
 
 def _names(given: str) -> list[str]:
     return [name.strip() for name in given.split(",") if name.strip()]
+
+
+def _grid(given: str) -> Any:
+    from heatproof.grids import grid_named
+
+    return grid_named(given)
 
 
 def _throughput(given: str) -> tuple[str, float] | str:

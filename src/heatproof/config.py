@@ -107,7 +107,7 @@ class Finetuning(Training):
     """In-domain finetuning with patch deletion (Hesse et al. 2024, section 3)."""
 
     grid: types.Grid = 4
-    """Patches along one side of the image; one patch per image is deleted."""
+    """Grid of patches, one of which per image is deleted: a number of patches along one side, or `[rows, columns]`."""
     baseline: types.Baseline = UNSET
     """What replaces the deleted patch. Default: the first of `drops.baselines`."""
     labels: Literal["true", "shuffled", "own"] = "true"  # type: ignore[assignment]
@@ -242,7 +242,8 @@ class Drops(Section):
     """Patch drops that are cached and scored, for every combination of grid and baseline."""
 
     grids: Annotated[list[types.Grid], types.Distinct, Field(min_length=1)] = [4]
-    """Patches along one side of the image; 4 corresponds to the paper's P = 16. Each must divide the image size."""
+    """Grids of patches, each a number of patches along one side of the image, or `[rows, columns]`, as in
+    `[4, [4, 8]]`; 4 corresponds to the paper's P = 16. Rows must divide the height of the images, columns the width."""
     baselines: Annotated[list[types.Baseline], types.Distinct, Field(min_length=1)] = ["mean"]
     """What replaces a deleted patch: `mean`, the mean colour of the training images, or of the evaluation
     images where there are none for training; `zeros` (after normalisation),

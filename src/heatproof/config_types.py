@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Discriminator, Field
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError, core_schema
 
 from heatproof.errors import HeatproofError
+from heatproof.grids import MOST, as_grid, shape_of
 from heatproof.options import seconds_of
 from heatproof.registry import folded
 
@@ -104,6 +105,18 @@ def known_target(value: Any) -> Any:
     return value
 
 
+def known_grid(value: Any) -> Any:
+    """Return a grid of at least two patches in the one form of `heatproof.grids.as_grid`."""
+    try:
+        grid = as_grid(value)
+    except HeatproofError:
+        grid = 1
+    if grid == 1 or max(shape_of(grid)) > MOST:
+        told = f"a whole number of at least 2 and at most {MOST}, or [rows, columns]"
+        raise PydanticCustomError("grid", told)
+    return grid
+
+
 def known_time(value: str) -> str:
     """Return a time that `seconds_of` reads, or ``none``."""
     try:
@@ -128,7 +141,23 @@ Devices = Annotated[int, Field(ge=1, le=1024)]
 Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0, le=1000)]
-Grid = Annotated[int, Field(ge=2, le=1024)]
+Grid = Annotated[
+    Any,
+    BeforeValidator(known_grid),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 2, "maximum": MOST},
+                {
+                    "type": "array",
+                    "items": {"type": "integer", "minimum": 1, "maximum": MOST},
+                    "minItems": 2,
+                    "maxItems": 2,
+                },
+            ]
+        }
+    ),
+]
 Baseline = Annotated[str, NameOf("baseline")]
 Time = Annotated[str, AfterValidator(known_time)]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{8,64}$")]

@@ -493,8 +493,7 @@ def _shares(reading: Reading, size: tuple[int, int]) -> np.ndarray | None:
     sequence = getattr(reading.response, "sequence", None)
     if sequence is None or sequence.thresholds is not None:
         return None
-    units = size[0] * size[1] if sequence.grid is None else sequence.grid**2
-    shares = np.asarray(sequence.counts(*size)) / units
+    shares = np.asarray(sequence.counts(*size)) / sequence.units(*size)
     return shares if reading.points is None else shares[reading.points]
 
 

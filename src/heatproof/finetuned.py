@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from heatproof.grids import Grid, as_grid
 from heatproof.metrics.single_deletion import Deletion
 from heatproof.perturbation.baselines import BASELINES
 
@@ -39,9 +40,9 @@ class Domain:
     record: Mapping[str, Any]
 
     @property
-    def reference(self) -> tuple[int, str]:
+    def reference(self) -> tuple[Grid, str]:
         """Grid and baseline that are taken where none are named: those of the finetuning."""
-        return (4, "zeros") if self.finetuned is None else (self.finetuned.grid, self.finetuned.baseline)
+        return (4, "zeros") if self.finetuned is None else (as_grid(self.finetuned.grid), self.finetuned.baseline)
 
     def complete(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return options of a metric, with the colour of the finetuning for a mean baseline that names none."""
@@ -101,8 +102,8 @@ def deletion_of(options: Mapping[str, Any]) -> Deletion:
     known = BASELINES[options["baseline"]].options
     filled = {**known, **(options.get("baseline_options") or {})}
     if "grid" in filled:
-        filled["grid"] = filled["grid"] or options["grid"]
-    return Deletion(int(options["grid"]), options["baseline"], filled)
+        filled["grid"] = as_grid(filled["grid"] or options["grid"])
+    return Deletion(as_grid(options["grid"]), options["baseline"], filled)
 
 
 def warn_out_of_domain(scored: Sequence[Mapping[str, Any]], domain: Domain) -> None:

@@ -1,12 +1,121 @@
-"""Geometry of grid patches, shared by training, patch drops, maps and scores."""
+"""Grids of patches: which there are, how they are written, and their geometry.
+
+A grid is a whole number, for a square one, or rows and columns. Training, patch drops, maps and scores share it.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from heatproof.errors import HeatproofError
+
+# Of rows and of columns. Above it there is a slip of the hand.
+MOST = 1024
+
+
+class Oblong(NamedTuple):
+    """A grid that is not square; ``4x8`` in names, and ``[4, 8]`` where a config writes it."""
+
+    rows: int
+    columns: int
+
+    def __str__(self) -> str:
+        return f"{self.rows}x{self.columns}"
+
+    def __repr__(self) -> str:
+        return f"[{self.rows}, {self.columns}]"
+
+
+# As configs, options and records keep it. A square grid is a number in all of them, however it was written.
+Grid = int | Oblong
+# As callers may write it.
+AnyGrid = int | Sequence[int]
+
+
+def as_grid(value: Any, what: str = "The grid") -> Grid:
+    """Return the one form of a grid: ``[4, 4]`` is 4, and ``[4, 8]`` is (4, 8).
+
+    Parameters
+    ----------
+    value
+        A whole number, for as many rows as columns, or rows and columns as a list or tuple of two.
+    what
+        What an error calls the value.
+
+    Raises
+    ------
+    HeatproofError
+        If it is neither.
+    """
+    sides = tuple(value) if isinstance(value, list | tuple) else (value, value)
+    if len(sides) != 2 or not all(map(_is_side, sides)):
+        raise HeatproofError(
+            f"{what} must be a whole number of at least 1, or [rows, columns], as [4, 8], not {value!r:.60}."
+        )
+    rows, columns = map(int, sides)
+    return rows if rows == columns else Oblong(rows, columns)
+
+
+def _is_side(value: Any) -> bool:
+    # To Python true is a number as well.
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and int(value) >= 1
+
+
+def shape_of(grid: AnyGrid) -> tuple[int, int]:
+    """Return the rows and columns of a grid; errors as in `as_grid`."""
+    kept = as_grid(grid)
+    return (kept, kept) if isinstance(kept, int) else (kept.rows, kept.columns)
+
+
+def patches_in(grid: AnyGrid) -> int:
+    """Return the number of patches, rows × columns; errors as in `as_grid`."""
+    rows, columns = shape_of(grid)
+    return rows * columns
+
+
+def grid_name(grid: AnyGrid) -> str:
+    """Return how names and paths write a grid: ``4``, or ``4x8``; errors as in `as_grid`."""
+    return str(as_grid(grid))
+
+
+def grid_named(name: str) -> Grid:
+    """Return the grid that `grid_name` writes like that.
+
+    Raises
+    ------
+    HeatproofError
+        If no grid is written like that.
+    """
+    if not re.fullmatch(r"[1-9]\d{0,3}(x[1-9]\d{0,3})?", name, re.ASCII):
+        raise HeatproofError(f"The grid must be written as 4, or as 4x8 for 4 rows and 8 columns, not as {name!r:.60}.")
+    return as_grid([int(side) for side in name.split("x")] if "x" in name else int(name))
+
+
+def grid_cell(grid: AnyGrid) -> int | str:
+    """Return what stands for a grid in a table: a number for a square one, else its name."""
+    kept = as_grid(grid)
+    return kept if isinstance(kept, int) else str(kept)
+
+
+def by_patches(grid: AnyGrid) -> tuple[int, int]:
+    """Return a key that orders grids, fewest patches first."""
+    return patches_in(grid), shape_of(grid)[0]
+
+
+def with_one_form(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings of patches with their ``grid`` in the form of `as_grid`, however a caller or JSON has it.
+
+    That of their ``baseline_options`` as well. What is no list stays, for whoever reads it to judge.
+    """
+    made = dict(settings)
+    if isinstance(made.get("grid"), list | tuple):
+        made["grid"] = as_grid(made["grid"])
+    filled = made.get("baseline_options")
+    return {**made, "baseline_options": with_one_form(filled)} if isinstance(filled, Mapping) else made
 
 
 class Box(NamedTuple):
@@ -18,13 +127,53 @@ class Box(NamedTuple):
     right: int
 
 
-def patch_size(grid: int, height: int, width: int, *, truncate: bool = False) -> tuple[int, int]:
+def divides(grid: AnyGrid, height: int, width: int) -> bool:
+    """Tell whether a grid cuts an image into equal patches: its rows divide the height, its columns the width."""
+    rows, columns = shape_of(grid)
+    return height % rows == 0 and width % columns == 0
+
+
+def square_grids(height: int, width: int) -> list[int]:
+    """Return all square grids that divide an image, from that of one patch on."""
+    return [side for side in range(1, min(height, width) + 1) if divides(side, height, width)]
+
+
+def remedy(grid: AnyGrid, height: int, width: int) -> str:
+    """Return what to take in place of a grid that does not divide an image, as the end of a sentence.
+
+    The nearest square grids in place of a square one. Of an image or a grid that is not square also the grid whose rows
+    and columns are each the closest; of two that are equally close, the fewer.
+    """
+    rows, columns = shape_of(grid)
+    square = square_grids(height, width)
+    near = [side for side in square if side < rows][-1:] + [side for side in square if side > rows][:1]
+    if rows == columns and height == width:
+        return f"use {' or '.join(map(str, near))}"
+    closest = as_grid([_closest(rows, height), _closest(columns, width)])
+    rule = f"rows have to divide the height and columns the width, so use {written(closest)}"
+    # One patch is the whole image.
+    others = [str(one) for one in near if one not in (1, closest)] if rows == columns else []
+    return rule + (f", or of square grids use {' or '.join(others)}" if others else "")
+
+
+def _closest(side: int, length: int) -> int:
+    # Several rows do not become one, which is no grid of theirs.
+    divisors = [one for one in range(min(side, length, 2), length + 1) if length % one == 0]
+    return min(divisors, key=lambda one: (abs(one - side), one))
+
+
+def written(grid: AnyGrid) -> str:
+    """Return how a config writes a grid: ``4``, or ``[4, 8]``."""
+    return repr(as_grid(grid))
+
+
+def patch_size(grid: AnyGrid, height: int, width: int, *, truncate: bool = False) -> tuple[int, int]:
     """Return the height and width in pixels of one patch.
 
     Parameters
     ----------
     grid
-        Patches along one side, at least 1.
+        A whole number, for as many rows as columns of patches, or (rows, columns).
     height, width
         Of the image, in pixels.
     truncate
@@ -34,33 +183,32 @@ def patch_size(grid: int, height: int, width: int, *, truncate: bool = False) ->
     Raises
     ------
     HeatproofError
-        If the grid does not divide the image, or has more patches along a side than the image has pixels.
+        If it is no grid, if its rows do not divide the height or its columns the width, or if it has more patches
+        along a side than the image has pixels.
     """
-    largest = min(height, width)
-    divides = 1 <= grid <= largest and height % grid == 0 and width % grid == 0
-    if not divides and not (truncate and 1 <= grid <= largest):
-        valid = [g for g in range(1, largest + 1) if height % g == 0 and width % g == 0]
-        below = [str(g) for g in valid if g < grid][-1:]
-        above = [str(g) for g in valid if g > grid][:1]
+    rows, columns = shape_of(grid)
+    fits = rows <= height and columns <= width
+    if not fits or not (truncate or divides(grid, height, width)):
         raise HeatproofError(
-            f"A grid of {grid} does not divide an image of {height}×{width} pixels into equal patches: "
-            f"use {' or '.join(below + above)}."
+            f"A grid of {written(grid)} does not divide an image of {height}×{width} pixels into equal patches: "
+            f"{remedy(grid, height, width)}."
         )
-    return height // grid, width // grid
+    return height // rows, width // columns
 
 
-def patch_boxes(grid: int, height: int, width: int, *, truncate: bool = False) -> list[Box]:
-    """Return the grid × grid patches, row by row; arguments and errors as in `patch_size`."""
+def patch_boxes(grid: AnyGrid, height: int, width: int, *, truncate: bool = False) -> list[Box]:
+    """Return the patches, row by row; arguments and errors as in `patch_size`."""
     tall, wide = patch_size(grid, height, width, truncate=truncate)
+    rows, columns = shape_of(grid)
     return [
         Box(row * tall, (row + 1) * tall, column * wide, (column + 1) * wide)
-        for row in range(grid)
-        for column in range(grid)
+        for row in range(rows)
+        for column in range(columns)
     ]
 
 
-def patch_masks(grid: int, height: int, width: int, *, truncate: bool = False) -> np.ndarray:
-    """Return (grid × grid, H, W) booleans, true inside each patch; arguments and errors as in `patch_size`."""
+def patch_masks(grid: AnyGrid, height: int, width: int, *, truncate: bool = False) -> np.ndarray:
+    """Return (patches, H, W) booleans, true inside each patch; arguments and errors as in `patch_size`."""
     boxes = patch_boxes(grid, height, width, truncate=truncate)
     masks = np.zeros((len(boxes), height, width), dtype=bool)
     for mask, box in zip(masks, boxes, strict=True):
@@ -68,7 +216,7 @@ def patch_masks(grid: int, height: int, width: int, *, truncate: bool = False) -
     return masks
 
 
-def patch_sums(maps: np.ndarray, grid: int, *, truncate: bool = False) -> np.ndarray:
+def patch_sums(maps: np.ndarray, grid: AnyGrid, *, truncate: bool = False) -> np.ndarray:
     """Sum signed maps over each patch (Hesse et al. 2024, section 3).
 
     Parameters
@@ -76,14 +224,14 @@ def patch_sums(maps: np.ndarray, grid: int, *, truncate: bool = False) -> np.nda
     maps
         (N, H, W), any sign.
     grid
-        Patches along one side; has to divide H and W.
+        A whole number, for as many rows as columns of patches, or (rows, columns); has to divide H and W.
     truncate
         Leave the last rows and columns out where the grid does not divide the map, as in the published code.
 
     Returns
     -------
     numpy.ndarray
-        (N, grid × grid) float64, patches row by row. Patches with the same pixels have exactly the same sum; a patch
+        (N, rows × columns) float64, patches row by row. Patches with the same pixels have exactly the same sum; a patch
         with a NaN is NaN.
 
     Raises
@@ -95,5 +243,6 @@ def patch_sums(maps: np.ndarray, grid: int, *, truncate: bool = False) -> np.nda
         raise HeatproofError(f"Attribution maps must have shape (images, height, width), not {maps.shape}.")
     count, height, width = maps.shape
     tall, wide = patch_size(grid, height, width, truncate=truncate)
-    cut = maps[:, : grid * tall, : grid * wide].reshape(count, grid, tall, grid, wide)
-    return cut.sum(axis=(2, 4), dtype=np.float64).reshape(count, grid * grid)
+    rows, columns = shape_of(grid)
+    cut = maps[:, : rows * tall, : columns * wide].reshape(count, rows, tall, columns, wide)
+    return cut.sum(axis=(2, 4), dtype=np.float64).reshape(count, rows * columns)

@@ -15,6 +15,7 @@ from heatproof.data.pictures import opened_picture, pictures_below
 from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.estimate.account import map_bytes, planned, size_told
+from heatproof.grids import patches_in
 from heatproof.models.from_transformers import CONFIG, PROCESSOR, is_there, read_file
 from heatproof.models.packaged import is_file
 from heatproof.models.preprocessing import preprocessing
@@ -125,7 +126,7 @@ def init(photos: str, model: str, out: str = "mine.yaml", checkpoint: str | None
     if not head.is_kept:
         config["pretraining"] = {"epochs": 10 if checkpoint else 30, "batch_size": 32, "lr": 0.01}
     plan = make_plan(merge(default_config(), config))
-    variants = sum(grid**2 + 1 for grid in plan.config["drops"]["grids"])
+    variants = sum(patches_in(grid) + 1 for grid in plan.config["drops"]["grids"])
     about = HEAD.format(
         # A comment ends with its line, and what follows would be a key.
         photos=escaped(photos, keep=""),

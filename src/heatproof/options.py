@@ -19,6 +19,8 @@ from operator import ge, gt, le, lt
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from heatproof.errors import HeatproofError
+from heatproof.grids import MOST as MOST_CELLS
+from heatproof.grids import as_grid, with_one_form
 from heatproof.registry import nearest, options_of
 
 PLAIN = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", type(None): "null"}
@@ -172,10 +174,30 @@ def check_plain(function: Callable[..., Any], given: Mapping[str, Any], what: st
 def _is_plain(expected: Any) -> bool:
     origin, inner = get_origin(expected) or expected, get_args(expected)
     if origin is Annotated:
-        return _is_plain(inner[0])
+        return _is_grid(expected) or _is_plain(inner[0])
     if origin in (Union, types.UnionType):
         return all(map(_is_plain, inner))
     return origin in (int, float, bool, str, None, type(None), Literal)
+
+
+def with_grids(given: Mapping[str, Any], *functions: Callable[..., Any]) -> dict[str, Any]:
+    """Return options with each grid in the one form that `heatproof.grids.as_grid` gives it.
+
+    Grids are the arguments of the functions whose annotation is one of `PatchGrid`, and those in ``baseline_options``.
+    """
+    made = dict(given)
+    for function in functions:
+        for name, parameter in inspect.signature(function).parameters.items():
+            if made.get(name) is not None and _is_grid(_expected(parameter, function)):
+                made[name] = as_grid(made[name], f"The option {name!r}")
+    filled = made.get("baseline_options")
+    return {**made, "baseline_options": with_one_form(filled)} if isinstance(filled, Mapping) else made
+
+
+def _is_grid(expected: Any) -> bool:
+    return isinstance(expected, OfPatches) or any(
+        map(_is_grid, (*getattr(expected, "__metadata__", ()), *get_args(expected)))
+    )
 
 
 def _of_python(value: Any) -> Any:
@@ -268,7 +290,10 @@ def _namespace(function: Any) -> dict[str, Any]:
 def _fits(value: Any, expected: Any) -> bool:
     origin, inner = get_origin(expected) or expected, get_args(expected)
     if origin is Annotated:
-        bounds = [limit for limit in inner[1:] if isinstance(limit, Bounds)] if isinstance(value, int | float) else []
+        numbers = isinstance(value, int | float)
+        bounds = [
+            limit for limit in inner[1:] if isinstance(limit, OfPatches) or (numbers and isinstance(limit, Bounds))
+        ]
         return _fits(value, inner[0]) and all(limit.hold(value) for limit in bounds)
     if origin in (Union, types.UnionType):
         return any(_fits(value, one) for one in inner)
@@ -292,6 +317,9 @@ def _said(expected: Any) -> str:
     """Say in words what fits."""
     origin, inner = get_origin(expected) or expected, get_args(expected)
     if origin is Annotated:
+        for limit in inner[1:]:
+            if isinstance(limit, OfPatches):
+                return str(limit)
         bounds = " and ".join(str(limit) for limit in inner[1:] if isinstance(limit, Bounds))
         return f"{_said(inner[0])} {bounds}".strip()
     if origin in (Union, types.UnionType):
@@ -334,6 +362,30 @@ class Bounds:
         return " and ".join(f"{word} {limit:g}" for word, limit in words.items() if limit is not None)
 
 
+@dataclass(frozen=True)
+class OfPatches:
+    """Mark of a grid of patches inside ``typing.Annotated``: a whole number, or a list of rows and columns.
+
+    Attributes
+    ----------
+    least
+        Smallest whole number; of rows and columns one can be 1 where it is 2.
+    """
+
+    least: int = 1
+
+    def hold(self, value: Any) -> bool:
+        """Tell whether a value is such a grid."""
+        try:
+            grid = as_grid(value)
+        except HeatproofError:
+            return False
+        return grid >= self.least if isinstance(grid, int) else max(grid) <= MOST_CELLS
+
+    def __str__(self) -> str:
+        return f"a whole number of at least {self.least} and of at most {MOST_CELLS} or [rows, columns]"
+
+
 class AtMost(int):
     """A number that nobody set, such as a default's: fewer are taken where there are fewer."""
 
@@ -341,7 +393,7 @@ class AtMost(int):
 Count = Annotated[int, Bounds(least=1)]
 ImageCount = Annotated[int, Bounds(least=1, most=100_000_000)]
 Side = Annotated[int, Bounds(least=1, most=8192)]
-Cells = Annotated[int, Bounds(least=1, most=1024)]
+PatchGrid = Annotated[int | tuple[int, int], Bounds(least=1, most=MOST_CELLS), OfPatches()]
 Width = Annotated[int, Bounds(least=1, most=8192)]
 Share = Annotated[float, Bounds(least=0, most=1)]
 BatchSize = Count | Literal["auto"]

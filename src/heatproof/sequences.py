@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from heatproof.errors import HeatproofError
-from heatproof.grids import patch_boxes
+from heatproof.grids import AnyGrid, as_grid, patch_boxes, patches_in
 from heatproof.randomness import numpy_generator
 
 MODES = ("deletion", "insertion")
@@ -48,7 +48,8 @@ class Perturbation:
     magnitude
         Rank by the magnitude of the map instead of its signed value.
     grid
-        Change whole patches of this grid, ranked by the sum of the map; left out, single pixels.
+        Change whole patches of this grid, ranked by the sum of the map; left out, single pixels. A whole number for as
+        many rows as columns, or (rows, columns).
     imputation
         ``baseline`` fills with the baseline image, ``road`` with ROAD's noisy linear interpolation.
     baseline, baseline_options
@@ -69,7 +70,7 @@ class Perturbation:
     thresholds: tuple[float, ...] | None = None
     rescale: bool = True
     magnitude: bool = False
-    grid: int | None = None
+    grid: AnyGrid | None = None
     imputation: str = "baseline"
     baseline: str = "zeros"
     baseline_options: Mapping[str, Any] = field(default_factory=dict)
@@ -78,6 +79,8 @@ class Perturbation:
     ties: str = "random"
 
     def __post_init__(self) -> None:
+        if self.grid is not None:
+            object.__setattr__(self, "grid", as_grid(self.grid, "grid"))
         for name, allowed in (("mode", MODES), ("order", ORDERS), ("imputation", IMPUTATIONS), ("ties", TIES)):
             if getattr(self, name) not in allowed:
                 raise HeatproofError(f"{name} is {getattr(self, name)!r}: take one of {', '.join(allowed)}.")
@@ -115,6 +118,10 @@ class Perturbation:
         }
         return cls(**given)
 
+    def units(self, height: int, width: int) -> int:
+        """Return how many pixels, or patches, are ranked."""
+        return height * width if self.grid is None else patches_in(self.grid)
+
     def counts(self, height: int, width: int) -> np.ndarray:
         """Return how many pixels, or patches, have changed at each point: (S,) int64, never falling.
 
@@ -123,7 +130,7 @@ class Perturbation:
         HeatproofError
             If there are more steps than pixels, or the sequence goes by thresholds, which differ between images.
         """
-        total = height * width if self.grid is None else self.grid**2
+        total = self.units(height, width)
         what = "pixels" if self.grid is None else "patches"
         if self.thresholds is not None:
             raise HeatproofError("How many pixels lie above a threshold differs between maps: it has no count.")
@@ -142,7 +149,7 @@ class Perturbation:
 
 
 def pixel_ranking(
-    maps: np.ndarray, image_ids: Sequence[str], seed: int, *, ties: str = "random", grid: int | None = None
+    maps: np.ndarray, image_ids: Sequence[str], seed: int, *, ties: str = "random", grid: AnyGrid | None = None
 ) -> np.ndarray:
     """Rank the pixels (or patches) of every map, most relevant first.
 
@@ -165,7 +172,7 @@ def pixel_ranking(
     Returns
     -------
     numpy.ndarray
-        (N, H × W) or (N, grid × grid) int64: indices, row by row.
+        (N, H × W) or (N, patches) int64: indices, row by row.
     """
     values = _patch_values(maps, grid) if grid is not None else maps.reshape(len(maps), -1)
     ranking, units = np.empty(values.shape, dtype=np.int64), values.shape[1]
@@ -216,7 +223,7 @@ def first_changed(
     image_ids, seed
         They order equal values.
     ranking
-        (N, H × W) or (N, grid × grid), most relevant first, instead of the maps' own.
+        (N, H × W) or (N, patches), most relevant first, instead of the maps' own.
 
     Returns
     -------
@@ -286,6 +293,6 @@ def _bounds(values: np.ndarray, thresholds: Sequence[float], rescale: bool) -> n
     return np.array(bounds)
 
 
-def _patch_values(maps: np.ndarray, grid: int) -> np.ndarray:
+def _patch_values(maps: np.ndarray, grid: AnyGrid) -> np.ndarray:
     cut = (maps[:, box.top : box.bottom, box.left : box.right] for box in patch_boxes(grid, *maps.shape[1:]))
     return np.stack([values.sum(axis=(1, 2), dtype=np.float64) for values in cut], axis=1)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from heatproof.grids import Grid
 from heatproof.provenance import Key, digest
 
 NO_KEY = Key("", "")
@@ -165,14 +166,14 @@ class FinetuningSettings(TrainingSettings):
     Attributes
     ----------
     grid
-        Patches along one side.
+        Of the patches, one of which an image loses.
     share
         Share of the images that lose a patch.
     baseline
         What a deleted patch is filled with.
     """
 
-    grid: int
+    grid: Grid
     share: float
     baseline: str
 

@@ -2,6 +2,7 @@
 
 import copy
 import io
+import json
 import pickle
 import warnings
 
@@ -25,7 +26,7 @@ def tuned(network, many):
     """Return the network finetuned with two grids and fillings."""
     return {
         given: heatproof.finetune(network, many, grid=given[0], baseline=given[1], epochs=1, lr=1e-2)
-        for given in ((2, "zeros"), (4, "mean"), (4, "neighbours"), (4, "blur"))
+        for given in ((2, "zeros"), (4, "mean"), (4, "neighbours"), (4, "blur"), ((2, 4), "neighbours"))
     }
 
 
@@ -58,6 +59,12 @@ def scored(metric, model, images, **options):
         ((4, "neighbours"), {"grid": 2}, "sds", 2, "neighbours"),
         ((4, "blur"), {"baseline_options": {"sigma": 41.0}}, "idsds", 4, "blur"),
         ((4, "blur"), {"baseline_options": {"sigma": 5.0}}, "sds", 4, "blur"),
+        (((2, 4), "neighbours"), {}, "idsds", [2, 4], "neighbours"),
+        (((2, 4), "neighbours"), {"grid": [2, 4]}, "idsds", [2, 4], "neighbours"),
+        (((2, 4), "neighbours"), {"grid": (2, 4), "baseline_options": {"grid": [2, 4]}}, "idsds", [2, 4], "neighbours"),
+        (((2, 4), "neighbours"), {"grid": [4, 2]}, "sds", [4, 2], "neighbours"),
+        (((2, 4), "neighbours"), {"grid": 2}, "sds", 2, "neighbours"),
+        ((2, "zeros"), {"grid": [2, 2]}, "idsds", 2, "zeros"),
     ],
 )
 def test_evaluate_says_what_was_done(network, tuned, images, finetuned, options, name, grid, baseline):
@@ -69,6 +76,29 @@ def test_evaluate_says_what_was_done(network, tuned, images, finetuned, options,
     # Asked for as SDS it is SDS, and nothing needs to be said.
     found, told = scored("sds", model, images, **options)
     assert (found.attrs["metric"], found.attrs["grid"], told) == ("sds", grid, [])
+
+
+def test_a_record_that_was_kept_as_json_is_of_the_same_domain(tuned, images):
+    model = copy.deepcopy(tuned[(2, 4), "neighbours"])
+    model.heatproof = json.loads(json.dumps(model.heatproof))
+    assert model.heatproof["grid"] == [2, 4]
+    found, told = scored("idsds", model, images)
+    assert (found.attrs["metric"], found.attrs["grid"], told) == ("idsds", [2, 4], [])
+
+
+@pytest.mark.parametrize("bad", [[4], [0, 4], [4, 4, 4], "4x8", True, 2.0])
+def test_finetuning_refuses_what_is_no_grid(network, many, bad):
+    with pytest.raises(
+        heatproof.HeatproofError, match=r"'grid' of heatproof.finetune must be .*\[rows, columns\], not"
+    ):
+        heatproof.finetune(network, many, grid=bad)
+
+
+def test_finetuning_names_a_grid_that_divides(network, many):
+    with pytest.raises(
+        heatproof.HeatproofError, match=r"A grid of \[3, 4\] does not divide .*16×16 .*so use \[2, 4\]\."
+    ):
+        heatproof.finetune(network, many, grid=[3, 4])
 
 
 def test_several_scores_out_of_domain_are_one_warning(tuned, images):

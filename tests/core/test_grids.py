@@ -1,8 +1,25 @@
+import json
+
 import numpy as np
 import pytest
 
 from heatproof.errors import HeatproofError
-from heatproof.grids import Box, patch_boxes, patch_masks, patch_size
+from heatproof.grids import (
+    Box,
+    Oblong,
+    as_grid,
+    by_patches,
+    grid_cell,
+    grid_name,
+    grid_named,
+    patch_boxes,
+    patch_masks,
+    patch_size,
+    patch_sums,
+    patches_in,
+    shape_of,
+    written,
+)
 
 
 def test_boxes_go_row_by_row():
@@ -30,3 +47,70 @@ def test_truncation_changes_nothing_where_the_grid_divides():
 def test_a_grid_that_does_not_divide_names_the_nearest_that_do():
     with pytest.raises(HeatproofError, match="use 2 or 4"):
         patch_masks(3, 32, 32)
+
+
+@pytest.mark.parametrize(
+    ("given", "kept", "name"),
+    [
+        (4, 4, "4"),
+        ([4, 4], 4, "4"),
+        ((4, 8), (4, 8), "4x8"),
+        ([8, 4], (8, 4), "8x4"),
+        ([1, 4], (1, 4), "1x4"),
+        (np.int64(4), 4, "4"),
+        ((np.int32(4), 8), (4, 8), "4x8"),
+    ],
+)
+def test_a_grid_has_one_form_and_one_name(given, kept, name):
+    grid = as_grid(given)
+    assert grid == kept
+    assert type(grid) is (int if isinstance(kept, int) else Oblong)
+    assert as_grid(grid) == grid == grid_named(name)
+    assert grid_name(given) == str(grid) == f"{grid}" == name
+    assert patches_in(given) == np.prod(shape_of(given))
+    # As JSON and YAML have it.
+    assert as_grid(json.loads(json.dumps(grid))) == grid
+    assert written(given) == (name if isinstance(kept, int) else str(list(kept)))
+
+
+@pytest.mark.parametrize(
+    "bad", [[4], [0, 4], [4, 4, 4], "4x8", True, 2.0, 0, -1, None, [4, True], [4.0, 4], {4, 8}, []]
+)
+def test_what_is_no_grid_is_one_sentence(bad):
+    with pytest.raises(HeatproofError, match=r"^The grid must be a whole number of at least 1, or \[rows, columns\]"):
+        as_grid(bad)
+    with pytest.raises(HeatproofError, match="must be a whole number"):
+        patch_masks(bad, 32, 32)
+
+
+@pytest.mark.parametrize("bad", ["", "x", "4x", "x8", "4x8x2", "0", "04", "4X8", "-4", "4.0", "4 x 8", "٤"])
+def test_a_name_of_no_grid_says_how_one_is_written(bad):
+    with pytest.raises(HeatproofError, match="must be written as 4, or as 4x8"):
+        grid_named(bad)
+
+
+@pytest.mark.parametrize(
+    ("grid", "height", "width"), [((3, 5), 12, 20), ([4, 2], 12, 20), ([2, 3], 4, 6), ((1, 4), 4, 4)]
+)
+def test_patches_of_rows_and_columns_are_slices(grid, height, width):
+    tall, wide = height // grid[0], width // grid[1]
+    masks, maps = patch_masks(grid, height, width), np.random.default_rng(0).normal(size=(2, height, width))
+    sums = patch_sums(maps, grid)
+    assert patch_size(grid, height, width) == (tall, wide)
+    for number in range(grid[0] * grid[1]):
+        row, column = number // grid[1], number % grid[1]
+        expected = np.zeros((height, width), dtype=bool)
+        expected[row * tall : (row + 1) * tall, column * wide : (column + 1) * wide] = True
+        np.testing.assert_array_equal(masks[number], expected)
+        np.testing.assert_allclose(sums[:, number], maps[:, expected].sum(1))
+
+
+def test_truncation_of_rows_and_columns_leaves_the_border_uncovered():
+    covered = patch_masks([5, 3], 32, 20, truncate=True).any(axis=0)
+    assert covered[:30, :18].all()
+    assert covered.sum() == 30 * 18
+
+
+def test_grids_are_ordered_by_their_patches():
+    assert sorted([8, as_grid([8, 4]), 2, as_grid([4, 8])], key=by_patches) == [2, (4, 8), (8, 4), 8]
+    assert [grid_cell(one) for one in (4, [4, 4], [4, 8])] == [4, 4, "4x8"]

@@ -46,7 +46,7 @@ ALLOWED = {
     # How a process ends when it is asked to.
     "ending": {"errors"},
     # Values that jobs of several stages are given.
-    "specs": {"provenance"},
+    "specs": {"grids", "provenance"},
     "randomness": set(),
     "batches": set(),
     "provenance": set(),
@@ -77,11 +77,11 @@ ALLOWED = {
     "methods": set(),
     "sequences": {"errors", "randomness", "grids"},
     "subsets": {"errors", "randomness"},
-    "options": {"errors", "registry"},
+    "options": {"errors", "grids", "registry"},
     # All that is read from and written to a disk.
     "storage": {"errors", "provenance", "grids", "methods", "typed"},
     "typed": set(),
-    "config_types": {"errors", "options", "registry"},
+    "config_types": {"errors", "grids", "options", "registry"},
     "config_files": {"errors", "options", "registry", "storage"},
     "config": {"errors", "registry", "config_files", "config_types"},
     "data": BASE,
@@ -180,6 +180,7 @@ ALLOWED = {
     | {"attribution", "config_files", "data", "models", "training", "responses", "plan", "stages", "workflow"},
     "cli": {
         "errors",
+        "grids",
         "options",
         "job",
         "check",

@@ -1,3 +1,5 @@
+import re
+
 import numpy as np
 import pytest
 
@@ -48,13 +50,21 @@ def test_truncation_leaves_the_border_out():
     [
         (5, (32, 32), "use 4 or 8"),
         (3, (224, 224), "use 2 or 4"),
-        (0, (32, 32), "use 1"),
         (64, (32, 32), "use 32"),
-        (4, (8, 6), "use 2"),
+        (4, (8, 6), "use [4, 3], or of square grids use 2"),
+        (5, (12, 20), "use [4, 5], or of square grids use 4"),
+        (7, (96, 144), "use 6, or of square grids use 8"),
+        ([5, 3], (32, 32), "use [4, 2]"),
+        ([4, 7], (96, 128), "use [4, 8]"),
+        ([4, 64], (32, 32), "use [4, 32]"),
+        (3, (7, 11), "use [7, 11]"),
+        ([5, 3], (12, 20), "use [4, 2]"),
     ],
 )
 def test_grid_that_does_not_divide_names_sizes_and_nearest_grids(grid, size, remedy):
-    with pytest.raises(HeatproofError, match=rf"grid of {grid} .* {size[0]}×{size[1]} .*{remedy}\.$"):
+    with pytest.raises(
+        HeatproofError, match=rf"grid of {re.escape(str(grid))} .* {size[0]}×{size[1]} .*{re.escape(remedy)}\.$"
+    ):
         patch_sums(np.zeros((1, *size)), grid)
 
 

@@ -71,6 +71,9 @@ def test_drops_bring_their_grid(results, folder, monkeypatch):
         (("5", ["gradient"]), {}, r"4 of 6 images were computed"),
         (("0", ["gradient"]), {"grid": 5}, r"grid of 5 does not divide"),
         (("0", ["gradient"]), {"grid": 8, "drops": True}, r"no logit drops for grid 8"),
+        (("0", ["gradient"]), {"grid": [4, 8], "drops": True}, r"no logit drops for grid 4x8"),
+        (("0", ["gradient"]), {"grid": [4, 5]}, r"grid of \[4, 5\] does not divide"),
+        (("0", ["gradient"]), {"grid": [4]}, r"grid must be .*\[rows, columns\]"),
     ],
 )
 def test_errors_are_one_sentence(results, folder, arguments, options, said):

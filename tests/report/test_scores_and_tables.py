@@ -133,11 +133,12 @@ def test_a_lost_manifest_of_scores_is_said(scored):
         made.make("tables")
 
 
-def test_stores_of_patch_sums_give_the_scores_of_whole_maps(scored):
-    explainers = [MINE, GAP, "saliency", "random"]
-    whole = scored(explainers=explainers)
-    sums = scored(explainers=explainers, attribution={"stored_as": "patch_sums"})
-    assert sums.maps().shape == (10, 1, 4, 4)
+@pytest.mark.parametrize(("grid", "shape"), [(4, (4, 4)), ([2, 6], (2, 6))])
+def test_stores_of_patch_sums_give_the_scores_of_whole_maps(scored, grid, shape):
+    explainers, grids = [MINE, GAP, "saliency", "random"], {"finetuning": {"grid": grid}, "drops": {"grids": [grid]}}
+    whole = scored(explainers=explainers, **grids)
+    sums = scored(explainers=explainers, attribution={"stored_as": "patch_sums"}, **grids)
+    assert sums.maps().shape == (10, 1, *shape)
     assert whole.maps().shape == (10, 1, 12, 12)
     columns = ["method", "image", "score"]
     expected, found = (pd.read_parquet(made.folder / IDSDS)[columns] for made in (whole, sums))

@@ -16,7 +16,7 @@ import numpy as np
 from heatproof.attribution.registry import EXPLAINERS, Explained, Explainer, require_library
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.identity import identity_of
-from heatproof.options import AtMost, BatchSize, check_arguments, check_options, short
+from heatproof.options import AtMost, BatchSize, check_arguments, check_options, short, with_grids
 from heatproof.provenance import code_digest, digest
 from heatproof.registry import look_up
 
@@ -274,7 +274,7 @@ def _ours(name: str, kind: str, given: Mapping[str, Any]) -> NamedMethod:
     entry = look_up(EXPLAINERS, kind, "explainer")
     require_library(entry)
     check_options(entry.function, dict(given), f"explainer {name!r}", positional=("explained",))
-    return NamedMethod(name, entry, {**entry.options, **given})
+    return NamedMethod(name, entry, {**entry.options, **with_grids(given, entry.function)})
 
 
 def _check_names(asked: Sequence[NamedMethod]) -> None:

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from heatproof.errors import HeatproofError, fault_of, first_line
-from heatproof.options import Bounds, Count, Side, check_arguments
+from heatproof.grids import as_grid
+from heatproof.options import Bounds, Count, PatchGrid, check_arguments
 
 if TYPE_CHECKING:
     import torch
@@ -22,7 +23,7 @@ def finetune(
     images: torch.Tensor,
     targets: Any = None,
     *,
-    grid: Side = 4,
+    grid: PatchGrid = 4,
     baseline: str = "mean",
     share: Annotated[float, Bounds(above=0, most=1)] = 0.5,
     epochs: Count = 5,
@@ -49,8 +50,8 @@ def finetune(
         (N,) integers, the labels; None for those that come with the images. Without any, the copy learns to answer as
         the network answered to the intact image, which moves it less.
     grid, baseline
-        Patches along one side, and what a deleted one is filled with. `heatproof.evaluate` and `heatproof.choose` take
-        both from the copy.
+        Patches along one side, or (rows, columns), and what a deleted one is filled with. `heatproof.evaluate` and
+        `heatproof.choose` take both from the copy.
     share
         Of the training images that lose a patch, above 0 and at most 1.
     epochs, lr, batch_size, optimizer
@@ -138,7 +139,7 @@ def finetune(
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(int(seed)))
     settings = FinetuningSettings(
         seed=seed,
-        grid=grid,
+        grid=as_grid(grid),
         share=share,
         baseline=baseline,
         labels="own" if source.targets is None else "given",

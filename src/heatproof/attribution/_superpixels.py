@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from heatproof.attribution._batches import require
 from heatproof.attribution.registry import Explained
 from heatproof.errors import HeatproofError
+from heatproof.grids import AnyGrid, grid_name, patches_in, shape_of
 from heatproof.models.registry import InputFacts, normalisation_of
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 Segments = Literal["grid", "slic"]
 
 
-def cut(explained: Explained, segments: str, cells: int) -> list[torch.Tensor]:
+def cut(explained: Explained, segments: str, cells: AnyGrid) -> list[torch.Tensor]:
     """Return the segment index of each pixel, (H, W) int64 from 0, for each image.
 
     Parameters
@@ -23,9 +24,9 @@ def cut(explained: Explained, segments: str, cells: int) -> list[torch.Tensor]:
     explained
         The batch.
     segments
-        ``"grid"``: `cells` × `cells` patches; ``"slic"``: about as many superpixels of scikit-image's SLIC.
+        ``"grid"``: patches of the grid `cells`; ``"slic"``: about as many superpixels of scikit-image's SLIC.
     cells
-        Side of the grid.
+        Side of the grid, or its rows and columns.
 
     Raises
     ------
@@ -36,16 +37,24 @@ def cut(explained: Explained, segments: str, cells: int) -> list[torch.Tensor]:
     if segments == "grid":
         return [cut_grid(size, cells).to(explained.images.device)] * len(explained.images)
     require(segments == "slic", f"segments must be 'grid' or 'slic', not {segments!r}.")
-    return _slic(explained, cells * cells)
+    return _slic(explained, patches_in(cells))
 
 
-def cut_grid(size: tuple[int, ...], cells: int) -> torch.Tensor:
+def cut_grid(size: tuple[int, ...], cells: AnyGrid) -> torch.Tensor:
     """Return the patch index of each pixel, (H, W) int64; patch sides differ by at most one pixel."""
     import torch
 
-    require(1 <= cells <= min(size), f"The grid needs between 1 and {min(size)} cells a side, not {cells}.")
-    rows, columns = (torch.arange(length) * cells // length for length in size)
-    return rows[:, None] * cells + columns
+    shape = require_cells("The grid", cells, size)
+    rows, columns = (torch.arange(length) * side // length for length, side in zip(size, shape, strict=True))
+    return rows[:, None] * shape[1] + columns
+
+
+def require_cells(what: str, cells: AnyGrid, size: tuple[int, ...]) -> tuple[int, int]:
+    """Return the rows and columns of a grid that has no more of them than an image has pixels."""
+    shape, (height, width) = shape_of(cells), size
+    most = f"between 1 and {min(size)} cells a side" if shape[0] == shape[1] else f"at most {height}×{width} cells"
+    require(shape[0] <= height and shape[1] <= width, f"{what} needs {most}, not {grid_name(cells)}.")
+    return shape
 
 
 def _slic(explained: Explained, count: int) -> list[torch.Tensor]:

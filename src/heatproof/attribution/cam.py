@@ -18,7 +18,8 @@ from heatproof.attribution._batches import accompany, draw_per_image, leaf, neve
 from heatproof.attribution._plain import require_plain_outputs
 from heatproof.attribution.registry import Explained, explainer
 from heatproof.errors import NotApplicable
-from heatproof.options import Bounds, Cells, Count
+from heatproof.grids import AnyGrid, shape_of
+from heatproof.options import Bounds, Count, PatchGrid
 from heatproof.randomness import counter_normal
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @explainer("grad_cam", family="cam", signed=False, needs={"cam_layer"})
-def grad_cam(explained: Explained, *, grid: Cells | None = None) -> dict[str, torch.Tensor]:
+def grad_cam(explained: Explained, *, grid: PatchGrid | None = None) -> dict[str, torch.Tensor]:
     """Grad-CAM: channels weighted by their mean gradient (torchcam `GradCAM`).
 
     Selvaraju et al., "Grad-CAM", 2017, equations 1 and 2.
@@ -47,7 +48,7 @@ def grad_cam(explained: Explained, *, grid: Cells | None = None) -> dict[str, to
 
 
 @explainer("grad_cam_pp", family="cam", signed=False, needs={"cam_layer"})
-def grad_cam_pp(explained: Explained, *, grid: Cells | None = None) -> dict[str, torch.Tensor]:
+def grad_cam_pp(explained: Explained, *, grid: PatchGrid | None = None) -> dict[str, torch.Tensor]:
     """Grad-CAM++: channels weighted by their positive gradients (torchcam `GradCAMpp`).
 
     Chattopadhyay et al., "Grad-CAM++", 2018, section 3. torchcam 0.5 leaves out the division in the paper's
@@ -69,7 +70,7 @@ def grad_cam_pp(explained: Explained, *, grid: Cells | None = None) -> dict[str,
 
 
 @explainer("xgrad_cam", family="cam", signed=False, needs={"cam_layer"})
-def xgrad_cam(explained: Explained, *, grid: Cells | None = None) -> dict[str, torch.Tensor]:
+def xgrad_cam(explained: Explained, *, grid: PatchGrid | None = None) -> dict[str, torch.Tensor]:
     """XGrad-CAM: channels weighted by gradients in proportion to their activations (torchcam `XGradCAM`).
 
     Fu et al., "Axiom-based Grad-CAM", 2020, section 3.
@@ -90,7 +91,7 @@ def xgrad_cam(explained: Explained, *, grid: Cells | None = None) -> dict[str, t
 
 
 @explainer("layer_cam", family="cam", signed=False, needs={"cam_layer"})
-def layer_cam(explained: Explained, *, grid: Cells | None = None) -> dict[str, torch.Tensor]:
+def layer_cam(explained: Explained, *, grid: PatchGrid | None = None) -> dict[str, torch.Tensor]:
     """Layer-CAM: activations weighted by their own positive gradients (torchcam `LayerCAM`).
 
     Jiang et al., "LayerCAM", 2021, section 3.
@@ -116,7 +117,7 @@ def smooth_grad_cam_pp(
     *,
     samples: Count = 4,
     stdev: Annotated[float, Bounds(above=0)] = 0.3,
-    grid: Cells | None = None,
+    grid: PatchGrid | None = None,
 ) -> dict[str, torch.Tensor]:
     """Smooth Grad-CAM++: Grad-CAM++ weights from noisy copies of the image (torchcam `SmoothGradCAMpp`).
 
@@ -157,7 +158,7 @@ def smooth_grad_cam_pp(
 
 
 @explainer("score_cam", family="cam", signed=False, needs={"cam_layer"})
-def score_cam(explained: Explained, *, grid: Cells | None = None) -> dict[str, torch.Tensor]:
+def score_cam(explained: Explained, *, grid: PatchGrid | None = None) -> dict[str, torch.Tensor]:
     """Score-CAM: channels weighted by the output on the image masked by each channel (torchcam `ScoreCAM`).
 
     Wang et al., "Score-CAM", 2020, section 3.2: the image is multiplied by each channel, enlarged and scaled to
@@ -184,7 +185,7 @@ def ss_cam(
     *,
     samples: Count = 35,
     stdev: Annotated[float, Bounds(above=0)] = 2.0,
-    grid: Cells | None = None,
+    grid: PatchGrid | None = None,
 ) -> dict[str, torch.Tensor]:
     """SS-CAM: Score-CAM weights averaged over noisy copies of each channel (torchcam `SSCAM`).
 
@@ -227,7 +228,7 @@ def ss_cam(
 
 
 @explainer("is_cam", family="cam", signed=False, needs={"cam_layer"})
-def is_cam(explained: Explained, *, samples: Count = 10, grid: Cells | None = None) -> dict[str, torch.Tensor]:
+def is_cam(explained: Explained, *, samples: Count = 10, grid: PatchGrid | None = None) -> dict[str, torch.Tensor]:
     """IS-CAM: Score-CAM weights averaged along a path to each channel (torchcam `ISCAM`).
 
     Naidu et al., "IS-CAM: Integrated Score-CAM for axiomatic-based explanations", 2020, section 3. torchcam 0.5
@@ -260,7 +261,7 @@ def is_cam(explained: Explained, *, samples: Count = 10, grid: Cells | None = No
 
 
 @explainer("hires_cam", family="cam", needs={"cam_layer"})
-def hires_cam(explained: Explained, *, grid: Cells | None = None) -> dict[str, torch.Tensor]:
+def hires_cam(explained: Explained, *, grid: PatchGrid | None = None) -> dict[str, torch.Tensor]:
     """HiResCAM: activations times their gradients, summed over channels.
 
     Draelos and Carin, "Use HiResCAM instead of Grad-CAM for faithful explanations of convolutional neural networks",
@@ -317,7 +318,7 @@ class _NoisePerImage:
 def _extract(
     explained: Explained,
     extractor_class: type,
-    grid: int | None,
+    grid: AnyGrid | None,
     prepare: Callable[[Any, Explained], None] | None = None,
     **arguments: Any,
 ) -> torch.Tensor:
@@ -362,17 +363,18 @@ def _extract(
     return torch.cat(maps).detach()
 
 
-def _enlarged(cams: torch.Tensor, images: torch.Tensor, grid: int | None, name: str) -> torch.Tensor:
+def _enlarged(cams: torch.Tensor, images: torch.Tensor, grid: AnyGrid | None, name: str) -> torch.Tensor:
     """Return maps (N, 1, h, w) of a layer at the images' size, (N, H, W), pooled to the option `grid` before."""
     from torch.nn.functional import adaptive_avg_pool2d, interpolate
 
     if grid is not None:
-        if grid > min(cams.shape[2:]):
+        rows, columns = shape_of(grid)
+        if rows > cams.shape[2] or columns > cams.shape[3]:
             raise NotApplicable(
-                f"the layer {name!r} has a grid of {cams.shape[2]} × {cams.shape[3]}, and pooling to {grid} × {grid} "
-                "cannot refine it"
+                f"the layer {name!r} has a grid of {cams.shape[2]} × {cams.shape[3]}, and pooling to {rows} × "
+                f"{columns} cannot refine it"
             )
-        cams = adaptive_avg_pool2d(cams, grid)
+        cams = adaptive_avg_pool2d(cams, (rows, columns))
     return interpolate(cams.float(), images.shape[2:], mode="bilinear", align_corners=False)[:, 0]
 
 

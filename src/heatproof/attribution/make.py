@@ -27,6 +27,7 @@ from heatproof.data.few import few_of_split, read_rows
 from heatproof.data.prepare import check_target, open_dataset
 from heatproof.data.registry import Dataset
 from heatproof.errors import DamagedInput, HeatproofError, NotApplicable
+from heatproof.grids import Grid
 from heatproof.models.adapter import CountPasses, check_loaded, reader_of
 from heatproof.models.memory import WithinMemory, batch_size_of, kept_beside
 from heatproof.models.network import find_layer, load_network, normalise, use_machine
@@ -108,7 +109,7 @@ def background_of(dataset: Dataset, facts: InputFacts, seed: int) -> Background 
 class Fill:
     """Images of a baseline by name, with what the dataset decides of it, such as its mean colour, found once."""
 
-    def __init__(self, dataset: Dataset, facts: InputFacts, grid: int | None) -> None:
+    def __init__(self, dataset: Dataset, facts: InputFacts, grid: Grid | None) -> None:
         self.dataset, self.facts, self.grid = dataset, facts, grid
         self.options: dict[str, dict[str, Any]] = {}
 
@@ -127,7 +128,7 @@ def explained_on(
     *,
     output: str,
     seed: int,
-    grid: int | None,
+    grid: Grid | None,
     batch_size: int,
 ) -> Callable[..., Explained]:
     """Return a function that makes the input of an explainer from images, targets and ids.

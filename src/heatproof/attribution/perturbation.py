@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from heatproof.attribution._batches import draw_uniform_images, never_alone, require
-from heatproof.attribution._superpixels import cut_grid
+from heatproof.attribution._superpixels import cut_grid, require_cells
 from heatproof.attribution.registry import BaselineName, Explained, explainer
-from heatproof.options import Bounds, Cells, Count
+from heatproof.grids import AnyGrid, patches_in, shape_of
+from heatproof.options import Bounds, Count, PatchGrid
 from heatproof.randomness import counter_integers, counter_uniform
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def rise(
     explained: Explained,
     *,
     masks: Count = 500,
-    cells: Cells = 8,
+    cells: PatchGrid = 8,
     probability: Share = 0.5,
     output: Answer = "probability",
     baseline: BaselineName = None,
@@ -54,7 +55,8 @@ def rise(
         of 32 pixels the ranks from 500 masks agree with those from 8000 to a Spearman of 0.6 to 0.7, from 2000 to
         0.8 to 0.9.
     cells
-        Side of the coarse random grid that is enlarged to a mask. The paper takes 7 on 224 pixels; 8 divides 32.
+        Side, or rows and columns, of the coarse random grid that is enlarged to a mask. The paper takes 7 on 224
+        pixels; 8 divides 32.
     probability
         Chance that a cell of the grid is kept.
     output
@@ -89,7 +91,7 @@ def rise_uniform(
     explained: Explained,
     *,
     masks: Count = 500,
-    cells: Cells = 8,
+    cells: PatchGrid = 8,
     probability: Share = 0.5,
     output: Answer = "probability",
     low: float = -1.0,
@@ -133,7 +135,7 @@ def rise_grid(
     explained: Explained,
     *,
     masks: Count = 500,
-    cells: Cells = 8,
+    cells: PatchGrid = 8,
     probability: Share = 0.5,
     output: Answer = "probability",
 ) -> dict[str, torch.Tensor]:
@@ -168,7 +170,7 @@ def _rise(
     explained: Explained,
     baselines: torch.Tensor | None,
     count: int,
-    cells: int,
+    cells: AnyGrid,
     probability: float,
     output: str,
     *,
@@ -179,7 +181,7 @@ def _rise(
     images = explained.images
     height, width = images.shape[2:]
     require(count >= 1, f"RISE needs at least 1 mask, not {count}.")
-    require(1 <= cells <= min(height, width), f"RISE needs between 1 and {min(height, width)} cells, not {cells}.")
+    require_cells("RISE", cells, (height, width))
     require(0 < probability <= 1, f"RISE needs a probability above 0 and at most 1, not {probability}.")
     require(output in ("probability", "logit"), f"RISE's output is 'probability' or 'logit', not {output!r}.")
     with torch.no_grad():
@@ -190,22 +192,23 @@ def _rise(
     return maps.unflatten(1, (height, width))
 
 
-def _masks(explained: Explained, count: int, cells: int, probability: float) -> Iterator[torch.Tensor]:
+def _masks(explained: Explained, count: int, cells: AnyGrid, probability: float) -> Iterator[torch.Tensor]:
     """Yield masks (at most `BLOCK`, H, W), 1 = kept: upsampled random grids, shifted at random."""
     import torch
     from torch.nn.functional import interpolate
 
     size = explained.images.shape[2:]
-    steps = [math.ceil(length / cells) for length in size]
+    shape = shape_of(cells)
+    steps = [math.ceil(length / side) for length, side in zip(size, shape, strict=True)]
     seed, images = explained.seed, explained.images
-    drawn = counter_uniform(seed, "rise masks", [""], (count, 1, cells, cells), device=images.device)[0]
+    drawn = counter_uniform(seed, "rise masks", [""], (count, 1, *shape), device=images.device)[0]
     grids = (drawn < probability).to(images)
     rows, columns = (
         counter_integers(seed, f"rise shifts along {axis}", [""], (count, 1), step, device=images.device)[0]
         + torch.arange(length, device=images.device)
         for axis, step, length in zip(("rows", "columns"), steps, size, strict=True)
     )
-    enlarged = [(cells + 1) * step for step in steps]
+    enlarged = [(side + 1) * step for side, step in zip(shape, steps, strict=True)]
     for start in range(0, count, BLOCK):
         part = slice(start, start + BLOCK)
         large = interpolate(grids[part], enlarged, mode="bilinear", align_corners=False)[:, 0]
@@ -213,10 +216,12 @@ def _masks(explained: Explained, count: int, cells: int, probability: float) -> 
         yield large[which[:, None, None], rows[part, :, None], columns[part, None, :]]
 
 
-def _aligned_masks(explained: Explained, count: int, cells: int, probability: float) -> Iterator[torch.Tensor]:
+def _aligned_masks(explained: Explained, count: int, cells: AnyGrid, probability: float) -> Iterator[torch.Tensor]:
     """Yield masks (at most `BLOCK`, H, W), 1 = kept, constant within each patch of the grid."""
     images = explained.images
-    drawn = counter_uniform(explained.seed, "rise_grid masks", [""], (count, cells * cells), device=images.device)[0]
+    drawn = counter_uniform(explained.seed, "rise_grid masks", [""], (count, patches_in(cells)), device=images.device)[
+        0
+    ]
     kept = (drawn < probability).to(images)
     patches = cut_grid(tuple(images.shape[2:]), cells).to(images.device)
     for start in range(0, count, BLOCK):

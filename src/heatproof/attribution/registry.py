@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.grids import Grid
 from heatproof.options import Bounds
 from heatproof.provenance import Key
 from heatproof.registry import Described, Registry, options_of
@@ -188,7 +189,7 @@ class ExplainerSpec:
     module: str
     options: dict[str, Any]
     maps: dict[str, bool]
-    grid: int | None = None
+    grid: Grid | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from heatproof.attribution._batches import never_alone, parts, require
 from heatproof.attribution._superpixels import Segments, cut, cut_grid
 from heatproof.attribution.registry import BaselineName, Explained, explainer
-from heatproof.options import Bounds, Cells
+from heatproof.grids import AnyGrid, patches_in
+from heatproof.options import Bounds, OfPatches, PatchGrid
 from heatproof.randomness import derive_seed
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 Share = Annotated[float, Bounds(above=0, most=1)]
 # KernelSHAP's first two masks are the whole image and nothing of it.
 Masks = Annotated[int, Bounds(least=3)]
-Side = Annotated[int, Bounds(least=2, most=1024)]
+Cells = Annotated[int | tuple[int, int], Bounds(least=2, most=1024), OfPatches(least=2)]
 
 
 @explainer("occlusion", family="superpixels", ablates=True)
@@ -76,7 +77,7 @@ def occlusion(
 
 @explainer("feature_ablation", family="superpixels", ablates=True)
 def feature_ablation(
-    explained: Explained, *, grid: Cells = 8, baseline: BaselineName = None
+    explained: Explained, *, grid: PatchGrid = 8, baseline: BaselineName = None
 ) -> dict[str, torch.Tensor]:
     """Drop of the output when a baseline replaces one patch of a grid (captum `FeatureAblation`).
 
@@ -88,7 +89,7 @@ def feature_ablation(
     explained
         The batch.
     grid
-        Patches a side; one network pass for each patch and one for the image.
+        Patches a side, or rows and columns; one network pass for each patch and one for the image.
     baseline
         As in `heatproof.attribution.path.integrated_gradients`.
 
@@ -128,7 +129,7 @@ def lime(
     *,
     masks: Masks = 500,
     segments: Segments = "grid",
-    cells: Side = 8,
+    cells: Cells = 8,
     kernel_width: Annotated[float, Bounds(above=0)] = 0.25,
     alpha: Annotated[float, Bounds(above=0)] = 1.0,
     baseline: BaselineName = None,
@@ -148,7 +149,7 @@ def lime(
     segments
         ``"grid"``: patches of a regular grid; ``"slic"``: superpixels of scikit-image's SLIC (an optional extra).
     cells
-        Side of the grid; SLIC makes about its square of superpixels.
+        Side of the grid, or its rows and columns; SLIC makes about as many superpixels as the grid has cells.
     kernel_width, alpha
         Width of the kernel, and strength of the ridge.
     baseline
@@ -189,7 +190,7 @@ def kernel_shap(
     *,
     masks: Masks = 500,
     segments: Segments = "grid",
-    cells: Side = 8,
+    cells: Cells = 8,
     baseline: BaselineName = None,
 ) -> dict[str, torch.Tensor]:
     """KernelSHAP: Shapley values of superpixels, by regression (captum `KernelShap`).
@@ -257,13 +258,13 @@ def _regress(
     make: Callable[[Any], Any],
     masks: int,
     segments: str,
-    cells: int,
+    cells: AnyGrid,
     baseline: str | None,
 ) -> torch.Tensor:
     import torch
 
     require(masks >= 3, f"{name} needs at least 3 masks, not {masks}.")
-    require(cells >= 2, f"{name} needs at least 2 cells a side, not {cells}.")
+    require(patches_in(cells) >= 2, f"{name} needs at least 2 cells a side, not {cells}.")
     method = make(never_alone(explained.output))
     pieces = cut(explained, segments, cells)
     maps, sums = [], []

@@ -30,6 +30,7 @@ from heatproof.claims.halves import (
     vectors_of,
 )
 from heatproof.claims.verdicts import Measured, Untestable
+from heatproof.grids import Grid
 from heatproof.metrics.bootstrap import bootstrap_means, draw_counts
 from heatproof.randomness import numpy_generator
 
@@ -71,7 +72,7 @@ class Case:
     options: Mapping[str, Any]
     higher_is_better: bool
     kept_by: str = ""
-    grid: int | None = None
+    grid: Grid | None = None
     baseline: str | None = None
     output: str = "logit"
     explains: str = "logit"

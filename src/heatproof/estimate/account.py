@@ -12,6 +12,7 @@ from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, cast
 
 from heatproof.estimate.measure import Timed
+from heatproof.grids import Grid, shape_of
 from heatproof.plan.graph import Graph
 from heatproof.plan.graph import Job as PlannedJob
 from heatproof.plan.validate import Plan
@@ -212,7 +213,7 @@ def size_told(count: float) -> str:
     return f"{count / 1000**power:.0f} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
 
 
-def map_bytes(plan: Plan, number: int = 4, grid: int = 0) -> float:
+def map_bytes(plan: Plan, number: int = 4, grid: Grid = 0) -> float:
     """Return the bytes of all maps of a plan, without compression.
 
     Parameters
@@ -222,8 +223,8 @@ def map_bytes(plan: Plan, number: int = 4, grid: int = 0) -> float:
     number
         Bytes of one number: 4 of float32, 2 of float16, 16 of patch sums, of values and of absolute values.
     grid
-        Patches along one side, of patch sums.
+        Of patch sums.
     """
     maps = sum(len(plan.explainers[name].maps) for name in plan.model_explainers)
-    sizes = [(grid, grid) if grid else plan.size_of(*network[:2]) or (224, 224) for network in plan.networks()]
+    sizes = [shape_of(grid) if grid else plan.size_of(*network[:2]) or (224, 224) for network in plan.networks()]
     return plan.images * maps * number * sum(height * width for height, width in sizes)

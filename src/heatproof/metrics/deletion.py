@@ -9,7 +9,7 @@ import numpy as np
 
 from heatproof.metrics.arrays import area
 from heatproof.metrics.registry import Result, metric
-from heatproof.options import Bounds
+from heatproof.options import Bounds, PatchGrid
 from heatproof.responses.curves import ResponseCurve
 from heatproof.sequences import Perturbation
 
@@ -37,7 +37,7 @@ def deletion(default_order: str, default_steps: int = 32) -> Any:
         steps: int | None = None,
         step_size: int | None = None,
         fractions: Sequence[float] | None = None,
-        grid: int | None = None,
+        grid: PatchGrid | None = None,
         baseline: str = "zeros",
         baseline_options: Mapping[str, Any] | None = None,
         ties: str = "random",

@@ -8,17 +8,17 @@ from typing import Any, Literal
 import numpy as np
 
 from heatproof.errors import HeatproofError
-from heatproof.grids import patch_masks, patch_sums
+from heatproof.grids import AnyGrid, grid_name, patch_masks, patch_sums, patches_in
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.registry import Result, metric
-from heatproof.options import Cells
+from heatproof.options import PatchGrid
 from heatproof.responses.base import Arrays, Batch, Options, Reading, ScoredImages, Session, drops_of
 from heatproof.responses.network import Removals
 
 
 def insertion_options(
     *,
-    grid: Cells = 4,
+    grid: PatchGrid = 4,
     baseline: str = "zeros",
     baseline_options: Mapping[str, Any] | None = None,
     output: Literal["logit", "probability"] = "logit",
@@ -36,7 +36,7 @@ class Insertions(Removals):
     @property
     def variants(self) -> int:
         """The intact image, its baseline, and the patches."""
-        return self.settings["grid"] ** 2 + 2
+        return patches_in(self.settings["grid"]) + 2
 
     def removals(self, session: Session, batch: Batch) -> Options:
         """Return the whole image, and all of it but one patch, as what the baseline replaces."""
@@ -46,7 +46,7 @@ class Insertions(Removals):
         return {"masks": [removed] * len(batch.ids), **named}
 
     def inputs(self, reading: Reading, arrays: Arrays, images: ScoredImages, index: int) -> dict[str, Any]:
-        """Return the gain of each patch over the baseline, (N, grid × grid), and the grid."""
+        """Return the gain of each patch over the baseline, (N, rows × columns), and the grid."""
         drops = drops_of(arrays, reading.output)
         return {reading.argument: drops[:, :1] - drops[:, 1:], "grid": self.settings["grid"]}
 
@@ -59,7 +59,7 @@ class Insertions(Removals):
     reads=Insertions,
     undefined="the map has the same sum in every patch, or every patch gains the same: nothing can be correlated",
 )
-def patch_insertion(maps: np.ndarray, gains: np.ndarray, grid: int) -> Result:
+def patch_insertion(maps: np.ndarray, gains: np.ndarray, grid: AnyGrid) -> Result:
     """Spearman correlation of the attribution in each patch with the gain of that patch alone; higher is better.
 
     The counterpart of single deletion: a patch that others can stand in for loses nothing when it is deleted, and gains
@@ -70,9 +70,9 @@ def patch_insertion(maps: np.ndarray, gains: np.ndarray, grid: int) -> Result:
     maps
         (N, H, W), signed: sums are taken as they are.
     gains
-        (N, grid × grid): target logit of patch p on the baseline minus target logit of the baseline.
+        (N, rows × columns): target logit of patch p on the baseline minus target logit of the baseline.
     grid
-        Patches along one side.
+        A whole number, for as many rows as columns of patches, or (rows, columns).
 
     Returns
     -------
@@ -90,6 +90,6 @@ def patch_insertion(maps: np.ndarray, gains: np.ndarray, grid: int) -> Result:
     """
     sums = patch_sums(maps, grid)
     if sums.shape != gains.shape:
-        raise HeatproofError(f"Gains {gains.shape} do not belong to {len(maps)} maps on a grid of {grid}.")
+        raise HeatproofError(f"Gains {gains.shape} do not belong to {len(maps)} maps on a grid of {grid_name(grid)}.")
     score = spearman_rows(sums, gains)
     return score, ~np.isnan(score), {}

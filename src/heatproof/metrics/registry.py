@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from heatproof.errors import HeatproofError
+from heatproof.options import with_grids
 from heatproof.registry import Described, Registry, nearest, options_of, own_options
 from heatproof.responses.base import Response
 from heatproof.responses.curves import Curves
@@ -102,7 +103,8 @@ class Metric(Described):
         for key in given:
             if key not in self.options:
                 raise HeatproofError(f"The metric {self.name!r} has no option {key!r}: {nearest(key, self.options)}")
-        return {**self.options, **given}
+        asked = filter(None, (self.asks, self.function, self.reads.options))
+        return {**self.options, **with_grids(given, *asked)}
 
     def responses(self, options: Mapping[str, Any], sizes: Iterable[tuple[int, int]] = ()) -> dict[str, Response]:
         """Return the responses that these options ask for, by the argument that takes each; see `from_options`."""

@@ -11,6 +11,7 @@ from heatproof.errors import HeatproofError
 from heatproof.metrics.arrays import area
 from heatproof.metrics.deletion import cut
 from heatproof.metrics.registry import Result, metric
+from heatproof.options import PatchGrid
 from heatproof.responses.curves import ResponseCurve
 from heatproof.sequences import Perturbation
 
@@ -44,7 +45,7 @@ def sequences_of(*modes: str, blur: Mapping[str, Any] = RISE_BLUR, magnitude: bo
         steps: int | None = None,
         step_size: int | None = None,
         fractions: Sequence[float] | None = None,
-        grid: int | None = None,
+        grid: PatchGrid | None = None,
         baseline: str | None = None,
         baseline_options: Mapping[str, Any] | None = None,
         ties: str = "random",

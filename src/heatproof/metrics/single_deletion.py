@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from heatproof.errors import HeatproofError
-from heatproof.grids import patch_sums
+from heatproof.grids import AnyGrid, Grid, as_grid, grid_name, patch_sums
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.registry import metric
 
-Combination = tuple[int, str]
+Combination = tuple[Grid, str]
 # How a filling is called in a sentence, where it is not by its name.
 FILLINGS = {
     "mean": "mean colour",
@@ -44,7 +44,7 @@ ALIKE = (
     undefined=ALIKE,
 )
 def single_deletion_scores(
-    maps: np.ndarray, drops: np.ndarray, grid: int, *, truncate: bool = False
+    maps: np.ndarray, drops: np.ndarray, grid: AnyGrid, *, truncate: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
     """Spearman correlation per image of patch attribution with patch drops.
 
@@ -56,9 +56,9 @@ def single_deletion_scores(
     maps
         (N, H, W), signed: sums are taken as they are, absolute values are a transform of their own.
     drops
-        (N, grid × grid): target logit of the image minus target logit with patch p deleted, patches row by row.
+        (N, rows × columns): target logit of the image minus target logit with patch p deleted, patches row by row.
     grid
-        Patches along one side.
+        A whole number, for as many rows as columns of patches, or (rows, columns).
     truncate
         As in `heatproof.grids.patch_sums`.
 
@@ -77,8 +77,8 @@ def single_deletion_scores(
     sums = patch_sums(maps, grid, truncate=truncate)
     if sums.shape != drops.shape:
         raise HeatproofError(
-            f"Logit drops {drops.shape} do not belong to {len(maps)} maps on a grid of {grid}: they have to be "
-            f"{sums.shape}, (images, patches); compute both for the same images and the same grid."
+            f"Logit drops {drops.shape} do not belong to {len(maps)} maps on a grid of {grid_name(grid)}: they have to "
+            f"be {sums.shape}, (images, patches); compute both for the same images and the same grid."
         )
     score = spearman_rows(sums, drops)
     return score, ~np.isnan(score)
@@ -90,23 +90,25 @@ class Deletion(NamedTuple):
     Attributes
     ----------
     grid
-        Patches along one side.
+        A whole number, for as many rows as columns of patches, or (rows, columns).
     baseline
         What a deleted patch is filled with.
     options
         Options of the baseline, such as the `value` of a colour; empty where they follow from the data set.
     """
 
-    grid: int
+    grid: AnyGrid
     baseline: str
     options: Mapping[str, Any] = MappingProxyType({})
 
     def __str__(self) -> str:
-        return f"grid {self.grid}, {FILLINGS.get(self.baseline, self.baseline)}"
+        return f"grid {grid_name(self.grid)}, {FILLINGS.get(self.baseline, self.baseline)}"
 
     def is_same(self, other: Deletion) -> bool:
         """Return whether the same pixels are deleted and filled alike; numbers may differ in how they are rounded."""
-        if self[:2] != other[:2] or self.options.keys() != other.options.keys():
+        if (as_grid(self.grid), self.baseline) != (as_grid(other.grid), other.baseline):
+            return False
+        if self.options.keys() != other.options.keys():
             return False
         return all(_is_close(value, other.options[key]) for key, value in self.options.items())
 
@@ -127,7 +129,7 @@ def family(finetuned: Deletion | None, scored: Deletion) -> str:
 
 
 def metric_name(
-    in_domain_for: Combination | None, grid: int, baseline: str, reference: Combination, output: str = "logit"
+    in_domain_for: Combination | None, grid: AnyGrid, baseline: str, reference: Combination, output: str = "logit"
 ) -> str:
     """Name the single-deletion score of one model on one grid and baseline.
 
@@ -141,16 +143,17 @@ def metric_name(
     grid, baseline
         Grid and baseline of the logit drops.
     reference
-        Grid and baseline whose scores are named ``idsds`` and ``sds``; others are a suffix, as in ``sds_g8_blur``.
+        Grid and baseline whose scores are named ``idsds`` and ``sds``; others are a suffix, as in ``sds_g8_blur`` and
+        ``sds_g4x8_blur``.
     output
         Output whose drops are scored: ``logit``, or ``probability`` (softmax), which is added as a suffix.
     """
     finetuned = None if in_domain_for is None else Deletion(*in_domain_for)
     name = family(finetuned, Deletion(grid, baseline))
-    name = name if (grid, baseline) == reference else f"{name}_g{grid}_{baseline}"
+    name = name if (as_grid(grid), baseline) == reference else f"{name}_g{grid_name(grid)}_{baseline}"
     return name if output == "logit" else f"{name}_{output}"
 
 
 def base_name(name: str) -> str:
     """Return the key in the table of metrics for a name made by `metric_name`; any other name as it is."""
-    return re.sub(r"^(idsds|sds)(_g\d+_[a-z]+)?(_probability)?$", r"\1", name)
+    return re.sub(r"^(idsds|sds)(_g\d+(x\d+)?_[a-z]+)?(_probability)?$", r"\1", name)

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 
 from heatproof.errors import HeatproofError
-from heatproof.options import Bounds, Cells, Side
+from heatproof.grids import AnyGrid
+from heatproof.options import Bounds, PatchGrid, Side
 from heatproof.randomness import counter_uniform
 from heatproof.registry import Described, import_callable, like, look_up, options_of
 
@@ -87,7 +88,7 @@ def baseline_images(
     image_ids: Sequence[str],
     seed: int,
     options: Mapping[str, Any] | None = None,
-    grid: int | None = None,
+    grid: AnyGrid | None = None,
 ) -> torch.Tensor:
     """Compute the baseline images of a batch.
 
@@ -104,7 +105,7 @@ def baseline_images(
     options
         Options of that baseline.
     grid
-        Patches along one side, where patches are deleted: that of a baseline which fills them from their border.
+        Grid, where patches are deleted: that of a baseline which fills them from their border.
 
     Returns
     -------
@@ -204,7 +205,9 @@ def background(images: torch.Tensor, image_ids: Sequence[str], seed: int) -> tor
 
 
 @baseline("neighbours")
-def neighbours(images: torch.Tensor, image_ids: Sequence[str], seed: int, *, grid: Cells | None = None) -> torch.Tensor:
+def neighbours(
+    images: torch.Tensor, image_ids: Sequence[str], seed: int, *, grid: PatchGrid | None = None
+) -> torch.Tensor:
     """In-painting of each patch of a grid from the pixels around it, as if that patch alone were missing.
 
     A pixel is the mean of the nearest pixels outside its patch to the left, to the right, above and below, weighted by
@@ -216,7 +219,7 @@ def neighbours(images: torch.Tensor, image_ids: Sequence[str], seed: int, *, gri
     images, image_ids, seed
         As in `Baseline`; nothing is drawn.
     grid
-        Patches along one side, at least 2; where patches are deleted, that of their grid.
+        Patches along one side, at least 2, or rows and columns; where patches are deleted, that of their grid.
 
     Raises
     ------
@@ -225,9 +228,9 @@ def neighbours(images: torch.Tensor, image_ids: Sequence[str], seed: int, *, gri
     """
     import torch
 
-    from heatproof.grids import patch_boxes
+    from heatproof.grids import patch_boxes, patches_in
 
-    if grid is None or grid < 2:
+    if grid is None or patches_in(grid) < 2:
         raise HeatproofError(
             "The baseline 'neighbours' fills patches from their border: it is for patch deletion on a grid of 2 or "
             "more. Take 'blur' or ROAD's imputation where single pixels are replaced."

@@ -44,7 +44,7 @@ def curve_variants(
     intact
         Responses to the intact images from `intact_responses`; left out, these images are among those that are made.
     ranking
-        (N, H × W), or (N, grid × grid): pixels or patches, most relevant first, instead of the maps' own order.
+        (N, H × W), or (N, patches): pixels or patches, most relevant first, instead of the maps' own order.
 
     Returns
     -------
@@ -98,8 +98,7 @@ def updated_curves(
 def _checked(query: Query, maps: np.ndarray, perturbation: Perturbation, ranking: np.ndarray | None) -> np.ndarray:
     check_maps(maps, query.images, query.image_ids)
     if ranking is not None:
-        units = maps[0].size if perturbation.grid is None else perturbation.grid**2
-        check_ranking(ranking, len(maps), units, query.image_ids)
+        check_ranking(ranking, len(maps), perturbation.units(*maps.shape[1:]), query.image_ids)
     return np.abs(maps) if perturbation.magnitude else maps
 
 
@@ -140,7 +139,7 @@ def _filled(query: Query, intact: Arrays | None, first: np.ndarray, perturbation
     """Make a sequence with a baseline, in batches over images and points; the intact and the empty image stand once."""
     height, width = query.images.shape[-2:]
     points = perturbation.points(height, width)
-    whole = height * width if perturbation.grid is None else perturbation.grid**2
+    whole = perturbation.units(height, width)
     # Of a sequence by values it is known of the first point alone how many pixels have changed.
     by_value = perturbation.thresholds is not None
     counts = [0, *[None] * (points - 1)] if by_value else perturbation.counts(height, width).tolist()

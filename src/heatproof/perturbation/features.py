@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from heatproof.errors import NotApplicable
-from heatproof.grids import patch_masks
+from heatproof.grids import AnyGrid, patch_masks
 from heatproof.perturbation.baselines import baseline_images
 from heatproof.perturbation.batching import FilledBatches, Perturbed, Query, run_batched
 from heatproof.randomness import numpy_generator
@@ -137,7 +137,7 @@ def feature_widths(network: nn.Module, image: torch.Tensor) -> dict[str, int]:
 
 
 def feature_responses(
-    query: Query, grid: int, baseline: str, *, baseline_options: Mapping[str, Any] | None = None
+    query: Query, grid: AnyGrid, baseline: str, *, baseline_options: Mapping[str, Any] | None = None
 ) -> dict[str, np.ndarray]:
     """Run a network on each image, intact and with one patch deleted, and keep features of several layers.
 

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 
 from heatproof.errors import HeatproofError
-from heatproof.grids import patch_masks
+from heatproof.grids import AnyGrid, patch_masks
 from heatproof.perturbation.baselines import baseline_images
 from heatproof.perturbation.batching import Perturbed, Query
 
 
 def patch_variants(
     query: Query,
-    grid: int,
+    grid: AnyGrid,
     baseline: str,
     *,
     baseline_options: Mapping[str, Any] | None = None,
@@ -23,14 +23,14 @@ def patch_variants(
 ) -> tuple[Iterator[Perturbed], int]:
     """Make each image, intact and with each patch deleted (Hesse et al. 2024, section 3).
 
-    Exactly N × (P + 1) images go through the network, P = grid × grid, `batch_size` at a time.
+    Exactly N × (P + 1) images go through the network, P = rows × columns, `batch_size` at a time.
 
     Parameters
     ----------
     query
         The network and N images.
     grid
-        Patches along one side.
+        A whole number, for as many rows as columns of patches, or (rows, columns).
     baseline
         Key in `BASELINES`.
     baseline_options

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from heatproof.errors import HeatproofError
+from heatproof.grids import AnyGrid
 from heatproof.perturbation.baselines import baseline_images
 from heatproof.perturbation.batching import Perturbed, Query
 
@@ -20,7 +21,7 @@ def subset_variants(
     baseline: str,
     *,
     baseline_options: Mapping[str, Any] | None = None,
-    grid: int | None = None,
+    grid: AnyGrid | None = None,
 ) -> tuple[Iterator[Perturbed], int]:
     """Make each image, intact and without each of its subsets of pixels.
 
@@ -39,7 +40,7 @@ def subset_variants(
     baseline_options
         Options of the baseline.
     grid
-        Patches along one side, where the masks are patches.
+        Grid of the patches, where the masks are patches.
 
     Returns
     -------

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from heatproof.grids import Grid, by_patches, patches_in
 from heatproof.plan.paths import PRETRAINED, Case
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ class Conventions:
         return self.tuned.get(self.plain, {"seed": self.plan.config["seed"]})
 
     @cached_property
-    def home(self) -> tuple[int, str, str]:
+    def home(self) -> tuple[Grid, str, str]:
         """The grid, baseline and output that stay while others vary."""
         drops, (grid, baseline) = self.plan.config["drops"], self.plan.reference
         grid, baseline = self.settings.get("grid", grid), self.settings.get("baseline", baseline)
@@ -117,7 +118,7 @@ class Conventions:
         baseline = baseline if baseline in drops["baselines"] else drops["baselines"][0]
         return grid, baseline, drops["outputs"][0]
 
-    def single_deletion(self, weights: str, combination: tuple[int, str, str]) -> str | None:
+    def single_deletion(self, weights: str, combination: tuple[Grid, str, str]) -> str | None:
         """Return the metric of a grid, baseline and output on some weights; None where it is not scored."""
         known = self.plan.metrics_of(weights, self.model) if weights in self.plan.weights else {}
         return next((name for name, combined in known.items() if combined == combination), None)
@@ -133,7 +134,7 @@ class Conventions:
         """Yield grids, baselines and outputs of the patch drops, first on weights that are in-domain for each."""
         drops, home = self.plan.config["drops"], self.home
         baselines = sorted(drops["baselines"], key=lambda value: value != home[1])
-        for place, factor, values in ((0, "grid", sorted(drops["grids"])), (1, "baseline", baselines)):
+        for place, factor, values in ((0, "grid", sorted(drops["grids"], key=by_patches)), (1, "baseline", baselines)):
             settings: dict[str, list[Level]] = {}
             for value in values:
                 whose = {"in-domain": self.tuned_for(factor, value), PRETRAINED: PRETRAINED, self.plain: self.plain}
@@ -198,7 +199,10 @@ def _if_varied(factor: str, setting: str, levels: list[Level], reference: str | 
 
 
 def _told(factor: str, value: Any) -> str:
-    return f"P = {value**2}" if factor == "grid" else str(value)
+    if factor != "grid":
+        return str(value)
+    # Grids of as many patches can differ in their rows.
+    return f"P = {patches_in(value)}" + ("" if isinstance(value, int) else f" ({value})")
 
 
 def all_comparisons(plan: Plan) -> list[Compared]:

@@ -11,6 +11,7 @@ from functools import cached_property
 from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from heatproof.grids import Grid, as_grid, grid_named
 from heatproof.provenance import as_json
 from heatproof.stage import STAGES, Product, Stage, Wildcards
 
@@ -21,6 +22,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 # In the order in which they stand in paths.
 WILDCARDS = ("dataset", "model", "weights", "explainer", "response", "metric", "grid", "baseline", "shard")
+
+
+def _grid(value: Any) -> Grid:
+    return grid_named(value) if isinstance(value, str) else as_grid(value)
+
+
+# What a wildcard, which Snakemake has as a text, is in a plan; the others are texts.
+READ: dict[str, Callable[[Any], Any]] = {"grid": _grid, "shard": int}
 
 
 def benchmark_of(stage: str, wildcards: Sequence[str]) -> str:
@@ -95,9 +104,9 @@ class Graph:
 
     def job(self, stage: str, wildcards: Wildcards) -> Job:
         """Return one job; wildcards can be texts, as Snakemake has them."""
-        key = (stage, *sorted((name, str(value)) for name, value in wildcards.items()))
+        plain = {name: READ.get(name, str)(value) for name, value in wildcards.items()}
+        key = (stage, *sorted((name, str(value)) for name, value in plain.items()))
         if key not in self._known:
-            plain = {name: int(v) if name in ("grid", "shard") else v for name, v in wildcards.items()}
             job = self._known[key] = self._made(stage, plain)
             self.makers |= dict.fromkeys(job.outputs, job)
         return self._known[key]

@@ -7,7 +7,7 @@ metric over responses that are there makes no network pass.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +15,9 @@ import numpy as np
 
 from heatproof.config_types import MOST_IMAGES
 from heatproof.errors import HeatproofError
+from heatproof.grids import Grid, Oblong, patch_size
 from heatproof.metrics.registry import METRICS, Metric
-from heatproof.options import check_defaults, check_options, module_of, options_of, short
+from heatproof.options import check_defaults, check_options, module_of, options_of, short, with_grids
 from heatproof.perturbation.baselines import BASELINES
 from heatproof.registry import import_callable, is_reference, look_up, nearest
 from heatproof.responses.base import Reading, Response, ScoredImages
@@ -64,7 +65,7 @@ def read_metric(
     name: str,
     given: dict[str, Any],
     sizes: Iterable[tuple[int, int]] = (),
-    reference: tuple[int, str] = (4, "zeros"),
+    reference: tuple[Grid, str] = (4, "zeros"),
     target: str | int = "label",
 ) -> MetricChoice:
     """Return what the config says of a metric, checked by scoring a made-up answer with it.
@@ -106,6 +107,7 @@ def read_metric(
     for function in (metric.asks, metric.function):
         own = {key: value for key, value in given.items() if key in options_of(function)}
         check_options(function, own, what, positional=metric.inputs if function is metric.function else ())
+    given = with_grids(given, metric.asks, metric.function)
     domain = None
     if "baseline" not in given and known.get("baseline") == "zeros":
         # Zero stands for the mean colour in the papers, which is what the run says it is. Single pixels have no border.
@@ -125,6 +127,7 @@ def read_metric(
     check_defaults(options, what)
     try:
         responses = metric.responses(metric.reads.complete(options, reference), sizes)
+        _check_grids(responses.values(), sizes)
         _check_baselines(responses.values(), what)
         _try_out(metric, options, responses, min(sizes, default=(224, 224)))
     except HeatproofError as error:
@@ -150,6 +153,13 @@ def _referenced(reference: str) -> Metric:
         names = " and ".join(repr(metric.name) for metric in found)
         raise HeatproofError(f"The metric {reference!r} is entered as {names}: give each a function of its own.")
     return found[0]
+
+
+def _check_grids(responses: Iterable[Response], sizes: Sequence[tuple[int, int]]) -> None:
+    for response in responses:
+        if isinstance(grid := response.settings.get("grid"), int | Oblong):
+            for size in sizes:
+                patch_size(grid, *size, truncate=bool(response.settings.get("truncate")))
 
 
 def _check_baselines(responses: Iterable[Response], what: str) -> None:

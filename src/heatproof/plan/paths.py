@@ -6,6 +6,8 @@ import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from heatproof.grids import Grid
+
 if TYPE_CHECKING:
     from heatproof.responses.base import Response
 
@@ -93,7 +95,7 @@ class Case:
     network: Network
     metric: str
     training_seed: int | None = None
-    grid: int | None = None
+    grid: Grid | None = None
     baseline: str | None = None
     output: str = "logit"
     target: str = "label"

@@ -15,7 +15,7 @@ from heatproof.methods import Method, methods_of
 from heatproof.models.packaged import is_packaged, look_up_packaged
 from heatproof.models.published import look_up_architecture
 from heatproof.models.registry import ARCHITECTURES, Design, InputFacts
-from heatproof.options import check_defaults, check_options, module_of
+from heatproof.options import check_defaults, check_options, module_of, with_grids
 from heatproof.perturbation.baselines import BASELINES
 from heatproof.registry import import_callable, is_reference, look_up
 from heatproof.storage.publishing import without_secrets
@@ -118,6 +118,7 @@ def read_explainer(name: str, given: dict[str, Any]) -> ExplainerChoice:
         entry = _find(EXPLAINERS, kind, "explainer", name, given)
     defaults = check_options(entry.function, given, f"explainer {name!r}", positional=positional_of(entry.function))
     check_defaults(defaults, f"explainer {name!r}")
+    given = with_grids(given, entry.function)
     if (filled := given.get("baseline")) not in (None, SAME):
         look_up({**BASELINES, SAME: None}, filled, f"baseline of the explainer {name!r}")
     if name == entry.name:

@@ -12,8 +12,9 @@ from heatproof.attribution.registry import SAME
 from heatproof.config_files import Config
 from heatproof.errors import HeatproofError
 from heatproof.folder import Folder
+from heatproof.grids import Grid
 from heatproof.metrics.registry import METRICS
-from heatproof.metrics.single_deletion import base_name, metric_name
+from heatproof.metrics.single_deletion import Combination, base_name, metric_name
 from heatproof.models.packaged import is_file
 from heatproof.plan.metrics import MetricChoice, read_metric
 from heatproof.plan.paths import PRETRAINED, Network
@@ -175,11 +176,11 @@ class Selection:
         return options
 
     @property
-    def combinations(self) -> list[tuple[int, str]]:
+    def combinations(self) -> list[Combination]:
         """Every grid with every baseline."""
         return list(product(self.config["drops"]["grids"], self.baselines))
 
-    def combinations_on(self, weights: str, model: str) -> list[tuple[int, str]]:
+    def combinations_on(self, weights: str, model: str) -> list[Combination]:
         """Return the combinations that some weights are scored with: along the axis, those of their own baseline."""
         return [pair for pair in self.combinations if pair[1] in self._domains(weights, model)]
 
@@ -290,7 +291,7 @@ class Selection:
         """Return the models for a dataset."""
         return [name for name, model in self.models.items() if dataset in model.datasets]
 
-    def metrics_of(self, weights: str, model: str) -> dict[str, tuple[int, str, str]]:
+    def metrics_of(self, weights: str, model: str) -> dict[str, tuple[Grid, str, str]]:
         """Return what is scored on patch drops: metric name to (grid, baseline, output) for some weights.
 
         IDSDS where and only where they are in-domain.
@@ -306,7 +307,7 @@ class Selection:
         }
 
     @property
-    def reference(self) -> tuple[int, str]:
+    def reference(self) -> Combination:
         """Grid and baseline of the finetuning, whose scores carry the plain name."""
         return self.config["finetuning"]["grid"], self.config["finetuning"]["baseline"]
 

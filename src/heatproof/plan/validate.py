@@ -11,6 +11,7 @@ from heatproof.config import label_baselines, normalise
 from heatproof.config_files import unset_counts
 from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
+from heatproof.grids import by_patches, divides, remedy, square_grids, written
 from heatproof.perturbation.baselines import BASELINES, register_baselines
 from heatproof.plan.paths import PRETRAINED
 from heatproof.plan.plan import Plan
@@ -143,12 +144,13 @@ def _check_grids(plan: Plan, dataset: str, model: str) -> None:
     tuned = filter(None, (plan.finetuning(model, weights) for weights in plan.weights))
     grids = {("drops", grid) for grid in plan.config["drops"]["grids"]}
     grids |= {("finetuning", finetuning["grid"]) for finetuning in tuned}
-    for where, grid in sorted(grids):
-        if size[0] % grid or size[1] % grid:
-            fits = [str(g) for g in range(2, min(size) + 1) if size[0] % g == 0 and size[1] % g == 0]
+    for where, grid in sorted(grids, key=lambda one: (one[0], by_patches(one[1]))):
+        if not divides(grid, *size):
+            square = isinstance(grid, int) and size[0] == size[1]
+            every = f"take one of {', '.join(map(str, square_grids(*size)[1:]))}"
             raise HeatproofError(
-                f"The grid {grid} in {where} does not divide the {size[0]}×{size[1]} images of {dataset!r}: "
-                f"take one of {', '.join(fits)}."
+                f"The grid {written(grid)} in {where} does not divide the {size[0]}×{size[1]} images of {dataset!r}: "
+                f"{every if square else remedy(grid, *size)}."
             )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from heatproof.grids import grid_cell
 from heatproof.metrics.bootstrap import draw_counts, interval
 from heatproof.randomness import derive_seed, numpy_generator
 from heatproof.report.drawing import broken, draw_legend, lay_out, new_figure, palette, white
@@ -64,7 +65,7 @@ def in_domain_table(told: InDomain) -> pd.DataFrame:
     """
     rows = []
     for item in told.scored:
-        where = {key: getattr(item, key) for key in WHERE}
+        where = {key: getattr(item, key) for key in WHERE} | {"grid": grid_cell(item.grid)}
         if gap := read_shard(item.features, 0)["gap"]:
             rows.append({**where, "n_images": 0, "gap": gap})
             continue

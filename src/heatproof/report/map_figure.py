@@ -18,7 +18,7 @@ from matplotlib.patheffects import Normal, withStroke
 from heatproof.data.prepare import open_dataset
 from heatproof.errors import HeatproofError
 from heatproof.folder import NO_MODEL
-from heatproof.grids import patch_sums
+from heatproof.grids import Grid, as_grid, by_patches, patch_sums, shape_of
 from heatproof.methods import ABS, Method
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.registry import nearest
@@ -51,7 +51,7 @@ class Panel:
 class Drops:
     """Logit drops of the image."""
 
-    grid: int
+    grid: Grid
     baseline: str
     values: np.ndarray
     logit: float
@@ -64,7 +64,7 @@ def show(
     methods: Sequence[str] | None,
     output: str | Path,
     *,
-    grid: int | None = None,
+    grid: Grid | None = None,
     drops: bool = False,
     config: str | Path | None = None,
 ) -> None:
@@ -82,7 +82,7 @@ def show(
     output
         Path of the picture; its ending decides the format (png, svg, pdf).
     grid
-        Draw this patch grid, with the sum of each patch.
+        Draw this grid of patches, a whole number or (rows, columns), with the sum of each patch.
     drops
         Draw the cached logit drops of the patches too, with `grid` or the only grid that there is, and the rank
         correlation of each map's patch sums with them.
@@ -94,6 +94,7 @@ def show(
     HeatproofError
         If the store, the image, a method or the drops are not there, or the grid does not divide the maps.
     """
+    grid = None if grid is None else as_grid(grid)
     store = own_folder(store)
     stores = _open(store)
     first = next(iter(stores.values()))
@@ -180,14 +181,14 @@ def _input(stored: Stored, image_id: str, config: str | Path | None) -> tuple[np
     return np.clip(pixels, 0, 1), label_of(dataset, number)
 
 
-def _drops(stored: Stored, store: Path, image_id: str, grid: int | None) -> Drops:
+def _drops(stored: Stored, store: Path, image_id: str, grid: Grid | None) -> Drops:
     if stored.model is None:
         raise HeatproofError(f"The maps in {store} know no model, so there are no logit drops: name a model's folder.")
     folder = stored.path.parent
     # results/maps/<dataset>/<model>/<weights> stands beside results/drops/<dataset>/<model>/<weights>.
     root = folder.parents[3] / "drops" / folder.relative_to(folder.parents[2])
     found = [open_stored(path) for path in stores_below(root)]
-    grids = sorted({other.made_by["grid"] for other in found})
+    grids = sorted({other.made_by["grid"] for other in found}, key=by_patches)
     listed = ", ".join(map(str, grids))
     if not grids:
         raise HeatproofError(f"There are no logit drops in {root}: the workflow makes them.")
@@ -210,10 +211,10 @@ def _drops(stored: Stored, store: Path, image_id: str, grid: int | None) -> Drop
 
 @plain
 def _figure(
-    pixels: np.ndarray, panels: list[Panel], grid: int | None, drops: Drops | None, heading: tuple[str, str]
+    pixels: np.ndarray, panels: list[Panel], grid: Grid | None, drops: Drops | None, heading: tuple[str, str]
 ) -> Figure:
     # Numbers in patches need room, whatever the grid.
-    side = max(PANEL, 0.4 * grid) if grid else PANEL
+    side = max(PANEL, 0.4 * max(shape_of(grid))) if grid else PANEL
     note = NOTE + (0.11 if grid else 0) + (0.11 if drops else 0)
     shown: list[Any] = ["input", *([drops] if drops else []), *panels]
     columns = min(len(shown), max(3, math.ceil(math.sqrt(len(shown) * 1.5))))
@@ -243,7 +244,7 @@ def _figure(
     return figure
 
 
-def _draw_map(axes: Axes, panel: Panel, grid: int | None, drops: Drops | None, side: float) -> str:
+def _draw_map(axes: Axes, panel: Panel, grid: Grid | None, drops: Drops | None, side: float) -> str:
     """Draw a map, or why there is none; return what stands below it."""
     if panel.values is None:
         axes.set_facecolor("0.94")
@@ -268,7 +269,7 @@ def _draw_drops(axes: Axes, pixels: np.ndarray, drops: Drops) -> str:
     height, width = pixels.shape[:2]
     axes.imshow(0.55 + 0.45 * pixels.mean(-1), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
     limit = float(np.abs(drops.values).max()) or 1.0
-    tint, extent = drops.values.reshape(drops.grid, drops.grid), (-0.5, width - 0.5, height - 0.5, -0.5)
+    tint, extent = drops.values.reshape(shape_of(drops.grid)), (-0.5, width - 0.5, height - 0.5, -0.5)
     axes.imshow(tint, COLOURS, vmin=-limit, vmax=limit, alpha=0.55, extent=extent, interpolation="nearest")
     unit = _draw_numbers(axes, drops.values, (height, width), drops.grid)
     told = f", numbers{unit}" if unit else ""
@@ -276,26 +277,28 @@ def _draw_drops(axes: Axes, pixels: np.ndarray, drops: Drops) -> str:
     return f"{note}\npredicted class {drops.predicted}"
 
 
-def _draw_grid(axes: Axes, shape: tuple[int, ...], grid: int) -> None:
+def _draw_grid(axes: Axes, shape: tuple[int, ...], grid: Grid) -> None:
     # Dark on light, so that the lines are seen on any image.
     light = [withStroke(linewidth=1.4, foreground="white", alpha=0.35), Normal()]
-    for step in range(1, grid):
-        axes.axhline(shape[0] * step / grid - 0.5, color="0.25", linewidth=0.5, path_effects=light)
-        axes.axvline(shape[1] * step / grid - 0.5, color="0.25", linewidth=0.5, path_effects=light)
+    for draw, length, count in zip((axes.axhline, axes.axvline), shape, shape_of(grid), strict=True):
+        for step in range(1, count):
+            draw(length * step / count - 0.5, color="0.25", linewidth=0.5, path_effects=light)
 
 
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
-def _draw_numbers(axes: Axes, values: np.ndarray, shape: tuple[int, ...], grid: int) -> str:
+def _draw_numbers(axes: Axes, values: np.ndarray, shape: tuple[int, ...], grid: Grid) -> str:
     """Draw the grid and a number in each patch, all by one power of ten; return what to say of that power."""
     largest = float(np.abs(values).max())
     power = math.floor(math.log10(largest)) if largest else 0
     power = 0 if power in (0, 1) else power
     _draw_grid(axes, shape, grid)
     light = [withStroke(linewidth=1.6, foreground="white")]
+    counts = shape_of(grid)
     for patch, value in enumerate(values):
-        y, x = ((place + 0.5) * length / grid - 0.5 for place, length in zip(divmod(patch, grid), shape, strict=True))
+        sides = zip(divmod(patch, counts[1]), shape, counts, strict=True)
+        y, x = ((place + 0.5) * length / count - 0.5 for place, length, count in sides)
         axes.text(x, y, rounded(value / 10**power, 1), size=6.5, ha="center", va="center", path_effects=light)
     return f" ×10{str(power).translate(_RAISED)}" if power else ""
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from heatproof.data.prepare import open_dataset
+from heatproof.grids import Grid, grid_name, shape_of
 from heatproof.report.pictures import SIDE, data_uri, image_png, image_scores, label_of, map_png, read_maps
 from heatproof.storage.manifest import read_shard
 from heatproof.storage.store import describe, read
@@ -93,13 +94,14 @@ def _cell(values: np.ndarray, scores: list[float | None]) -> dict[str, Any]:
 
 
 def _drops(
-    results: Folder, where: Mapping[str, str], asked: tuple[int, str, str], ids: Sequence[str]
+    results: Folder, where: Mapping[str, str], asked: tuple[Grid, str, str], ids: Sequence[str]
 ) -> dict[str, Any]:
     grid, baseline, output = asked
     store = results.drops.format(**where, grid=grid, baseline=baseline) + ".zarr"
     said = read(store, "logit" if output == "logit" else "log_probability", 0, len(ids), ids).astype(np.float64)
     said = said if output == "logit" else np.exp(said)
-    return {"grid": grid, "baseline": baseline, "output": output, "values": short(said[:, :1] - said[:, 1:])}
+    told = {"grid": grid_name(grid), "shape": shape_of(grid), "baseline": baseline, "output": output}
+    return {**told, "values": short(said[:, :1] - said[:, 1:])}
 
 
 def fitting(shown: list[dict[str, Any]], methods: int) -> list[dict[str, Any]]:
@@ -209,7 +211,7 @@ def title(settings: Mapping[str, Any]) -> str:
     orders = {"morf": "most relevant first", "lerf": "least relevant first"}
     order = "by value" if "thresholds" in settings else orders[settings["order"]]
     fill = "ROAD" if settings["imputation"] == "road" else settings["baseline"]
-    extra = [f"grid {settings['grid']}"] if "grid" in settings else []
+    extra = [f"grid {grid_name(settings['grid'])}"] if "grid" in settings else []
     extra += ["map updated"] if settings["update"] else []
     return ", ".join([f"{settings['mode']}, {order}", fill, *extra])
 

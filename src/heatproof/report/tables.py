@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from heatproof.grids import grid_cell
 from heatproof.metrics.bootstrap import least_share, summarise
 from heatproof.metrics.registry import METRICS
 from heatproof.metrics.single_deletion import base_name
@@ -281,6 +282,7 @@ def accuracy_table(drops: Sequence[Drops], images: int, target: str | int = "lab
             wrong = read(store, "predicted", 0, images) != labels[:, None]
             rank = np.where(wrong, np.inf, 0)
         row: dict[str, Any] = {key: getattr(item, key) for key in ("dataset", "model", "weights", "grid", "baseline")}
+        row["grid"] = grid_cell(item.grid)
         row["in_domain"] = base_name(item.metric) == "idsds"
         for k in (1, 5):
             known = k == 1 or target == "label"

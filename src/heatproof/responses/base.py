@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from heatproof.errors import HeatproofError
+from heatproof.grids import Grid, with_one_form
 from heatproof.methods import Method
 from heatproof.provenance import digest
 from heatproof.registry import own_options
@@ -232,7 +233,8 @@ class Response(ABC):
     Attributes
     ----------
     settings
-        Settings that define the response, as plain values; the baseline is in ``baseline`` and ``baseline_options``.
+        Settings that define the response, as plain values; the baseline is in ``baseline`` and ``baseline_options``, a
+        grid of patches in ``grid``.
     kind
         Name of the kind in specs and manifests.
     rule
@@ -268,6 +270,9 @@ class Response(ABC):
     argument: ClassVar[str]
     in_memory: ClassVar[tuple[str, ...]] = ()
     options: ClassVar[Callable[..., None] | None] = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "settings", with_one_form(self.settings))
 
     def __init_subclass__(cls) -> None:
         if cls.__dict__.get("kind"):
@@ -330,7 +335,7 @@ class Response(ABC):
         """Check combinations of options that annotations cannot express."""
 
     @classmethod
-    def complete(cls, options: Options, reference: tuple[int, str] = (4, "zeros")) -> dict[str, Any]:
+    def complete(cls, options: Options, reference: tuple[Grid, str] = (4, "zeros")) -> dict[str, Any]:
         """Complete the options with the grid and baseline of the finetuning, `reference`."""
         return dict(options)
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from heatproof.errors import HeatproofError
-from heatproof.grids import patch_boxes
 from heatproof.registry import own_options
 from heatproof.responses.base import Along, Arrays, Batch, MapResponse, Response, ScoredImages, Session
 from heatproof.sequences import Perturbation
@@ -134,8 +133,6 @@ class Curves(TwoTargets):
         for sequence in sequences.values():
             for size in sizes:
                 sequence.points(*size)
-                if sequence.grid is not None:
-                    patch_boxes(sequence.grid, *size)
         return {argument: cls(sequence.described()) for argument, sequence in sequences.items()}
 
     def points(self, size: tuple[int, int]) -> int:
@@ -180,8 +177,7 @@ class Curves(TwoTargets):
         """Return a straight line between the outputs of the image and of its baseline."""
         sequence, pixels = self.sequence, size[0] * size[1]
         if sequence.thresholds is None:
-            units = pixels if sequence.grid is None else sequence.grid**2
-            changed = sequence.counts(*size) * pixels / units
+            changed = sequence.counts(*size) * pixels / sequence.units(*size)
         else:
             changed = np.linspace(0, pixels, sequence.points(*size))
         shares = changed / pixels

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import ClassVar
 
 from heatproof.errors import NotApplicable
+from heatproof.grids import grid_name
 from heatproof.responses.base import Along, Array, Arrays, Batch, Contents, NetworkResponse, Session
 
 VERSIONS = ("intact", "deleted")
@@ -29,7 +30,7 @@ class Features(NetworkResponse):
     @cached_property
     def name(self) -> str:
         """The name in paths, as of the patch drops."""
-        return f"g{self.settings['grid']}_{self.settings['baseline']}"
+        return f"g{grid_name(self.settings['grid'])}_{self.settings['baseline']}"
 
     def contents(self, session: Session, size: tuple[int, int], names: Sequence[str]) -> Contents:
         """Return the dimensions of the store, from the first image; a gap where no layer can be followed."""

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
-from heatproof.options import Cells
+from heatproof.grids import Grid, grid_name, patches_in
+from heatproof.options import PatchGrid
 from heatproof.responses.base import Along, Array, Arrays, Batch, NetworkResponse, Response, ScoredImages, Session
 
 
 def patch_options(
     *,
-    grid: Cells | None = None,
+    grid: PatchGrid | None = None,
     baseline: str | None = None,
     baseline_options: Mapping[str, Any] | None = None,
     output: Literal["logit", "probability"] = "logit",
@@ -37,10 +38,10 @@ class Patches(NetworkResponse):
     @cached_property
     def name(self) -> str:
         """The name in paths."""
-        return f"g{self.settings['grid']}_{self.settings['baseline']}"
+        return f"g{grid_name(self.settings['grid'])}_{self.settings['baseline']}"
 
     @classmethod
-    def complete(cls, options: Mapping[str, Any], reference: tuple[int, str] = (4, "zeros")) -> dict[str, Any]:
+    def complete(cls, options: Mapping[str, Any], reference: tuple[Grid, str] = (4, "zeros")) -> dict[str, Any]:
         """Fill in the grid and the baseline of the finetuning."""
         named = {"grid": options["grid"] or reference[0], "baseline": options["baseline"] or reference[1]}
         return {**options, **named}
@@ -57,7 +58,7 @@ class Patches(NetworkResponse):
     @property
     def variants(self) -> int:
         """The patches and the intact image."""
-        return self.settings["grid"] ** 2 + 1
+        return patches_in(self.settings["grid"]) + 1
 
     def run(self, session: Session, batch: Batch, along: Along | None) -> Arrays:
         """Run the network on each image, intact and without each patch."""

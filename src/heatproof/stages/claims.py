@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
+from heatproof.grids import Grid
 from heatproof.provenance import ROOT, Key
 from heatproof.stage import Planned, Report, read_as, shown, stage
 from heatproof.stages.methods import ClaimedMethod, Place, all_metrics, claimed_methods, keys_of, places_of
@@ -27,7 +28,7 @@ class ClaimedMetric:
     kind: str
     options: dict[str, Any]
     higher_is_better: bool
-    grid: int | None
+    grid: Grid | None
     baseline: str | None
     output: str
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
+from heatproof.grids import Grid
 from heatproof.metrics.single_deletion import base_name
 from heatproof.plan.paths import response_files
 from heatproof.provenance import Key
@@ -25,7 +26,7 @@ class StoredFeatures:
     dataset: str
     model: str
     weights: str
-    grid: int
+    grid: Grid
     baseline: str
     in_domain: bool
     features: str

@@ -9,6 +9,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.figures import FIGURES
+from heatproof.grids import Grid
 from heatproof.metrics.single_deletion import base_name
 from heatproof.plan.paths import response_files
 from heatproof.provenance import Key
@@ -164,9 +165,9 @@ class PageNetwork:
     """
 
     where: dict[str, str]
-    grids: list[tuple[int, str]]
+    grids: list[tuple[Grid, str]]
     shown: list[str]
-    drops: tuple[int, str, str]
+    drops: tuple[Grid, str, str]
     scored: list[str]
 
 

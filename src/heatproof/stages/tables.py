@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.attribution.registry import EXPLAINERS
+from heatproof.grids import Grid
 from heatproof.plan.paths import response_file
 from heatproof.provenance import Key
 from heatproof.responses.patches import Patches
@@ -26,7 +27,7 @@ class Drops:
     dataset: str
     model: str
     weights: str
-    grid: int
+    grid: Grid
     baseline: str
     metric: str
     drops: str
@@ -158,7 +159,7 @@ class Tables(Report, Ranked):
     drops: list[Drops]
     ranked: list[str]
     explainer_of: dict[str, str]
-    deletions: dict[str, tuple[int, str, str]]
+    deletions: dict[str, tuple[Grid, str, str]]
     ablating: list[str]
     images: int
     target: str | int

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from heatproof.grids import patch_sums
+from heatproof.grids import AnyGrid, patch_sums, shape_of
 from heatproof.methods import Maps
 from heatproof.storage.store import ArraySpec, describe, read
 
@@ -19,7 +19,7 @@ WHOLE = "float32"
 SUMS = "patch_sums"
 
 
-def map_arrays(maps: int, size: Sequence[int], dtype: str = WHOLE, grid: int = 0) -> dict[str, ArraySpec]:
+def map_arrays(maps: int, size: Sequence[int], dtype: str = WHOLE, grid: AnyGrid = 0) -> dict[str, ArraySpec]:
     """Return the arrays of a store of maps.
 
     Parameters
@@ -31,16 +31,16 @@ def map_arrays(maps: int, size: Sequence[int], dtype: str = WHOLE, grid: int = 0
     dtype
         ``float32``, ``float16`` or ``patch_sums``.
     grid
-        Patches along one side, of patch sums.
+        Of patch sums.
     """
     if dtype == SUMS:
-        sums = ArraySpec(("map", "y", "x"), (maps, grid, grid), "float64")
+        sums = ArraySpec(("map", "y", "x"), (maps, *shape_of(grid)), "float64")
         return {"attribution": sums, "absolute": sums}
     arrays = {"attribution": ArraySpec(("map", "y", "x"), (maps, *size), dtype)}
     return arrays if dtype == WHOLE else {**arrays, "scale": ArraySpec(("map",), (maps,), chunk_by_image=False)}
 
 
-def encode_maps(maps: np.ndarray, dtype: str = WHOLE, grid: int = 0) -> dict[str, np.ndarray]:
+def encode_maps(maps: np.ndarray, dtype: str = WHOLE, grid: AnyGrid = 0) -> dict[str, np.ndarray]:
     """Return what `map_arrays` hold of maps.
 
     Parameters
@@ -56,7 +56,7 @@ def encode_maps(maps: np.ndarray, dtype: str = WHOLE, grid: int = 0) -> dict[str
         count, every = maps.shape[:2]
         flat = maps.reshape(-1, *maps.shape[2:])
         sums = {"attribution": patch_sums(flat, grid), "absolute": patch_sums(np.abs(flat), grid)}
-        return {name: values.reshape(count, every, grid, grid) for name, values in sums.items()}
+        return {name: values.reshape(count, every, *shape_of(grid)) for name, values in sums.items()}
     if dtype == WHOLE:
         return {"attribution": maps}
     # In [1, 2) after the division; a power of two loses no bit.

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from heatproof.batches import prefetch, track
 from heatproof.errors import HeatproofError, runs_out
-from heatproof.grids import patch_masks
+from heatproof.grids import AnyGrid, patch_masks, patches_in
 from heatproof.models.names import misfits
 from heatproof.randomness import counter_uniform, torch_generator
 from heatproof.specs import FinetuningSettings, Schedule
@@ -356,7 +356,7 @@ def shift_randomly(images: torch.Tensor, pixels: int, generator: torch.Generator
 def delete_random_patches(
     images: torch.Tensor,
     baselines: torch.Tensor,
-    grid: int,
+    grid: AnyGrid,
     share: float,
     generator: torch.Generator,
     seen: Counter[str] | None = None,
@@ -368,7 +368,7 @@ def delete_random_patches(
     images, baselines
         (N, C, H, W), normalised; a deleted patch takes the baseline's pixels at its place.
     grid
-        Patches along one side.
+        A whole number, for as many rows as columns of patches, or (rows, columns).
     share
         Probability with which an image loses a patch; the paper's is one half, so that intact images stay
         in-domain.
@@ -385,14 +385,14 @@ def delete_random_patches(
     return made
 
 
-def draw_patches(count: int, grid: int, share: float, generator: torch.Generator) -> torch.Tensor:
+def draw_patches(count: int, grid: AnyGrid, share: float, generator: torch.Generator) -> torch.Tensor:
     """Return the number of a patch (N,) for each image that loses one, and -1 for the others."""
     chosen = torch.rand(count, generator=generator, dtype=torch.float32) < share
-    patches = torch.randint(0, grid**2, (count,), generator=generator)
+    patches = torch.randint(0, patches_in(grid), (count,), generator=generator)
     return torch.where(chosen, patches, -1)
 
 
-def delete_patches(images: torch.Tensor, baselines: torch.Tensor, grid: int, patches: torch.Tensor) -> torch.Tensor:
+def delete_patches(images: torch.Tensor, baselines: torch.Tensor, grid: AnyGrid, patches: torch.Tensor) -> torch.Tensor:
     """Replace a patch of each image by the baseline; none where its number is -1."""
     masks = torch.from_numpy(patch_masks(grid, images.shape[-2], images.shape[-1]))
     deleted = masks[patches] & (patches >= 0)[:, None, None]

@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 from heatproof.data.prepare import open_dataset
 from heatproof.data.registry import Dataset
 from heatproof.errors import RESUME_HINT, HeatproofError, runs_out
+from heatproof.grids import AnyGrid
 from heatproof.models.network import build_network, find_head, load_weights, save_weights, use_machine
 from heatproof.models.state import copy_of
 from heatproof.models.weights_file import read_safetensors
@@ -232,7 +233,7 @@ def _data(job: Training) -> dict[str, list[list[Any]]]:
     return images.data(*images.whole("train", "validation"))
 
 
-def _with_deleted(validation: Examples, grid: int, generator: torch.Generator, baselines: Baselines) -> Examples:
+def _with_deleted(validation: Examples, grid: AnyGrid, generator: torch.Generator, baselines: Baselines) -> Examples:
     """Return the validation images each once intact and once with a patch deleted, the same in every epoch."""
     count = len(validation.labels)
     draw = int(torch.randint(2**31, (), generator=generator))

@@ -1,0 +1,132 @@
+"""Grids of any shape in a config: one form, names and paths, and one sentence for what is no grid."""
+
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from heatproof.attribution.registry import EXPLAINERS
+from heatproof.config_files import default_config, merge
+from heatproof.errors import HeatproofError
+from heatproof.metrics.registry import METRICS
+from heatproof.options import with_grids
+from heatproof.plan import comparisons
+from heatproof.plan.graph import Graph
+from heatproof.plan.validate import make_plan
+from heatproof.registry import options_of
+
+SCHEMA = yaml.safe_load((Path(__file__).parents[2] / "workflow/schemas/config.schema.yaml").read_text(encoding="utf-8"))
+WHERE = {"dataset": "digits", "model": "resnet20", "weights": "finetuned"}
+
+
+def grids_among(function):
+    return [name for name in options_of(function) if with_grids({name: [3, 3]}, function)[name] == 3]
+
+
+def configs_with(grid):
+    """Yield the name of every place of a config that takes a grid, and a config with a grid there."""
+    yield "'drops.grids.0'", {"drops": {"grids": [grid]}}
+    yield "'finetuning.grid'", {"finetuning": {"grid": grid}}
+    yield "'grid' in weights: f", {"weights": [{"f": {"grid": grid}}]}
+    yield (
+        "'finetuning.grid' in models: resnet20",
+        {"models": [{"resnet20": {"architecture": "cifar_resnet20", "finetuning": {"grid": grid}}}]},
+    )
+    for name, entry in METRICS.items():
+        functions = (entry.asks, entry.function)
+        if name not in ("sds", "idsds") and not entry.is_own and any(map(grids_among, functions)):
+            steps = {"steps": 2} if "steps" in entry.options else {}
+            yield f"'grid' of metric {name!r}", {"metrics": [{name: {"grid": grid, **steps}}]}
+    for name, entry in EXPLAINERS.items():
+        if entry.function.__module__.startswith("heatproof."):
+            for option in grids_among(entry.function):
+                yield f"{option!r} of explainer {name!r}", {"explainers": [{name: {option: grid}}]}
+
+
+def plan_of(**change):
+    return make_plan(merge(default_config(), change))
+
+
+def written(plan):
+    return [(job.stage, job.wildcards, job.spec, job.outputs, job.inputs) for job in Graph(plan).jobs()]
+
+
+@pytest.mark.parametrize(("place", "change"), list(configs_with([4, 4])), ids=lambda one: str(one)[:60])
+def test_a_square_grid_is_the_same_however_it_is_written(place, change):
+    square = next(config for name, config in configs_with(4) if name == place)
+    assert written(plan_of(**change)) == written(plan_of(**square))
+
+
+@pytest.mark.parametrize(("place", "change"), list(configs_with([4, 8])), ids=lambda one: str(one)[:60])
+def test_rows_and_columns_are_another_grid(place, change):
+    jsonschema.validate(change, SCHEMA)
+    square, turned = (next(config for name, config in configs_with(grid) if name == place) for grid in (4, [8, 4]))
+    found = [written(plan_of(**one)) for one in (change, square, turned)]
+    assert found[0] != found[1]
+    assert found[0] != found[2]
+
+
+BAD = [[4], [0, 4], [4, 4, 4], "4x8", True, 2.0, [4, "8"], [4, 1025], 0, [True, 4], {"rows": 4}]
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_what_is_no_grid_is_one_sentence(bad):
+    for place, change in configs_with(bad):
+        with pytest.raises(HeatproofError, match=r"\[rows, columns\]( or null)?, not ") as said:
+            plan_of(**change)
+        assert place in str(said.value)
+
+
+# Of numbers JSON has one kind, and a schema knows no product.
+@pytest.mark.parametrize("bad", [1, [2000, 4], *(one for one in BAD if one != 2.0)])
+def test_the_schema_refuses_it_as_well(bad):
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"drops": {"grids": [bad]}}, SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"drops": {"grids": [[4, 5]]}}, r"The grid \[4, 5\] in drops does not divide the 32×32 .* so use 4\."),
+        ({"finetuning": {"grid": [6, 16]}}, r"The grid \[6, 16\] in finetuning .*rows have .*use \[4, 16\]\."),
+        ({"metrics": [{"patch_insertion": {"grid": 5}}]}, r"'patch_insertion' .*A grid of 5 .*use 4 or 8\."),
+        ({"metrics": [{"patch_insertion": {"grid": [3, 8]}}]}, r"A grid of \[3, 8\] .*use \[2, 8\]\."),
+        ({"metrics": [{"ids": {"grid": [3, 8], "steps": 2}}]}, r"'ids' .*A grid of \[3, 8\] .*use \[2, 8\]\."),
+        ({"drops": {"grids": [4, [4, 4]]}}, "'drops.grids' in the config names 4 twice"),
+        ({"drops": {"grids": [[4, 8], [4, 8]]}}, r"'drops.grids' in the config names \[4, 8\] twice"),
+        (
+            {"attribution": {"stored_as": "patch_sums"}, "metrics": [], "drops": {"grids": [4, [4, 8]]}},
+            r"drops has the grids \[4, \[4, 8\]\]: name one grid",
+        ),
+    ],
+)  # fmt: skip
+def test_a_grid_that_does_not_fit_is_refused_before_the_run(change, said):
+    with pytest.raises(HeatproofError, match=said):
+        plan_of(**change)
+
+
+def test_names_and_paths_of_grids():
+    plan = plan_of(
+        drops={"grids": [4, [4, 8]], "baselines": ["mean", "blur"]},
+        weights=["pretrained", "finetuned", {"wide": {"grid": [4, 8]}}],
+    )
+    assert plan.config["drops"]["grids"] == [4, (4, 8)]
+    assert set(plan.metrics_of("finetuned", "resnet20")) == {"idsds", "sds_g4_blur", "sds_g4x8_mean", "sds_g4x8_blur"}
+    assert set(plan.metrics_of("wide", "resnet20")) == {"sds", "sds_g4_blur", "idsds_g4x8_mean", "sds_g4x8_blur"}
+    graph = Graph(plan)
+    for stage in ("drops", "features"):
+        for grid, name in ((4, "g4_mean"), ((4, 8), "g4x8_mean")):
+            job = graph.job(stage, {**WHERE, "grid": grid, "baseline": "mean", "shard": 0})
+            assert job.outputs[0] == f"results/{stage}/digits/resnet20/finetuned/{name}.0.json"
+            assert job.benchmark == f"results/benchmarks/{stage}/digits/resnet20/finetuned/{name[1:-5]}/mean/0.tsv"
+            # As Snakemake has its wildcards.
+            assert graph.job(stage, {key: str(value) for key, value in job.wildcards.items()}) is job
+    told = graph.told("finetune", **{**WHERE, "weights": "wide"})
+    assert told.training.grid == (4, 8)
+
+
+def test_grids_of_as_many_patches_have_levels_of_their_own():
+    plan = plan_of(drops={"grids": [[8, 4], 8, [4, 8], 4]}, weights=["finetuned"])
+    rows = [row for row in comparisons.comparisons(plan, "resnet20") if row[0] == "grid"]
+    assert [level[0] for level in rows[0][3]] == ["P = 16", "P = 32 (4x8)", "P = 32 (8x4)", "P = 64"]
