@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.options import as_option
 from heatproof.plan.graph import Graph
 from heatproof.plan.metrics import MetricChoice
 from heatproof.plan.resolve import ExplainerChoice, ModelChoice
@@ -124,9 +125,10 @@ def _read_otherwise(model: ModelChoice, name: str, dataset: Dataset) -> list[str
 
     reader = getattr(dataset, "reader", None)
     # Pictures that are no larger than the network's input are not zoomed, whatever the weights were trained with.
-    if not isinstance(reader, PictureReader) or (reader.by_default and reader.shorter == reader.size):
+    if not isinstance(reader, PictureReader) or (reader.by_default and reader.box == reader.size):
         return []
-    read = {"size": reader.size, "resize": reader.shorter, "interpolation": reader.interpolation}
+    sides = {"size": as_option(reader.size), "resize": as_option(reader.box)}
+    read = {**sides, "interpolation": reader.interpolation}
     others = differences(model.architecture, model.options, read)
     told = f"{name}: the weights of {model.name} were published with {', '.join(others)}"
     return [f"{told}; set that in the dataset to read pictures so"] if others else []
