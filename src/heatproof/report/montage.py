@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from heatproof.data.prepare import open_dataset
 from heatproof.report.drawing import draw_colour_bar, draw_map, plain
-from heatproof.report.pictures import channels_last, image_scores, read_maps
+from heatproof.report.pictures import channels_last, drawn_as, image_scores, read_maps
 from heatproof.report.results import CASE, publish, save, score_told
 
 if TYPE_CHECKING:
@@ -99,5 +99,7 @@ def draw_montage(
         cax=figure.add_axes((0.5 - 0.9 / width, 0.24 / tall, 1.8 / width, 0.07 / tall)),
         orientation="horizontal",
     )
+    drawn = drawn_as(images.shape[1])
+    title += f"\nImages are {drawn}." if drawn else ""
     figure.text(0.01, 1 - 0.08 / tall, title, ha="left", va="top", size=8.5, weight="bold")
     return figure
