@@ -14,25 +14,25 @@ LARGE = InputFacts(*IMAGENET, cam_layer="stages")
 
 
 @architecture("cifar_resnet20", FACTS, Design("resnet", 20))
-def cifar_resnet20(num_classes: int, *, width: Width = 16, shortcut: Shortcut = "B", channels: Width = 3) -> Any:
+def cifar_resnet20(num_classes: int, *, width: Width = 16, channels: Width = 3, shortcut: Shortcut = "B") -> Any:
     """CIFAR ResNet-20 (He et al. 2016, section 4.2): three stages of three blocks, `width` channels in the first."""
     return _resnet(num_classes, 3, width, shortcut, channels)
 
 
 @architecture("cifar_resnet32", FACTS, Design("resnet", 32))
-def cifar_resnet32(num_classes: int, *, width: Width = 16, shortcut: Shortcut = "B", channels: Width = 3) -> Any:
+def cifar_resnet32(num_classes: int, *, width: Width = 16, channels: Width = 3, shortcut: Shortcut = "B") -> Any:
     """CIFAR ResNet-32 (He et al. 2016, section 4.2): three stages of five blocks."""
     return _resnet(num_classes, 5, width, shortcut, channels)
 
 
 @architecture("cifar_resnet44", FACTS, Design("resnet", 44))
-def cifar_resnet44(num_classes: int, *, width: Width = 16, shortcut: Shortcut = "B", channels: Width = 3) -> Any:
+def cifar_resnet44(num_classes: int, *, width: Width = 16, channels: Width = 3, shortcut: Shortcut = "B") -> Any:
     """CIFAR ResNet-44 (He et al. 2016, section 4.2): three stages of seven blocks."""
     return _resnet(num_classes, 7, width, shortcut, channels)
 
 
 @architecture("cifar_resnet56", FACTS, Design("resnet", 56))
-def cifar_resnet56(num_classes: int, *, width: Width = 16, shortcut: Shortcut = "B", channels: Width = 3) -> Any:
+def cifar_resnet56(num_classes: int, *, width: Width = 16, channels: Width = 3, shortcut: Shortcut = "B") -> Any:
     """CIFAR ResNet-56 (He et al. 2016, section 4.2): three stages of nine blocks."""
     return _resnet(num_classes, 9, width, shortcut, channels)
 
