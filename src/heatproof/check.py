@@ -55,11 +55,12 @@ def layouts(plan: Plan) -> list[str]:
     kinds = [EXPLAINERS[entry.kind] for entry in plan.explainers.values() if entry.kind in EXPLAINERS]
     if not any(entry.needs or entry.applies_to & {"attention", "windows", "plain_vit"} for entry in kinds):
         return []
-    sizes = {(model, plan.size_of(dataset, model)) for dataset, model in plan.pairs()}
-    return [f"{model}: {_layout(plan, model, size)}." for model, size in sorted(sizes, key=str) if size is not None]
+    pairs = [(model, plan.channels_of(dataset, model), plan.size_of(dataset, model)) for dataset, model in plan.pairs()]
+    shapes = [(model, (channels, *size)) for model, channels, size in pairs if size is not None]
+    return [f"{model}: {_layout(plan, model, shape)}." for model, shape in sorted(set(shapes), key=str)]
 
 
-def _layout(plan: Plan, model: str, size: tuple[int, int]) -> str:
+def _layout(plan: Plan, model: str, shape: tuple[int, ...]) -> str:
     import torch
 
     from heatproof.attribution._kinds import look_into
@@ -74,7 +75,7 @@ def _layout(plan: Plan, model: str, size: tuple[int, int]) -> str:
                 # A head that starts at zero would hide what the logits depend on.
                 if parameter.ndim == 2 and not parameter.any():
                     torch.nn.init.normal_(parameter)
-            return str(look_into(network, torch.randn(2, len(facts.mean), *size), facts.cam_layer))
+            return str(look_into(network, torch.randn(2, *shape), facts.cam_layer))
         except Exception as error:
             # A network of the user's own, such as one for images of one channel, can fail in any way.
             return f"not looked into ({type(error).__name__}: {' '.join(str(error).split())[:100]})"

@@ -11,7 +11,8 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from heatproof.config_files import default_config, merge
-from heatproof.data.pictures import opened_picture, pictures_below
+from heatproof.data.opening import picture_size
+from heatproof.data.pictures import pictures_below
 from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.estimate.account import map_bytes, planned, size_told
@@ -21,6 +22,7 @@ from heatproof.models.packaged import is_file
 from heatproof.models.preprocessing import preprocessing
 from heatproof.models.published import look_up_architecture
 from heatproof.models.registry import InputFacts, ModelSpec
+from heatproof.options import as_option, height_and_width
 from heatproof.plan import resolve
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
@@ -35,6 +37,8 @@ LIBRARIES = {"timm": "timm_model", "torchvision": "torchvision_model", "transfor
 DROPS, CURVES = 500, 64
 # Pictures whose headers are looked at.
 LOOKED_AT = 200
+# Longer over shorter side of pictures that are not cut to squares.
+MOST_OBLONG = 4
 # Classes that a sentence names.
 NAMED = 4
 # Grids in the order in which they are chosen: the paper's is 4.
@@ -52,7 +56,7 @@ EXPLAINERS: list[Any] = [
 HEAD = """\
 # Written by `heatproof init` for {photos}: {classes} classes; {splits} images.
 # Pictures: shorter sides of {smallest} pixels at least, median {middle}, of {count} looked at.
-# {model}: images of {size}×{size} pixels, normalised with mean {mean} and deviation {deviation}.
+# {model}: images of {size} pixels, normalised with mean {mean} and deviation {deviation}.
 # Grids that divide them: {grids}
 # Cost: {jobs} jobs to the tables; {passes:,} passes for patch drops; {maps} of maps.
 # `heatproof estimate` times a few images here and says hours; config/README.md explains every key.
@@ -90,12 +94,14 @@ def init(photos: str, model: str, out: str = "mine.yaml", checkpoint: str | None
         raise HeatproofError(f"There is no file {checkpoint}: --checkpoint is a file of weights, or its address.")
     facts, is_known = facts_of(settings)
     known = look_up(DATASETS, "image_folder", "dataset").load(seed=0, root=photos)
-    sides = shorter_sides(Path(photos).expanduser())
+    sizes = sizes_below(Path(photos).expanduser())
+    sides = [min(size) for size in sizes]
     middle = round(median(sides))
-    size = facts.size[0] if facts.size else published.pop("size", None) or _fitting(middle)
-    grids = [grid for grid in range(2, min(size, 33)) if size % grid == 0]
+    told = published.pop("size", None)
+    height, width = facts.size or (height_and_width(told) if told else _fitting(sizes))
+    grids = [grid for grid in range(2, min(height, width, 33)) if height % grid == 0 and width % grid == 0]
     if not grids:
-        raise HeatproofError(f"Images of {size}×{size} pixels have no patch grid: take a network of another size.")
+        raise HeatproofError(f"Images of {height}×{width} pixels have no patch grid: take a network of another size.")
     counts = {name: len(known.splits[name]) for name in ("train", "validation", "evaluation")}
     _require_enough(photos, known.num_classes, counts)
     trained: dict[str, Any] = {"checkpoint": checkpoint} if checkpoint else {}
@@ -108,7 +114,15 @@ def init(photos: str, model: str, out: str = "mine.yaml", checkpoint: str | None
         trained |= {"mean": list(facts.mean), "std": list(facts.std)}
     config: dict[str, Any] = {
         "datasets": [
-            {"photographs": {"dataset": "image_folder", "root": photos, "size": size, **published, **head.labels}}
+            {
+                "photographs": {
+                    "dataset": "image_folder",
+                    "root": photos,
+                    "size": as_option((height, width)),
+                    **published,
+                    **head.labels,
+                }
+            }
         ],
         "models": [{name: {key: value for key, value in {**settings, **trained}.items() if value}}],
         "weights": ["pretrained", "finetuned"],
@@ -120,7 +134,7 @@ def init(photos: str, model: str, out: str = "mine.yaml", checkpoint: str | None
         "explainers": EXPLAINERS,
         "metrics": ["deletion_morf", "deletion_lerf"],
         "report": {"all_metrics": False},
-        "batch_size": 64 if size <= 64 else 16,
+        "batch_size": 64 if max(height, width) <= 64 else 16,
     }
     config["finetuning"] = {"grid": config["drops"]["grids"][0], "epochs": 10, "batch_size": 32}
     if not head.is_kept:
@@ -136,7 +150,7 @@ def init(photos: str, model: str, out: str = "mine.yaml", checkpoint: str | None
         middle=middle,
         count=len(sides),
         model=escaped(model, keep=""),
-        size=size,
+        size=f"{height}×{width}",
         mean=_listed(facts.mean),
         deviation=_listed(facts.std),
         grids=", ".join(map(str, grids)),
@@ -271,23 +285,35 @@ def facts_of(settings: Mapping[str, Any]) -> tuple[InputFacts, bool]:
     return look_up_architecture(architecture).facts_for(options, () if is_known else ("mean", "std")), is_known
 
 
-def shorter_sides(folder: Path) -> list[int]:
-    """Read the shorter sides of pictures below a folder, in pixels, from their headers."""
+def sizes_below(folder: Path) -> list[tuple[int, int]]:
+    """Read the height and width of pictures below a folder, in pixels, from their headers."""
     found = pictures_below(folder)
-    sides = []
+    sizes = []
     # From all of the folder, not the first class alone.
     for picture in found[:: max(len(found) // LOOKED_AT, 1)]:
         # What cannot be opened is named by the dataset.
-        with suppress(HeatproofError), opened_picture(folder / picture.path, 1) as opened:
-            sides.append(min(opened.size))
-    if not sides:
+        with suppress(HeatproofError):
+            sizes.append(picture_size(folder / picture.path))
+    if not sizes:
         raise HeatproofError(f"No picture below {folder} can be opened.")
-    return sides
+    return sizes
 
 
-def _fitting(middle: int) -> int:
-    """Return a size for a network that takes any: that of the pictures, up to 224, a multiple of 16 or 8."""
-    side = min(middle, 224)
+def _fitting(sizes: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """Return height and width for a network that takes any.
+
+    Those of the pictures where all have one shape, and else the side of a square; the shorter side up to 224 pixels,
+    both multiples of 16 or 8.
+    """
+    middle = round(median(min(size) for size in sizes))
+    height, width = sizes[0] if len(set(sizes)) == 1 else (middle, middle)
+    if max(height, width) > MOST_OBLONG * min(height, width):
+        height = width = middle
+    scale = min(1, 224 / min(height, width))
+    return _multiple(round(height * scale)), _multiple(round(width * scale))
+
+
+def _multiple(side: int) -> int:
     return max(side - side % (16 if side >= 64 else 8), 8)
 
 

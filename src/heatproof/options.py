@@ -12,7 +12,7 @@ import json
 import math
 import types
 from collections import abc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import ge, gt, le, lt
@@ -225,7 +225,17 @@ def _check_value(value: Any, parameter: inspect.Parameter | None, function: Call
         return
     number = isinstance(value, str) and any(_fits(number, expected) for number in _as_numbers(value))
     hint = " (a text: leave out quotes, and write 1e-3 as 1.0e-3)" if number else ""
-    raise HeatproofError(f"{which} must be {_said(expected)}, not {short(value)}{hint}.")
+    raise HeatproofError(f"{which} must be {_said(_near(value, expected))}, not {short(value)}{hint}.")
+
+
+def _near(value: Any, expected: Any) -> Any:
+    """Return what is expected of a number, or of a list, where both may be given; else all that is expected."""
+    inner = get_args(expected) if get_origin(expected) in (Union, types.UnionType) else ()
+    lists = [one for one in inner if get_origin(one) in LISTS]
+    if not lists or isinstance(value, str | dict | None):
+        return expected
+    chosen = lists if isinstance(value, list | tuple) else [one for one in inner if one not in lists]
+    return Union[tuple(chosen)]  # noqa: UP007
 
 
 def _check_size(value: Any, expected: Any, function: Callable[..., Any], which: str) -> None:
@@ -394,9 +404,23 @@ Count = Annotated[int, Bounds(least=1)]
 ImageCount = Annotated[int, Bounds(least=1, most=100_000_000)]
 Side = Annotated[int, Bounds(least=1, most=8192)]
 PatchGrid = Annotated[int | tuple[int, int], Bounds(least=1, most=MOST_CELLS), OfPatches()]
+# Side of a square, or height and width.
+Size = Side | tuple[Side, Side]
 Width = Annotated[int, Bounds(least=1, most=8192)]
 Share = Annotated[float, Bounds(least=0, most=1)]
 BatchSize = Count | Literal["auto"]
+
+
+def height_and_width(size: int | Sequence[int]) -> tuple[int, int]:
+    """Return height and width of a size, which may be the side of a square."""
+    height, width = (size, size) if isinstance(size, int) else size
+    return height, width
+
+
+def as_option(sides: Sequence[int]) -> int | list[int]:
+    """Return height and width as a config has them: one number for a square."""
+    height, width = sides
+    return height if height == width else [height, width]
 
 
 UNITS = {"s": 1, "min": 60, "m": 60, "h": 3600}

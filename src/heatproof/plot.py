@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,9 @@ from heatproof.options import short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+# Letters beside each other over a picture.
+LINE = 28
 
 
 def maps(
@@ -72,9 +76,11 @@ def maps(
     if len(axes) < count:
         raise HeatproofError(f"{count} pictures are to be drawn, and there are {len(axes)} axes: give more.")
     if picture is not None:
-        pixels = _pixels(_of_image(picture, str(made["image"].values[row])), (made.sizes["y"], made.sizes["x"]))
+        shape = made.sizes["y"], made.sizes["x"]
+        pixels, said = _pixels(_of_image(picture, str(made["image"].values[row])), shape)
         axes[0].imshow(pixels, cmap="gray", interpolation="nearest")
-        axes[0].set_title(str(made["image"].values[row]), size=9)
+        title = str(made["image"].values[row])
+        axes[0].set_title("\n".join([title, *textwrap.wrap(said, LINE)]), size=9)
     for (name, values), one in zip(drawn, list(axes)[first:], strict=False):
         if overlay:
             one.imshow(pixels if pixels.ndim == 2 else pixels.mean(-1), cmap="gray", interpolation="nearest")
@@ -218,13 +224,18 @@ def _of_image(picture: Any, name: str) -> Any:
     return picture.transpose(*order).values if len(order) == picture.ndim else picture.values
 
 
-def _pixels(picture: Any, size: tuple[int, int]) -> np.ndarray:
-    """Return a picture (H, W) or (H, W, C) in [0, 1]."""
+def _pixels(picture: Any, size: tuple[int, int]) -> tuple[np.ndarray, str]:
+    """Return a picture (H, W) or (H, W, C) in [0, 1], and how it is drawn where it has other than one or three C."""
     pixels = np.asarray(picture, dtype=np.float64)
-    if pixels.ndim not in (2, 3) or pixels.shape[-2:] != size or pixels.shape[:-2] not in ((), (1,), (3,)):
+    if pixels.ndim not in (2, 3) or pixels.shape[-2:] != size or pixels.shape[0] < 1:
         raise HeatproofError(
-            f"The picture has the shape {pixels.shape}: give one of (3, {size[0]}, {size[1]}), such as images[0]."
+            f"The picture has the shape {pixels.shape}: give one of (channels, {size[0]}, {size[1]}), such as "
+            "images[0]."
         )
+    from heatproof.report.pictures import drawn_as
+
+    drawn = drawn_as(len(pixels)) if pixels.ndim == 3 else ""
+    pixels = pixels.mean(axis=0) if drawn else pixels
     low, high = pixels.min(), pixels.max()
     pixels = (pixels - low) / (high - low if high > low else 1)
-    return pixels.transpose(1, 2, 0) if pixels.ndim == 3 else pixels
+    return (pixels.transpose(1, 2, 0) if pixels.ndim == 3 else pixels), drawn

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.options import as_option
 from heatproof.plan.graph import Graph
 from heatproof.plan.metrics import MetricChoice
 from heatproof.plan.resolve import ExplainerChoice, ModelChoice
@@ -58,7 +59,7 @@ def try_out(plan: Plan, device: bool = True, gaps: list[str] | None = None) -> l
         use_machine(plan.runtime())
     odd: list[str] = []
     for name in plan.datasets:
-        models = [model for model in plan.models_of(name) if _is_own_model(plan, model)]
+        models = [model for model in plan.models_of(name) if _is_tried(plan, model)]
         explainers = [entry for entry in plan.explainers.values() if _is_own(entry.module)]
         metrics = [entry for entry in plan.metrics.values() if entry.metric.is_own]
         module = plan.datasets[name]["module"]
@@ -70,6 +71,10 @@ def try_out(plan: Plan, device: bool = True, gaps: list[str] | None = None) -> l
             dataset = open_dataset(plan.dataset_spec(name))
             check_dataset(dataset, name)
             _count_training_images(plan, name, dataset)
+            channels, height, width = dataset.images("evaluation", 0, 1).shape[1:]
+        if channels != 3 or height != width:
+            # What a network is built for is images of three channels, and often squares.
+            models = plan.models_of(name)
         for model in models or plan.models_of(name)[:1]:
             with _trying(f"model {model!r}"):
                 network = _network(plan, model, name, dataset, odd)
@@ -124,9 +129,10 @@ def _read_otherwise(model: ModelChoice, name: str, dataset: Dataset) -> list[str
 
     reader = getattr(dataset, "reader", None)
     # Pictures that are no larger than the network's input are not zoomed, whatever the weights were trained with.
-    if not isinstance(reader, PictureReader) or (reader.by_default and reader.shorter == reader.size):
+    if not isinstance(reader, PictureReader) or (reader.by_default and reader.box == reader.size):
         return []
-    read = {"size": reader.size, "resize": reader.shorter, "interpolation": reader.interpolation}
+    sides = {"size": as_option(reader.size), "resize": as_option(reader.box)}
+    read = {**sides, "interpolation": reader.interpolation}
     others = differences(model.architecture, model.options, read)
     told = f"{name}: the weights of {model.name} were published with {', '.join(others)}"
     return [f"{told}; set that in the dataset to read pictures so"] if others else []
@@ -136,8 +142,9 @@ def _is_own(module: str) -> bool:
     return not module.startswith("heatproof.")
 
 
-def _is_own_model(plan: Plan, model: str) -> bool:
-    return _is_own(plan.models[model].module) or bool(plan.checkpoint_file(model))
+def _is_tried(plan: Plan, model: str) -> bool:
+    entry = plan.models[model]
+    return _is_own(entry.module) or bool(plan.checkpoint_file(model)) or "channels" in entry.options
 
 
 @contextmanager
@@ -174,12 +181,15 @@ def _network(plan: Plan, model: str, name: str, dataset: Dataset, odd: list[str]
 
     entry = plan.models[model]
     network = build_network(plan.model_spec(model), dataset.num_classes).eval()
+    _require_trainable(plan, model, network)
     if plan.checkpoint_file(model):
         fetched = {"stage": "fetch_start"} if entry.transfer else {"stage": "fetch", "dataset": name}
         if few := check_checkpoint(Graph(plan).told(**fetched, model=model)):
             odd.append(f"{name}: warning: {few}")
     try:
-        logits = checked(network, _image(plan, model, dataset)).logits
+        image = _image(plan, model, dataset)
+        with _said_of_channels(network, image):
+            logits = checked(network, image).logits
         assert logits is not None, "a check has logits"
         if logits.shape[1] != dataset.num_classes:
             raise HeatproofError(
@@ -192,6 +202,33 @@ def _network(plan: Plan, model: str, name: str, dataset: Dataset, odd: list[str]
         said = str(error)
         raise HeatproofError(f"The model {model!r} cannot be used on {name!r}: {said[0].lower()}{said[1:]}") from error
     return network
+
+
+@contextmanager
+def _said_of_channels(network: torch.nn.Module, image: torch.Tensor) -> Iterator[None]:
+    """Say of a network that fails on an image where its first convolution takes other channels than that has."""
+    try:
+        yield
+    except Exception as error:  # a network fails in any way
+        first = next((one for one in network.modules() if hasattr(one, "in_channels")), None)
+        if first is None or first.in_channels == image.shape[1]:
+            raise
+        raise HeatproofError(
+            f"Its first convolution takes {first.in_channels} channels, and the images have {image.shape[1]}: set the "
+            "option `channels` of the dataset or of the architecture, where it has one, or take another network."
+        ) from error
+
+
+def _require_trainable(plan: Plan, model: str, network: torch.nn.Module) -> None:
+    """Refuse to train parameters of half precision, which small steps do not change."""
+    halves = {str(one.dtype).removeprefix("torch.") for one in network.parameters() if one.is_floating_point()}
+    halves &= {"float16", "bfloat16"}
+    if halves and any(model == trained for trained, _ in plan.trainings()):
+        raise HeatproofError(
+            f"The model {model!r} has parameters of {halves.pop()}, which small steps of a training do not change: "
+            "build it in float32 (precision: bfloat16 saves time and memory of a training), or give it a checkpoint "
+            "and leave all `weights` but pretrained out."
+        )
 
 
 def _count_training_images(plan: Plan, name: str, dataset: Dataset) -> None:

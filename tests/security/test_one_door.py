@@ -45,7 +45,7 @@ ALLOWED = {
     "report.cli_list": PACKAGE,
     "claims.published_numbers": PACKAGE,
     "data.digits": PACKAGE,
-    "data.pictures": "Pillow, over a file that the door opened",
+    "data.opening": "Pillow, over a file that the door opened",
     "data.cifar": "a regular file of a known size, looked at before",
     "models.saved_by_torch": "weights, over a file that the door opened",
     "models.weights_file": "weights, by libraries that load no code, after a look at sizes",

@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
+from heatproof.data.bands import Channels
 from heatproof.data.label_table import read_label_table
 from heatproof.data.lazy import FileList, LazyDataset
 from heatproof.data.outputs import OutputNumbers
 from heatproof.data.pictures import (
     Interpolation,
+    endings_of,
     find_folder,
     folders_below,
     list_classes,
@@ -21,7 +23,7 @@ from heatproof.data.pictures import (
 )
 from heatproof.data.registry import Dataset, dataset
 from heatproof.errors import HeatproofError
-from heatproof.options import Count, ImageCount, Side
+from heatproof.options import Count, ImageCount, Size
 
 SHARES = {"validation": 0.1, "evaluation": 0.2}
 HELD_OUT = ("test", "val", "valid", "validation")
@@ -36,10 +38,11 @@ def image_folder(
     columns: Mapping[str, str] | None = None,
     outputs: str | Mapping[str, int] | None = None,
     num_outputs: Count | None = None,
-    size: Side = 224,
-    resize: Side | None = None,
+    size: Size = 224,
+    resize: Size | None = None,
     interpolation: Interpolation = "bilinear",
     exif: bool = False,
+    channels: Channels = 3,
     validation: float | None = None,
     evaluation: float | None = None,
     train_images: ImageCount | None = None,
@@ -61,10 +64,14 @@ def image_folder(
         Class to number of the network's output, and how many it has; ``imagenet``: classes are WordNet ids. None: the
         classes are the outputs.
     size, resize, interpolation
-        Side of the square at the centre; shorter side before that (None: size × 256 / 224, or size where
-        the pictures are not larger than that); how it is resized.
+        What is cut from the centre: side of a square, or [height, width]; shorter side before that, or [height, width]
+        that the resized picture covers (None: size × 256 / 224, or size where the pictures are not larger than that);
+        how it is resized.
     exif
         Whether pictures are turned as their EXIF orientation says.
+    channels
+        3: colours. 1: grey. ``all``: every band of a picture, every page of a TIFF of several pages of one band each,
+        or the arrays (channels, height, width) of ``.npy`` files; all pictures need as many.
     validation, evaluation
         Share of every class for the splits that have none of their own; None: 0.1 and 0.2. With evaluation 1, all
         pictures are for evaluation, and nothing can be trained.
@@ -85,7 +92,8 @@ def image_folder(
         )
     if columns and labels is None:
         raise HeatproofError("`columns` names columns of a table, and `labels` names no table: add it.")
-    names, parts, origins = _listed(top) if labels is None else _tabled(top, labels, columns or {})
+    endings = endings_of(channels)
+    names, parts, origins = _listed(top, endings) if labels is None else _tabled(top, labels, columns or {}, endings)
     asked = {"validation": validation, "evaluation": evaluation}
     given = {split: share for split, share in asked.items() if share is not None}
     for split in given:
@@ -103,7 +111,7 @@ def image_folder(
     return LazyDataset(
         names,
         parts,
-        picture_reader(size, resize, interpolation, turned=exif),
+        picture_reader(size, resize, interpolation, turned=exif, channels=channels),
         seed=seed,
         shares=shares,
         limits={"train": train_images, "validation": validation_images},
@@ -115,8 +123,8 @@ def image_folder(
 Found = tuple[list[str], dict[str, Callable[[], FileList]], dict[str, str]]
 
 
-def _listed(top: Path) -> Found:
-    folders = _parts(top)
+def _listed(top: Path, endings: tuple[str, ...]) -> Found:
+    folders = _parts(top, endings)
     names = subfolders(top / folders["train"])
     if len(names) < 2:
         raise HeatproofError(
@@ -125,13 +133,14 @@ def _listed(top: Path) -> Found:
         )
     labels = {name: label for label, name in enumerate(names)}
     parts: dict[str, Callable[[], FileList]] = {
-        split: partial(list_classes, top, folder, labels, whole=split == "train") for split, folder in folders.items()
+        split: partial(list_classes, top, folder, labels, whole=split == "train", endings=endings)
+        for split, folder in folders.items()
     }
     return names, parts, {split: f"folder {folder}" for split, folder in folders.items()}
 
 
-def _tabled(top: Path, labels: str, columns: Mapping[str, str]) -> Found:
-    table = read_label_table(top, labels, columns)
+def _tabled(top: Path, labels: str, columns: Mapping[str, str], endings: tuple[str, ...]) -> Found:
+    table = read_label_table(top, labels, columns, endings)
     parts: dict[str, Callable[[], FileList]] = {
         split: partial(FileList, *found) for split, found in table.parts.items()
     }
@@ -142,7 +151,7 @@ def _relabelled(numbers: OutputNumbers, find: Callable[[], FileList]) -> FileLis
     return numbers.relabel(find())
 
 
-def _parts(top: Path) -> dict[str, str]:
+def _parts(top: Path, endings: tuple[str, ...]) -> dict[str, str]:
     """Return split to folder name, ``.`` for a folder of classes alone."""
     inside = subfolders(top)
     held_out = [name for name in HELD_OUT if subfolders(top / name)]
@@ -158,7 +167,7 @@ def _parts(top: Path) -> dict[str, str]:
         folders = {"train": "train", "evaluation": held_out[0]}
         return {**folders, "validation": held_out[1]} if held_out[0] == "test" and len(held_out) > 1 else folders
     # A class can be called "train".
-    if any("/" not in picture.path for picture in pictures_below(top / "train")):
+    if any("/" not in picture.path for picture in pictures_below(top / "train", endings)):
         return {"train": "."}
     raise HeatproofError(
         f"The folder {top} has train and neither val nor test with class folders: add one, or name {top / 'train'} in "
@@ -171,8 +180,8 @@ def resisc45(
     *,
     seed: int,
     root: str,
-    size: Side = 224,
-    resize: Side | None = None,
+    size: Size = 224,
+    resize: Size | None = None,
     interpolation: Interpolation = "bilinear",
     validation: float = 0.2,
     evaluation: float = 0.2,
@@ -186,8 +195,9 @@ def resisc45(
     root
         The folder ``NWPU-RESISC45`` with its 45 class folders, or the one that has it.
     size, resize, interpolation
-        Side of the square at the centre; shorter side before that (None: size × 256 / 224, or size where
-        the pictures are not larger than that); how it is resized.
+        What is cut from the centre: side of a square, or [height, width]; shorter side before that, or [height, width]
+        that the resized picture covers (None: size × 256 / 224, or size where the pictures are not larger than that);
+        how it is resized.
     validation, evaluation
         Share of every class for these splits. The authors fixed none.
     train_images, validation_images

@@ -25,7 +25,7 @@ from heatproof.data.pictures import (
 )
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
-from heatproof.options import ImageCount, Side
+from heatproof.options import ImageCount, Size
 from heatproof.storage.reading import read_bytes, read_list
 
 DEVKIT = "ILSVRC2012_devkit_t12"
@@ -40,8 +40,8 @@ def imagenet(
     *,
     seed: int,
     root: str,
-    size: Side = 224,
-    resize: Side | None = None,
+    size: Size = 224,
+    resize: Size | None = None,
     interpolation: Interpolation = "bilinear",
     validation: float = 0.02,
     train_images: ImageCount | None = None,
@@ -58,8 +58,9 @@ def imagenet(
         Has ``train/<wnid>/*.JPEG``, ``val/*.JPEG`` or ``val/<wnid>/*.JPEG``, and ``ILSVRC2012_devkit_t12``, which only
         the flat ``val`` needs.
     size, resize, interpolation
-        Side of the square at the centre; shorter side before that (None: size × 256 / 224, or size where
-        the pictures are not larger than that); how it is resized.
+        What is cut from the centre: side of a square, or [height, width]; shorter side before that, or [height, width]
+        that the resized picture covers (None: size × 256 / 224, or size where the pictures are not larger than that);
+        how it is resized.
     validation
         Share of every class of ``train`` that is kept for validation.
     train_images, validation_images

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from heatproof.data.lazy import FileList
-from heatproof.data.pictures import pictures_below
+from heatproof.data.pictures import ENDINGS, pictures_below
 from heatproof.errors import HeatproofError
 from heatproof.registry import nearest
 from heatproof.storage.reading import one_sentence, read_bytes, shown
@@ -54,7 +54,9 @@ class LabelTable(NamedTuple):
     parts: dict[str, FileList]
 
 
-def read_label_table(root: Path, table: str, columns: Mapping[str, str]) -> LabelTable:
+def read_label_table(
+    root: Path, table: str, columns: Mapping[str, str], endings: tuple[str, ...] = ENDINGS
+) -> LabelTable:
     """Read the labels of all pictures in and below a folder.
 
     Parameters
@@ -65,6 +67,8 @@ def read_label_table(root: Path, table: str, columns: Mapping[str, str]) -> Labe
         The CSV file, a path from `root`; comma, semicolon or tab between columns, which the first line names.
     columns
         ``file``, ``label``, ``split`` or ``group`` to the name of its column, where that is none of `COLUMNS`.
+    endings
+        What names of pictures end with.
 
     Raises
     ------
@@ -73,7 +77,7 @@ def read_label_table(root: Path, table: str, columns: Mapping[str, str]) -> Labe
         label is empty or has a single picture that would have to be divided, or a group is in two splits.
     """
     path = root / Path(table).expanduser()
-    pictures = {picture.path: picture for picture in pictures_below(root)}
+    pictures = {picture.path: picture for picture in pictures_below(root, endings)}
     rows = _read_rows(path, columns, 2 * len(pictures) + MORE_ROWS)
     names = _find_pictures(path, root, [row["file"] for row in rows], pictures)
     for number, row in enumerate(rows, start=2):

@@ -53,7 +53,7 @@ class LazyDataset:
     parts
         Functions that list what belongs to ``train`` and to other splits.
     read
-        Takes places of images and returns them, (N, 3, H, W) float32 in [0, 1]; may have a method ``crop``, as
+        Takes places of images and returns them, (N, C, H, W) float32 in [0, 1]; may have a method ``crop``, as
         `heatproof.data.pictures.PictureReader`.
     seed
         The workflow's seed.
@@ -97,7 +97,7 @@ class LazyDataset:
         return len(self.class_names)
 
     def images(self, split: str, start: int, stop: int) -> np.ndarray:
-        """Return images [start, stop) of a split: (N, 3, H, W) float32 in [0, 1]."""
+        """Return images [start, stop) of a split: (N, C, H, W) float32 in [0, 1]."""
         listed, rows = self._chosen(split)
         return self.reader([listed.places[row] for row in rows[start:stop]])
 
@@ -149,7 +149,7 @@ class LazyDataset:
         return hasattr(self._read, "crop")
 
     def cropped(self, split: str, row: int, draws: np.ndarray, smallest: float) -> np.ndarray:
-        """Return a random crop (1, 3, H, W) of the picture of one image; see `heatproof.data.pictures.crop_box`."""
+        """Return a random crop (1, C, H, W) of the picture of one image; see `heatproof.data.pictures.crop_box`."""
         listed, rows = self._chosen(split)
         return self.reader.crop(listed.places[rows[row]], draws, smallest)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -13,23 +13,20 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
+from heatproof.data.bands import STACK, Channels, pixels_of
 from heatproof.data.lazy import FileList
+from heatproof.data.opening import covering, open_picture, open_planes, picture_size
 from heatproof.errors import HeatproofError
-from heatproof.storage.reading import open_regular, require_regular, require_utf8, shown
+from heatproof.options import Size, as_option, height_and_width
+from heatproof.storage.reading import require_regular, require_utf8, shown
 
 if TYPE_CHECKING:
     from PIL import Image
 
 Interpolation = Literal["bilinear", "bicubic", "lanczos", "nearest"]
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
-# By content, whatever the name says: Pillow has readers of further formats, and that of PostScript starts Ghostscript.
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
-# How many headers decide whether the pictures of a set are larger than the square.
+# How many headers decide whether the pictures of a set are larger than what is cut.
 SAMPLE = 100
-# Pillow's own limit, above which it takes a picture for an attack.
-MOST_PIXELS = 178_956_970
-# Uncompressed, with four channels of 16 bits.
-MOST_BYTES = 8 * MOST_PIXELS + 2**24
 # Of a random crop. Its draws are area and shape of every try, and the place.
 TRIES = 10
 DRAWS = 2 * TRIES + 2
@@ -39,127 +36,178 @@ RATIO = (3 / 4, 4 / 3)
 
 @dataclass(frozen=True)
 class PictureReader:
-    """Function from paths to images, (N, 3, size, size) float32 in [0, 1]; see `picture_reader`."""
+    """Function from paths to images, (N, C, height, width) float32 in [0, 1]; see `picture_reader`."""
 
-    size: int
-    shorter: int
+    size: tuple[int, int]
+    # Height and width that a picture covers once it is resized.
+    box: tuple[int, int]
     interpolation: Interpolation
-    # Whether `shorter` is the default, which pictures that are not larger than the square are spared.
+    # Whether `box` is the default, which pictures that are not larger than `size` are spared.
     by_default: bool = False
     turned: bool = False
+    channels: Channels = 3
+
+    @property
+    def shorter(self) -> int:
+        """Shorter side of `box`."""
+        return min(self.box)
 
     def __call__(self, paths: Sequence[Any]) -> np.ndarray:
-        """Return the square at the centre of each picture."""
-        images = np.empty((len(paths), 3, self.size, self.size), dtype=np.float32)
-        for image, path in zip(images, paths, strict=True):
-            image[:] = _centre_square(self.open(path), self.size, self.shorter, self.interpolation)
-        return images
+        """Return what is at the centre of each picture."""
+        images: np.ndarray | None = None
+        for row, path in enumerate(paths):
+            image = _centre(self.planes(path), self.size, self.box, self.interpolation)
+            if images is None:
+                images = np.empty((len(paths), *image.shape), dtype=np.float32)
+            if image.shape != images.shape[1:]:
+                raise HeatproofError(
+                    f"The picture {shown(path)} has {len(image)} channels, and {shown(paths[0])} has "
+                    f"{images.shape[1]}: remove one of them, or give the dataset channels: 3 or channels: 1."
+                )
+            images[row] = image
+        known = 3 if self.channels == "all" else self.channels
+        return np.empty((0, known, *self.size), dtype=np.float32) if images is None else images
 
-    def open(self, path: Any) -> Image.Image:
-        """Return a picture with three channels as it is."""
-        return open_picture(path, self.shorter, turned=self.turned)
+    def planes(self, path: Any) -> list[Image.Image]:
+        """Return a picture as it is, whose bands are the channels, or one for each channel."""
+        return open_planes(path, self.box, turned=self.turned, channels=self.channels)
 
-    def sides(self, paths: Sequence[Any]) -> list[int]:
-        """Return the shorter sides of `SAMPLE` pictures of a set, evenly spaced, where readable."""
+    def sizes(self, paths: Sequence[Any]) -> list[tuple[int, int]]:
+        """Return height and width of `SAMPLE` pictures of a set, evenly spaced, where readable."""
         chosen = np.unique(np.linspace(0, len(paths) - 1, min(SAMPLE, len(paths))).round().astype(int))
         found = []
         for row in chosen:
             with suppress(HeatproofError):
-                found.append(min(self.size_of(paths[row])))
+                found.append(self.size_of(paths[row]))
         return found
 
     def size_of(self, path: Any) -> tuple[int, int]:
-        """Return width and height of a picture by its header."""
-        with opened_picture(path, 1) as picture:
-            return picture.size
+        """Return height and width of a picture by its header, as it is looked at."""
+        return picture_size(path, turned=self.turned)
 
     def fitted(self, paths: Sequence[Any]) -> PictureReader:
-        """Return the reader for a set of pictures: without a zoom where they are not larger than the square.
+        """Return the reader for a set of pictures: without a zoom where they are not larger than what is cut.
 
         Parameters
         ----------
         paths
-            The whole set. The shorter sides of `SAMPLE` of them, evenly spaced, decide by their median for all, so that
-            one set is treated alike.
+            The whole set. The sizes of `SAMPLE` of them, evenly spaced, decide by their median for all, so that one set
+            is treated alike.
         """
         if not self.by_default:
             return self
-        found = self.sides(paths)
-        return replace(self, shorter=self.size) if found and median(found) <= self.size else self
+        height, width = self.size
+        found = [min(rows * width, columns * height) for rows, columns in self.sizes(paths)]
+        return replace(self, box=self.size) if found and median(found) <= height * width else self
 
     def words(self, paths: Sequence[Any]) -> str:
         """Return what is done to the pictures of a set, one clause."""
-        found = self.sides(paths)
-        square = f"square of {self.size} pixels at the centre"
-        if not found:
-            return f"shorter side resized to {self.shorter}, {square}"
+        sizes, (height, width) = self.sizes(paths), self.size
+        done = f"{self.shorter}" if height == width else f"cover {self.box[0]}×{self.box[1]}"
+        cut = f"square of {height} pixels at the centre" if height == width else f"{height}×{width} at the centre"
+        if not sizes:
+            return f"{'shorter side ' * (height == width)}resized to {done}, {cut}"
+        # Of pictures of the shape that is cut, the sides; of others, the one that decides how they are resized.
+        found = [min(rows * self.box[1], columns * self.box[0]) / max(self.box) for rows, columns in sizes]
         usual, others = round(median(found)), len(set(found)) > 1
-        have = f"shorter side {usual} pixels" + (f" (median, {min(found)} to {max(found)})" if others else "")
-        done = f"{'scaled up' if usual < self.shorter else 'resized'} to {self.shorter}"
+        have = f"shorter side {usual} pixels" + (f" (median, {min(found):g} to {max(found):g})" if others else "")
+        if height != width:
+            rows, columns = (round(median(sides)) for sides in zip(*sizes, strict=True))
+            have = f"{rows}×{columns} pixels{' (medians of sides)' * (len(set(sizes)) > 1)}"
+        resized = f"{'scaled up' if usual < self.shorter else 'resized'} to {done}"
         if usual == self.shorter:
-            done = "not resized" + (", others resized to it" if others else "")
-        return f"{have}: {done}, {square}"
+            resized = "not resized" + (", others resized to it" if others else "")
+        return f"{have}: {resized}, {cut}"
 
     def crop(self, path: Any, draws: np.ndarray, smallest: float) -> np.ndarray:
-        """Return a random crop (1, 3, size, size) of a picture; see `crop_box`."""
-        from PIL import Image
-
-        picture = self.open(path)
-        top, left, height, width = crop_box(picture.height, picture.width, draws, smallest)
-        part = picture.crop((left, top, left + width, top + height))
-        return _pixels(part.resize((self.size, self.size), Image.Resampling[self.interpolation.upper()]))[None]
+        """Return a random crop (1, C, height, width) of a picture; see `crop_box`."""
+        planes = self.planes(path)
+        whole, (rows, columns) = planes[0], self.size
+        top, left, height, width = crop_box(whole.height, whole.width, draws, smallest, columns / rows)
+        part = [plane.crop((left, top, left + width, top + height)) for plane in planes]
+        return pixels_of(_resized(part, (columns, rows), self.interpolation))[None]
 
 
 def picture_reader(
-    size: int, resize: int | None, interpolation: Interpolation, *, turned: bool = False
+    size: Size,
+    resize: Size | None,
+    interpolation: Interpolation,
+    *,
+    turned: bool = False,
+    channels: Channels = 3,
 ) -> PictureReader:
-    """Return a function from paths to images, (N, 3, size, size) float32 in [0, 1].
+    """Return a function from paths to images, (N, C, height, width) float32 in [0, 1].
 
     Parameters
     ----------
     size
-        Side of the square that is cut from the centre.
+        What is cut from the centre: side of a square, or height and width.
     resize
-        Length of the shorter side before cropping; None for `size` × 256 / 224, or `size` for a set of pictures that
-        are not larger (see `PictureReader.fitted`).
+        Height and width that the picture covers before cropping, its own proportion kept, or their shorter side (the
+        picture's, where a square is cut). None for `size` × 256 / 224, or `size` for a set of pictures that are not
+        larger (see `PictureReader.fitted`).
     interpolation
         Interpolation of the resizing; downscaling is antialiased.
     turned
         Whether pictures are turned as their EXIF orientation says.
+    channels
+        See `heatproof.data.bands.planes_of`.
 
     Raises
     ------
     HeatproofError
         If `resize` is smaller than `size`.
     """
-    shorter = round(size * 256 / 224) if resize is None else resize
-    if shorter < size:
-        raise HeatproofError(f"resize is {shorter} and size {size}: the square has to fit in the resized image.")
-    return PictureReader(size, shorter, interpolation, by_default=resize is None, turned=turned)
+    sides = height_and_width(size)
+    if resize is None:
+        box = round(sides[0] * 256 / 224), round(sides[1] * 256 / 224)
+    elif isinstance(resize, int):
+        box = round(sides[0] * resize / min(sides)), round(sides[1] * resize / min(sides))
+    else:
+        box = height_and_width(resize)
+    if box[0] < sides[0] or box[1] < sides[1]:
+        what = "square" if sides[0] == sides[1] else "part that is cut"
+        given = as_option(box) if resize is None else resize
+        raise HeatproofError(
+            f"resize is {given} and size {as_option(sides)}: the {what} has to fit in the resized image."
+        )
+    return PictureReader(sides, box, interpolation, by_default=resize is None, turned=turned, channels=channels)
 
 
 def read_picture(
-    path: str | Path, size: int, shorter: int, interpolation: str = "bilinear", *, turned: bool = False
+    path: str | Path, size: Size, shorter: Size, interpolation: str = "bilinear", *, turned: bool = False
 ) -> np.ndarray:
-    """Read a file, resize its shorter side, and cut a square from its centre, as torchvision's transforms do.
+    """Read a file, resize it to cover a box, and cut from its centre, as torchvision's transforms do with a square.
 
     Grey is repeated over three channels. What a picture says of transparency is left alone, as torchvision does, and so
     is its orientation (EXIF) unless `turned`.
 
+    Parameters
+    ----------
+    path
+        The file.
+    size, shorter
+        Height and width of what is cut, and of the box that the resized picture covers; a number is that of a square.
+    interpolation, turned
+        See `picture_reader`.
+
     Returns
     -------
     ndarray
-        (3, size, size) float32 in [0, 1].
+        (3, height, width) float32 in [0, 1].
 
     Raises
     ------
     HeatproofError
         If the file is not there, is not a regular file or no picture that can be read, or is too large to be resized.
     """
-    return _centre_square(open_picture(path, shorter, turned=turned), size, shorter, interpolation)
+    box = height_and_width(shorter)
+    return _centre([open_picture(path, box, turned=turned)], height_and_width(size), box, interpolation)
 
 
-def crop_box(height: int, width: int, draws: np.ndarray, smallest: float) -> tuple[int, int, int, int]:
+def crop_box(
+    height: int, width: int, draws: np.ndarray, smallest: float, shape: float = 1
+) -> tuple[int, int, int, int]:
     """Return top, left, height and width of a random crop (Szegedy et al., "Going deeper with convolutions", 2015).
 
     As torchvision does: ten tries of an area, uniform, and a shape, uniform in its logarithm; where none fits in the
@@ -173,119 +221,36 @@ def crop_box(height: int, width: int, draws: np.ndarray, smallest: float) -> tup
         (`DRAWS`,) in [0, 1).
     smallest
         Smallest share of the area.
+    shape
+        Width over height of the images that crops are resized to, which the shapes of crops are compared with.
     """
-    lowest, highest = (math.log(side) for side in RATIO)
-    for area, shape in draws[:-2].reshape(TRIES, 2).tolist():
+    lowest, highest = (math.log(side * shape) for side in RATIO)
+    for area, place in draws[:-2].reshape(TRIES, 2).tolist():
         pixels = height * width * (smallest + area * (1 - smallest))
-        ratio = math.exp(lowest + shape * (highest - lowest))
+        ratio = math.exp(lowest + place * (highest - lowest))
         w, h = round(math.sqrt(pixels * ratio)), round(math.sqrt(pixels / ratio))
         if 0 < w <= width and 0 < h <= height:
             top, left = (int(draw * (room + 1)) for draw, room in zip(draws[-2:], (height - h, width - w), strict=True))
             return top, left, h, w
-    w = min(width, max(1, round(height * RATIO[1])))
-    h = min(height, max(1, round(width / RATIO[0])))
+    w = min(width, max(1, round(height * RATIO[1] * shape)))
+    h = min(height, max(1, round(width / (RATIO[0] * shape))))
     return (height - h) // 2, (width - w) // 2, h, w
 
 
-def _centre_square(picture: Image.Image, size: int, shorter: int, interpolation: str) -> np.ndarray:
+def _centre(
+    planes: Sequence[Image.Image], size: tuple[int, int], box: tuple[int, int], interpolation: str
+) -> np.ndarray:
+    height, width = covering(planes[0].height, planes[0].width, box)
+    if (width, height) != planes[0].size:
+        planes = _resized(planes, (width, height), interpolation)
+    top, left = round((height - size[0]) / 2), round((width - size[1]) / 2)
+    return pixels_of([plane.crop((left, top, left + size[1], top + size[0])) for plane in planes])
+
+
+def _resized(planes: Sequence[Image.Image], size: tuple[int, int], interpolation: str) -> list[Image.Image]:
     from PIL import Image
 
-    width, height = picture.size
-    # The longer side is rounded downwards, as in torchvision.
-    width, height = (shorter * side // min(width, height) for side in (width, height))
-    if (width, height) != picture.size:
-        picture = picture.resize((width, height), Image.Resampling[interpolation.upper()])
-    left, top = (round((side - size) / 2) for side in (width, height))
-    return _pixels(picture.crop((left, top, left + size, top + size)))
-
-
-def _pixels(picture: Image.Image) -> np.ndarray:
-    return np.asarray(picture, dtype=np.float32).transpose(2, 0, 1) / np.float32(255)
-
-
-def open_picture(path: str | Path, shorter: int, *, turned: bool = False) -> Image.Image:
-    """Return a picture with three channels, which is not too large for its shorter side to be resized.
-
-    Raises
-    ------
-    HeatproofError
-        As `read_picture` does.
-    """
-    with opened_picture(path, shorter) as opened:
-        if turned:
-            from PIL import ImageOps
-
-            # On the decoded pixels, so that what follows sees the sides as they are looked at.
-            return ImageOps.exif_transpose(three_channels(opened))
-        return three_channels(opened)
-
-
-class UnreadablePictureError(HeatproofError):
-    """A picture that cannot be read; `path` and `reason` say which and why."""
-
-    def __init__(self, path: str | Path, reason: str) -> None:
-        super().__init__(f"The picture {shown(path)} cannot be read ({reason}): repair or remove it.")
-        self.path, self.reason = path, reason
-
-
-@contextmanager
-def opened_picture(path: str | Path, shorter: int) -> Iterator[Image.Image]:
-    """Open a picture whose header has been read and whose pixels have not; what fails inside is said of the picture.
-
-    Raises
-    ------
-    HeatproofError
-        As `read_picture` does.
-    """
-    from PIL import Image, UnidentifiedImageError
-
-    try:
-        with open_regular(path) as file:
-            size = os.fstat(file.fileno()).st_size
-            if not size:
-                raise ValueError("the file is empty")
-            if size > MOST_BYTES:
-                raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
-            with Image.open(file, formats=FORMATS) as opened:
-                _require_usable(opened, shorter)
-                yield opened
-    except FileNotFoundError:
-        raise HeatproofError(f"The picture {shown(path)} does not exist: unpack the dataset completely.") from None
-    except (HeatproofError, MemoryError):
-        raise
-    except Exception as error:  # Pillow's readers of damaged files fail in any way
-        reason = " ".join(str(error).split())
-        if isinstance(error, UnidentifiedImageError):
-            reason = f"it is none of {', '.join(FORMATS)}"
-        raise UnreadablePictureError(path, reason) from None
-
-
-def _require_usable(picture: Image.Image, shorter: int) -> None:
-    """Refuse by its header what would take gigabytes, as it is or once its shorter side is resized, or has no range."""
-    width, height = picture.size
-    if min(width, height) < 1:
-        raise ValueError("it has no pixels")
-    if width * height > MOST_PIXELS:
-        raise ValueError(f"it has {width}×{height} pixels, and {MOST_PIXELS:,} is the limit")
-    longer = shorter * max(width, height) // min(width, height)
-    if shorter * longer > MOST_PIXELS:
-        raise ValueError(
-            f"its {width}×{height} pixels would be resized to {longer}×{shorter}, and {MOST_PIXELS:,} is the limit: "
-            "crop it"
-        )
-    if picture.mode in ("I", "F"):
-        raise ValueError(f"its pixels are of the kind {picture.mode!r}, whose range is not known")
-
-
-def three_channels(picture: Image.Image) -> Image.Image:
-    """Return a picture in RGB; grey of 16 bits is scaled to 8."""
-    if picture.mode.startswith("I;16"):
-        from PIL import Image
-
-        # A conversion by Pillow cuts everything above 255 off.
-        grey = np.asarray(picture).astype(np.float32) * (255 / 65535)
-        return Image.fromarray(grey.round().astype(np.uint8)).convert("RGB")
-    return picture.convert("RGB")
+    return [plane.resize(size, Image.Resampling[interpolation.upper()]) for plane in planes]
 
 
 def find_folder(root: str, inside: Sequence[str], marks: Sequence[str], what: str, remedy: str) -> Path:
@@ -395,11 +360,23 @@ class Picture(NamedTuple):
     inode: int
 
 
-def pictures_below(folder: Path) -> list[Picture]:
+def endings_of(channels: Channels) -> tuple[str, ...]:
+    """Return the endings of the files that are pictures."""
+    return (*ENDINGS, STACK) if channels == "all" else ENDINGS
+
+
+def pictures_below(folder: Path, endings: tuple[str, ...] = ENDINGS) -> list[Picture]:
     """Return the picture files in a folder and below it, sorted by path, every file once.
 
     Links to files are followed. A link to a folder is followed if that lies in `folder` as well, which lists nothing
     twice; loops end. Hidden files and folders are left out.
+
+    Parameters
+    ----------
+    folder
+        The folder.
+    endings
+        What names of pictures end with, in lower case.
 
     Raises
     ------
@@ -423,20 +400,22 @@ def pictures_below(folder: Path) -> list[Picture]:
                 links.append(entry)
             elif entry.is_dir():
                 folders.append(f"{below}{entry.name}/")
-            elif entry.name.lower().endswith(ENDINGS):
+            elif entry.name.lower().endswith(endings):
                 require_utf8(entry.path, "picture")
                 if not entry.is_file():
                     require_regular(entry.path, entry.stat().st_mode)
                 # Without a stat, which takes milliseconds a file on some network file systems.
                 pictures[(device, entry.inode())] = f"{below}{entry.name}"
     for entry in sorted(links, key=lambda entry: entry.path):
-        _follow(entry, folder, top, pictures)
+        _follow(entry, folder, top, pictures, endings)
     return sorted(Picture(path, *key) for key, path in pictures.items())
 
 
-def _follow(link: os.DirEntry[str], folder: Path, top: Path, pictures: dict[tuple[int, int], str]) -> None:
+def _follow(
+    link: os.DirEntry[str], folder: Path, top: Path, pictures: dict[tuple[int, int], str], endings: tuple[str, ...]
+) -> None:
     """Enter the picture that a link leads to; what a folder inside has is entered already."""
-    is_picture = link.name.lower().endswith(ENDINGS)
+    is_picture = link.name.lower().endswith(endings)
     try:
         found = os.stat(link.path)
     except OSError as error:
@@ -460,7 +439,9 @@ def _follow(link: os.DirEntry[str], folder: Path, top: Path, pictures: dict[tupl
         pictures.setdefault((found.st_dev, found.st_ino), Path(link.path).relative_to(folder).as_posix())
 
 
-def list_classes(root: Path, part: str, labels: Mapping[str, int], whole: bool = False) -> FileList:
+def list_classes(
+    root: Path, part: str, labels: Mapping[str, int], whole: bool = False, endings: tuple[str, ...] = ENDINGS
+) -> FileList:
     """List a folder of class folders.
 
     Parameters
@@ -471,6 +452,8 @@ def list_classes(root: Path, part: str, labels: Mapping[str, int], whole: bool =
         Class name to label.
     whole
         Whether every class has to have pictures.
+    endings
+        See `pictures_below`.
 
     Raises
     ------
@@ -492,7 +475,7 @@ def list_classes(root: Path, part: str, labels: Mapping[str, int], whole: bool =
             raise HeatproofError(
                 f"The class folder {folder / name} is a link to a folder that contains the dataset: remove it."
             )
-        pictures = pictures_below(folder / name)
+        pictures = pictures_below(folder / name, endings)
         if whole and not pictures:
             raise HeatproofError(f"The class folder {folder / name} has no pictures: add some or remove it.")
         for picture in pictures:

@@ -11,7 +11,7 @@ from heatproof.data.lazy import FileList, LazyDataset
 from heatproof.data.pictures import Interpolation, find_folder, picture_reader
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
-from heatproof.options import ImageCount, Side
+from heatproof.options import ImageCount, Size
 from heatproof.storage.reading import read_list
 
 CATEGORIES, TRAIN, VAL = "categories_places365.txt", "places365_train_standard.txt", "places365_val.txt"
@@ -23,8 +23,8 @@ def places365(
     seed: int,
     root: str,
     small: bool = True,
-    size: Side = 224,
-    resize: Side | None = None,
+    size: Size = 224,
+    resize: Size | None = None,
     interpolation: Interpolation = "bilinear",
     validation: float = 0.02,
     train_images: ImageCount | None = None,
@@ -42,8 +42,9 @@ def places365(
     small
         Whether to take the images of 256×256, or the large ones.
     size, resize, interpolation
-        Side of the square at the centre; shorter side before that (None: size × 256 / 224, or size where
-        the pictures are not larger than that); how it is resized.
+        What is cut from the centre: side of a square, or [height, width]; shorter side before that, or [height, width]
+        that the resized picture covers (None: size × 256 / 224, or size where the pictures are not larger than that);
+        how it is resized.
     validation
         Share of every class of the training images that is kept for validation.
     train_images, validation_images

@@ -188,7 +188,7 @@ def check_pictures(dataset: Dataset, called: str, most: int | None = None) -> li
         chosen = places[:: math.ceil(len(places) / most)] if most else places
         if len(chosen) < len(places):
             said.append(f"{len(chosen):,} of {len(places):,} pictures looked at, and all of them in the prepare stage")
-        found = survey(chosen, dataset.reader.shorter, dataset.reader.turned)
+        found = survey(chosen, dataset.reader.box, dataset.reader.turned, dataset.reader.channels)
         found.require_readable(called)
         said += found.words()
     return [f"{called}: {words}" for words in said]

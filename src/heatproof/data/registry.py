@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
+from heatproof.options import height_and_width
 from heatproof.registry import Described, Registry, options_of
 
 
@@ -51,7 +52,7 @@ class Dataset(Protocol):
         ...
 
     def images(self, split: str, start: int, stop: int) -> np.ndarray:
-        """Return images [start, stop) of a split: (N, 3, H, W) float32 in [0, 1]."""
+        """Return images [start, stop) of a split: (N, C, H, W) float32 in [0, 1]."""
         ...
 
 
@@ -103,7 +104,7 @@ class HasParts(Protocol):
         ...
 
     def without_part(self, split: str, start: int, stop: int) -> np.ndarray:
-        """Return images [start, stop) without each of their parts: (N, K, 3, H, W) float32 in [0, 1].
+        """Return images [start, stop) without each of their parts: (N, K, C, H, W) float32 in [0, 1].
 
         What is behind a part shows in its place, and nothing else changes.
         """
@@ -139,10 +140,10 @@ class DatasetEntry(Described):
     def image_size(self, given: Mapping[str, Any]) -> tuple[int, int] | None:
         """Return the height and width of images under the options of a config; None if unknown.
 
-        An option `size` is the side of square images.
+        An option `size` is the side of square images, or height and width.
         """
-        side = given.get("size", self.options.get("size"))
-        return self.size if side is None else (side, side)
+        size = given.get("size", self.options.get("size"))
+        return self.size if size is None else height_and_width(size)
 
 
 DATASETS: Registry[DatasetEntry] = Registry("heatproof.data", "dataset")

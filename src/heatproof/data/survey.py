@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from heatproof.data.pictures import opened_picture
+from heatproof.data.bands import Channels, is_stack
+from heatproof.data.opening import ORIENTATION, open_planes, opened_picture
 from heatproof.errors import HeatproofError
+from heatproof.options import Size
 from heatproof.storage.reading import shown
 
 if TYPE_CHECKING:
@@ -18,7 +21,6 @@ if TYPE_CHECKING:
 # Network file systems answer many questions at a time; more threads do not help, because Pillow holds Python's lock.
 THREADS = 8
 NAMED = 3
-ORIENTATION = 0x0112
 # The end of image of a JPEG; some programs write a few bytes after it.
 TAIL = 64
 SAID = {
@@ -27,6 +29,7 @@ SAID = {
     "with transparency: the colour stored there is read": "transparent",
     "of 16 bits: scaled to 8": "deep",
     "in CMYK: converted by Pillow without a colour profile": "CMYK",
+    "in colour: made grey": "colour",
 }
 
 
@@ -41,11 +44,14 @@ class Survey(NamedTuple):
         Path and reason of each that cannot be read.
     kinds
         How many are of a kind that may surprise; the kinds are the values of `SAID`.
+    bands
+        Number of channels to the pictures that have so many, where all bands are channels.
     """
 
     pictures: int
     unreadable: list[tuple[str, str]]
     kinds: Counter[str]
+    bands: Mapping[int, list[str]] = MappingProxyType({})
 
     def words(self) -> list[str]:
         """Return one clause for each kind of picture that may be read otherwise than its owner expects."""
@@ -57,7 +63,7 @@ class Survey(NamedTuple):
         Raises
         ------
         HeatproofError
-            The count of all and the names of the first, with the remedy.
+            The count of all and the names of the first, with the remedy; or where numbers of channels differ.
         """
         if self.unreadable:
             named = "; ".join(f"{path} ({reason})" for path, reason in self.unreadable[:NAMED])
@@ -66,9 +72,16 @@ class Survey(NamedTuple):
                 f"{len(self.unreadable)} of the {self.pictures:,} pictures of {called!r} cannot be read: {named}"
                 f"{f'; and {more} more' if more > 0 else ''}. Repair or remove them before the run."
             )
+        if len(self.bands) > 1:
+            several = sorted(self.bands.items(), key=lambda known: (-len(known[1]), known))
+            told = " and ".join(f"{len(paths):,} of {number} channels, such as {paths[0]}" for number, paths in several)
+            raise HeatproofError(
+                f"The dataset {called!r} takes all bands of its pictures as channels, and has {told}: remove the "
+                "others, or give the dataset channels: 3 or channels: 1."
+            )
 
 
-def survey(paths: Sequence[str | Path], shorter: int, turned: bool = False) -> Survey:
+def survey(paths: Sequence[str | Path], shorter: Size, turned: bool = False, channels: Channels = 3) -> Survey:
     """Look at every picture: its header, and whether its file is whole.
 
     The end of JPEG files and the checksums of PNG files are looked at, and only files of other formats, or JPEG files
@@ -79,24 +92,34 @@ def survey(paths: Sequence[str | Path], shorter: int, turned: bool = False) -> S
     paths
         The pictures.
     shorter
-        Length to which their shorter side is resized.
+        Height and width that they are resized to cover, or the side of such a square.
     turned
         Whether they are turned as EXIF says, so that there is nothing to say of it.
+    channels
+        See `heatproof.data.bands.planes_of`; where all bands are channels, every picture is decoded.
     """
     with ThreadPoolExecutor(THREADS) as pool:
-        found = list(pool.map(lambda path: _look(path, shorter), paths, chunksize=64))
+        found = list(pool.map(lambda path: _look(path, shorter, channels), paths, chunksize=64))
     unreadable = [(shown(path), each) for path, each in zip(paths, found, strict=True) if isinstance(each, str)]
-    kinds = Counter(kind for each in found if not isinstance(each, str) for kind in each)
+    kinds = Counter(kind for each in found if isinstance(each, set) for kind in each)
+    bands: dict[int, list[str]] = {}
+    for path, each in zip(paths, found, strict=True):
+        if isinstance(each, int):
+            bands.setdefault(each, []).append(shown(path))
     if turned:
         del kinds["exif"]
-    return Survey(len(paths), unreadable, kinds)
+    return Survey(len(paths), unreadable, kinds, bands)
 
 
-def _look(path: str | Path, shorter: int) -> set[str] | str:
-    """Return the kinds of a picture, or the reason why it cannot be read."""
+def _look(path: str | Path, shorter: Size, channels: Channels) -> set[str] | int | str:
+    """Return the kinds of a picture, or its number of channels where all bands are, or why it cannot be read."""
     try:
+        if is_stack(path) or channels == "all":
+            return sum(len(plane.getbands()) for plane in open_planes(path, shorter, channels=channels))
         with opened_picture(path, shorter) as picture:
             kinds = _kinds(picture)
+            if channels == 1 and not picture.mode.startswith(("1", "L", "I;16")):
+                kinds.add("colour")
             _require_whole(picture)
             return kinds
     except HeatproofError as error:

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from heatproof.data.bands import three_channels
 from heatproof.data.lazy import FileList, LazyDataset
-from heatproof.data.pictures import Interpolation, PictureReader, folders_below, picture_reader, three_channels
+from heatproof.data.pictures import Interpolation, PictureReader, folders_below, picture_reader
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
-from heatproof.options import ImageCount, Side
+from heatproof.options import ImageCount, Size
 from heatproof.registry import nearest
 
 if TYPE_CHECKING:
@@ -41,8 +42,8 @@ class Place(NamedTuple):
 class TorchvisionReader(PictureReader):
     """Reads pictures as a torchvision dataset returns them."""
 
-    def open(self, path: Place) -> Image.Image:
-        """Return a picture with three channels.
+    def planes(self, path: Place) -> list[Image.Image]:
+        """Return a picture with three channels, alone in a list.
 
         Raises
         ------
@@ -50,7 +51,7 @@ class TorchvisionReader(PictureReader):
             If it cannot be read.
         """
         try:
-            return three_channels(path.images[path.row][0])
+            return [three_channels(path.images[path.row][0])]
         except Exception as error:  # torchvision's readers and Pillow's fail in any way
             reason = " ".join(str(error).split())
             name = type(path.images).__name__
@@ -59,8 +60,8 @@ class TorchvisionReader(PictureReader):
             ) from None
 
     def size_of(self, path: Place) -> tuple[int, int]:
-        """Return width and height of a picture."""
-        return self.open(path).size
+        """Return height and width of a picture."""
+        return self.planes(path)[0].size[::-1]
 
 
 @dataset("torchvision", size=None)
@@ -69,8 +70,8 @@ def torchvision_dataset(
     seed: int,
     root: str,
     name: str,
-    size: Side = 224,
-    resize: Side | None = None,
+    size: Size = 224,
+    resize: Size | None = None,
     interpolation: Interpolation = "bilinear",
     validation: float | None = None,
     evaluation: float | None = None,
@@ -86,8 +87,9 @@ def torchvision_dataset(
     name
         Its class in `torchvision.datasets`. Its test split is for evaluation, or else its validation split.
     size, resize, interpolation
-        Side of the square at the centre; shorter side before that (None: size × 256 / 224, or size where
-        the pictures are not larger than that); how it is resized.
+        What is cut from the centre: side of a square, or [height, width]; shorter side before that, or [height, width]
+        that the resized picture covers (None: size × 256 / 224, or size where the pictures are not larger than that);
+        how it is resized.
     validation, evaluation
         Share of every class for the splits that it does not have; None: 0.1 and 0.2.
     train_images, validation_images
@@ -114,7 +116,7 @@ def torchvision_dataset(
     return LazyDataset(
         [str(each) for each in classes],
         {split: partial(_list, split, images, labels[split]) for split, images in sets.items()},
-        TorchvisionReader(reader.size, reader.shorter, reader.interpolation, reader.by_default),
+        TorchvisionReader(reader.size, reader.box, reader.interpolation, reader.by_default),
         seed=seed,
         shares={
             split: default if share is None else share for split, (share, default) in given.items() if split not in sets

@@ -17,7 +17,7 @@ from heatproof.estimate import account, synthetic
 from heatproof.estimate.account import size_told
 from heatproof.estimate.child import TimeResnet50
 from heatproof.estimate.measure import Bench, Timed
-from heatproof.options import seconds_of
+from heatproof.options import check_options, height_and_width, seconds_of
 from heatproof.plan.graph import Graph
 from heatproof.plan.graph import Job as PlannedJob
 from heatproof.plan.validate import Plan, make_plan
@@ -224,9 +224,10 @@ def plan_of(paths: Sequence[str | Path], device: str | None, images: int | None 
             try:
                 entry.count(**options)
             except (HeatproofError, TypeError):
+                check_options(entry.load, options, f"dataset {name!r}", keywords=("seed",))
                 instead = synthetic.in_place_of(kind, options, entry.image_size(options))
         if instead:
-            instead["evaluation_images"] = images or few_of(instead["size"])
+            instead["evaluation_images"] = images or few_of(max(height_and_width(instead["size"])))
             missing.append(name)
         datasets.append({name: instead or dict(given)})
     return make_plan({**config, "datasets": datasets}), missing
@@ -234,7 +235,7 @@ def plan_of(paths: Sequence[str | Path], device: str | None, images: int | None 
 
 def _size_of(plan: Plan, dataset: str, model: str) -> int:
     size = plan.models[model].facts.size or plan.datasets[dataset]["size"]
-    return max(size) if size else int(plan.datasets[dataset]["options"].get("size") or 224)
+    return max(size or height_and_width(plan.datasets[dataset]["options"].get("size") or 224))
 
 
 def shards_to_time(graph: Graph, jobs: list[PlannedJob]) -> dict[tuple[str, str | None], dict[str, PlannedJob]]:

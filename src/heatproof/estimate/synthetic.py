@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from heatproof.data.registry import Split
-from heatproof.options import ImageCount
+from heatproof.options import ImageCount, Size, as_option, height_and_width
 from heatproof.randomness import numpy_generator
 
 # Classes, and training images without those for validation: what decides the cost of a training.
@@ -26,8 +26,8 @@ IMAGES = 64
 class Noise:
     """Images of noise, as many as are timed."""
 
-    def __init__(self, classes: int, size: int, seed: int, evaluation: int) -> None:
-        self.num_classes, self._size, self._seed = classes, size, seed
+    def __init__(self, classes: int, size: Size, seed: int, evaluation: int) -> None:
+        self.num_classes, self._size, self._seed = classes, height_and_width(size), seed
         self.class_names = tuple(str(number) for number in range(classes))
         counts = {"train": IMAGES, "validation": IMAGES, "evaluation": evaluation}
         self.splits = {
@@ -38,20 +38,20 @@ class Noise:
     def images(self, split: str, start: int, stop: int) -> np.ndarray:
         """Return images [start, stop) of a split: (N, 3, H, W) float32 in [0, 1]."""
         ids = self.splits[split].ids[start:stop]
-        shape = (3, self._size, self._size)
+        shape = (3, *self._size)
         drawn = [numpy_generator(self._seed, "stand-in", name).random(shape, dtype=np.float32) for name in ids]
         return np.stack(drawn)
 
 
 def load(
-    *, seed: int, classes: int, size: int, train_images: ImageCount, evaluation_images: ImageCount = IMAGES
+    *, seed: int, classes: int, size: Size, train_images: ImageCount, evaluation_images: ImageCount = IMAGES
 ) -> Noise:
     """Return a dataset of noise.
 
     Parameters
     ----------
     classes, size
-        Number of classes, and side of the square images in pixels.
+        Number of classes, and side of the square images in pixels, or height and width.
     train_images
         How many images the dataset in whose place it stands would train on.
     evaluation_images
@@ -66,5 +66,5 @@ def in_place_of(kind: str, options: dict[str, Any], size: tuple[int, int] | None
         return None
     classes, train = KNOWN[kind]
     train = min(train, options.get("train_images") or train)
-    side = size[0] if size else 224
+    side = as_option(size) if size else 224
     return {"dataset": f"{__name__}:load", "classes": classes, "size": side, "train_images": train}

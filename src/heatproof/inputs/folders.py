@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from heatproof.data.pictures import list_classes, looked_for, open_picture, pictures_below, subfolders
+from heatproof.data.opening import open_picture
+from heatproof.data.pictures import list_classes, looked_for, pictures_below, subfolders
 from heatproof.errors import HeatproofError, first_line, runs_out
 from heatproof.inputs.arrays import configuration_of
 from heatproof.inputs.loaders import PROBED, refuse_random

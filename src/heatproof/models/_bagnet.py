@@ -53,10 +53,10 @@ class BagNet33(nn.Module):
     patch_size = 33
     patch_stride = 8
 
-    def __init__(self, num_classes: int, width: int) -> None:
+    def __init__(self, num_classes: int, width: int, channels: int = 3) -> None:
         super().__init__()
         layers: list[nn.Module] = [
-            nn.Conv2d(3, width, 1, bias=False),
+            nn.Conv2d(channels, width, 1, bias=False),
             nn.Conv2d(width, width, 3, bias=False),
             nn.BatchNorm2d(width),
             nn.ReLU(),
@@ -93,10 +93,10 @@ class CifarBagNet(nn.Module):
     patch_size = 10
     patch_stride = 2
 
-    def __init__(self, num_classes: int, width: int) -> None:
+    def __init__(self, num_classes: int, width: int, channels: int = 3) -> None:
         super().__init__()
         self.patches = nn.Sequential(
-            nn.Conv2d(3, width, 3, bias=False),
+            nn.Conv2d(channels, width, 3, bias=False),
             nn.BatchNorm2d(width),
             nn.ReLU(),
             CroppedBlock(width, width, 3, 1),

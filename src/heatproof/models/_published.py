@@ -36,9 +36,10 @@ def build_torchvision(name: str, num_classes: int, size: int | None) -> nn.Modul
     return _out_of_place(network)
 
 
-def build_timm(name: str, num_classes: int, size: int | None) -> nn.Module:
+def build_timm(name: str, num_classes: int, size: tuple[int, int] | None, channels: int = 3) -> nn.Module:
     """Build timm's network of this name, with random weights."""
     options: dict[str, Any] = {"img_size": size} if size else {}
+    options |= {} if channels == 3 else {"in_chans": channels}
     network = timm.create_model(name, pretrained=False, num_classes=num_classes, **options)
     if isinstance(network, timm.models.VisionTransformer):
         layer = f"blocks.{len(network.blocks) - 1}"
@@ -113,11 +114,14 @@ class TappedViT(VisionTransformer):
         last.norm1 = nn.Sequential(norm, self.last_tokens)
 
 
-def build_vit(num_classes: int, *, size: int, patch: int, dim: int, depth: int, heads: int) -> nn.Module:
+def build_vit(
+    num_classes: int, *, size: tuple[int, int], patch: int, dim: int, depth: int, heads: int, channels: int = 3
+) -> nn.Module:
     """Build the ViT; the multilayer perceptron is twice as wide as the tokens."""
     return TappedViT(
         img_size=size,
         patch_size=patch,
+        in_chans=channels,
         num_classes=num_classes,
         embed_dim=dim,
         depth=depth,

@@ -65,9 +65,11 @@ def three_stages(
 class CifarResNet(nn.Module):
     """Stem, three stages at strides 1, 2, 2, global average pooling, one linear layer."""
 
-    def __init__(self, num_classes: int, blocks_per_stage: int, width: int, padded: bool = False) -> None:
+    def __init__(
+        self, num_classes: int, blocks_per_stage: int, width: int, padded: bool = False, channels: int = 3
+    ) -> None:
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU())
+        self.stem = nn.Sequential(nn.Conv2d(channels, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU())
         self.stages, channels = three_stages(partial(BasicBlock, padded=padded), blocks_per_stage, width)
         self.pool = nn.AdaptiveAvgPool2d(1)
         self.classifier = nn.Linear(channels, num_classes)
@@ -166,10 +168,12 @@ class FixupBottleneck(nn.Module):
 class FixupResNet50(nn.Module):
     """ResNet-50 without batch norm, trainable by its initial weights; without `bias` nothing is added."""
 
-    def __init__(self, num_classes: int, width: int, *, bias: bool) -> None:
+    def __init__(self, num_classes: int, width: int, *, bias: bool, channels: int = 3) -> None:
         super().__init__()
         add = Shift() if bias else nn.Identity()
-        self.stem = nn.Sequential(nn.Conv2d(3, width, 7, 2, 3, bias=False), add, nn.ReLU(), nn.MaxPool2d(3, 2, 1))
+        self.stem = nn.Sequential(
+            nn.Conv2d(channels, width, 7, 2, 3, bias=False), add, nn.ReLU(), nn.MaxPool2d(3, 2, 1)
+        )
         blocks: list[nn.Module] = []
         channels = width
         for stage, count in enumerate((3, 4, 6, 3)):
@@ -201,9 +205,9 @@ class FixupResNet50(nn.Module):
 class FixupResNet(nn.Module):
     """The CIFAR ResNet without batch norm, trainable by its initial weights; without `bias` nothing is added."""
 
-    def __init__(self, num_classes: int, blocks_per_stage: int, width: int, *, bias: bool) -> None:
+    def __init__(self, num_classes: int, blocks_per_stage: int, width: int, *, bias: bool, channels: int = 3) -> None:
         super().__init__()
-        stem = [nn.Conv2d(3, width, 3, 1, 1, bias=False), Shift() if bias else nn.Identity(), nn.ReLU()]
+        stem = [nn.Conv2d(channels, width, 3, 1, 1, bias=False), Shift() if bias else nn.Identity(), nn.ReLU()]
         self.stem = nn.Sequential(*stem)
         self.stages, channels = three_stages(lambda *shape: FixupBlock(*shape, bias=bias), blocks_per_stage, width)
         self.pool = nn.AdaptiveAvgPool2d(1)

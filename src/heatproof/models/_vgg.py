@@ -16,10 +16,11 @@ class CifarVGG(nn.Module):
     Batch norm takes the place of the biases; with neither, input × gradient sums to the logit.
     """
 
-    def __init__(self, num_classes: int, depth: int, width: int, *, batch_norm: bool = True, bias: bool = True) -> None:
+    def __init__(
+        self, num_classes: int, depth: int, width: int, channels: int = 3, *, batch_norm: bool = True, bias: bool = True
+    ) -> None:
         super().__init__()
         layers: list[nn.Module] = []
-        channels = 3
         for part, (count, multiple) in enumerate(zip(DEPTHS[depth], MULTIPLES, strict=True)):
             # No pooling after the last part: of a 32-pixel image it would leave one pixel and no grid for CAMs.
             layers += [nn.MaxPool2d(2)] if part else []
@@ -45,10 +46,9 @@ class CifarVGG(nn.Module):
 class VGG(nn.Module):
     """The VGG of large images without batch norm and without any bias, with its three linear layers and dropout."""
 
-    def __init__(self, num_classes: int, depth: int, width: int) -> None:
+    def __init__(self, num_classes: int, depth: int, width: int, channels: int = 3) -> None:
         super().__init__()
         layers: list[nn.Module] = []
-        channels = 3
         for count, multiple in zip(DEPTHS[depth], MULTIPLES, strict=True):
             for _ in range(count):
                 layers += [nn.Conv2d(channels, width * multiple, 3, padding=1, bias=False), nn.ReLU()]

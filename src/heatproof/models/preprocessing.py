@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from heatproof.models.from_transformers import PROCESSOR, is_side, is_there, read_file
+from heatproof.options import as_option
 
 # What `PIL.Image.Resampling` calls the interpolations that pictures can be resized with.
 RESAMPLING = {2: "bilinear", 3: "bicubic"}
@@ -24,7 +25,8 @@ def preprocessing(architecture: str, options: Mapping[str, Any]) -> dict[str, An
     Returns
     -------
     dict
-        ``size``, ``resize`` (pixels of the shorter side) and ``interpolation``, options of the dataset `image_folder`;
+        ``size`` (side of a square, or height and width), ``resize`` (shorter side, or height and width that are
+        covered) and ``interpolation``, options of the dataset `image_folder`;
         empty where nothing is known.
     """
     known = KINDS.get(architecture)
@@ -51,8 +53,9 @@ def _timm(name: str) -> dict[str, Any]:
     cfg = timm.get_pretrained_cfg(name)
     if cfg is None:
         return {}
-    size = cfg.input_size[-1]
-    return {"size": size, "resize": round(size / cfg.crop_pct), "interpolation": _usable(cfg.interpolation)}
+    sides = cfg.input_size[1:]
+    resized = as_option([round(side / cfg.crop_pct) for side in sides])
+    return {"size": as_option(sides), "resize": resized, "interpolation": _usable(cfg.interpolation)}
 
 
 def _torchvision(name: str) -> dict[str, Any]:
@@ -69,26 +72,30 @@ def _torchvision(name: str) -> dict[str, Any]:
 def _transformers(name: str) -> dict[str, Any]:
     # Where the config states mean and std, there may be none.
     told = read_file(name, PROCESSOR) if is_there(name, PROCESSOR) else {}
-    edge = _side(told.get("size"))
-    cut = _side(told.get("crop_size")) if told.get("do_center_crop") else None
+    edge = _sides(told.get("size"))
+    cut = _sides(told.get("crop_size")) if told.get("do_center_crop") else None
     size = cut or edge
     if size is None or edge is None:
         return {}
     share: Any = told.get("crop_pct")
     if cut or type(share) not in (int, float) or not 0.01 <= share <= 1:
         share = 1
-    resize, filter_ = round(edge / share), told.get("resample")
+    resize = [max(round(one / share), least) for one, least in zip(edge, size, strict=True)]
+    filter_ = told.get("resample")
     return {
-        "size": size,
-        "resize": max(resize, size),
+        "size": as_option(size),
+        "resize": as_option(resize),
         "interpolation": RESAMPLING.get(filter_, "bilinear") if type(filter_) is int else "bilinear",
     }
 
 
-def _side(told: Any) -> int | None:
+def _sides(told: Any) -> tuple[int, int] | None:
+    """Return height and width; a shortest edge, or a number alone, is that of a square."""
     if isinstance(told, Mapping):
-        told = told.get("shortest_edge", told.get("height"))
-    return told if is_side(told) else None
+        height = told.get("shortest_edge", told.get("height"))
+        told = (height, height if "shortest_edge" in told else told.get("width", height))
+    height, width = told if isinstance(told, tuple) else (told, told)
+    return (height, width) if is_side(height) and is_side(width) else None
 
 
 def _usable(interpolation: str) -> str:

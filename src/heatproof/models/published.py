@@ -6,12 +6,13 @@ theirs is asked of the library.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 from heatproof.errors import HeatproofError
 from heatproof.models.registry import ARCHITECTURES, IMAGENET, Architecture, Design, InputFacts, architecture
-from heatproof.options import Width
+from heatproof.options import Size, Width, height_and_width
 from heatproof.registry import look_up, nearest
 
 Normalisation = tuple[tuple[float, ...], tuple[float, ...]]
@@ -66,7 +67,7 @@ NO_LAYER = "no layer for class activation maps is known of this network: name on
 _SEVERAL_OUTPUTS = ("googlenet", "inception_v3")
 
 
-def torchvision_facts(*, name: str, size: int | None = None) -> InputFacts:
+def torchvision_facts(*, name: str, size: int | Sequence[int] | None = None) -> InputFacts:
     """Return what torchvision's network of this name expects of its input, with torchvision's weights.
 
     Raises
@@ -81,11 +82,19 @@ def torchvision_facts(*, name: str, size: int | None = None) -> InputFacts:
         known = [known for known in torchvision.models.list_models(torchvision.models) if known not in _SEVERAL_OUTPUTS]
         if name not in known:
             raise HeatproofError(f"torchvision has no classifier {name!r} with one output: {nearest(name, known)}")
-    return _facts(name, IMAGENET, layer, (224, 224) if name.startswith("vit_") else None, size)
+    facts = _facts(name, IMAGENET, layer, (224, 224) if name.startswith("vit_") else None, size)
+    if facts.size and facts.size[0] != facts.size[1]:
+        raise HeatproofError(
+            f"torchvision's {name} takes square images, not {facts.size[0]}×{facts.size[1]} pixels: give one number as "
+            "its option 'size', or take a vision transformer of timm."
+        )
+    return facts
 
 
-def timm_facts(*, name: str, size: int | None = None) -> InputFacts:
+def timm_facts(*, name: str, size: int | Sequence[int] | None = None, channels: int = 3) -> InputFacts:
     """Return what timm's network of this name expects of its input, with the weights that timm has for it.
+
+    With another number of channels than theirs, the weights do not fit, and their mean and deviation neither.
 
     Raises
     ------
@@ -94,7 +103,8 @@ def timm_facts(*, name: str, size: int | None = None) -> InputFacts:
     """
     if name in TIMM_LAYERS:
         fixed = (224, 224) if TIMM_LAYERS[name] == TOKENS else None
-        return _facts(name, HALF if name in _TIMM_HALF else IMAGENET, TIMM_LAYERS[name], fixed, size)
+        own = HALF if name in _TIMM_HALF or channels != 3 else IMAGENET
+        return _facts(name, own, TIMM_LAYERS[name], fixed, size)
     import timm
 
     base = name.partition(".")[0]
@@ -108,47 +118,66 @@ def timm_facts(*, name: str, size: int | None = None) -> InputFacts:
         known = timm.list_pretrained(f"{base}.*")
         raise HeatproofError(f"timm has no weights {name!r} that specify the input format: {nearest(name, known)}")
     fixed = expected.input_size[1:] if expected.fixed_input_size else None
-    return _facts(name, (expected.mean, expected.std), TIMM_LAYERS.get(base), fixed, size)
+    own = (expected.mean, expected.std) if len(expected.mean) == channels else HALF
+    return _facts(name, own, TIMM_LAYERS.get(base), fixed, size)
 
 
 def _facts(
-    name: str, normalisation: Normalisation, layer: str | None, fixed: tuple[int, int] | None, size: int | None
+    name: str,
+    normalisation: Normalisation,
+    layer: str | None,
+    fixed: tuple[int, int] | None,
+    size: int | Sequence[int] | None,
 ) -> InputFacts:
     if size and not fixed:
         raise HeatproofError(f"The network {name!r} takes images of any size: leave its option 'size' out.")
     mean, std = normalisation
-    return InputFacts(mean, std, (size, size) if size else fixed, layer, NO_LAYER)
+    return InputFacts(mean, std, height_and_width(size) if size else fixed, layer, NO_LAYER)
 
 
-def _design(*, name: str, size: int | None = None) -> Design:
+def _design(*, name: str, **options: Any) -> Design:
     base = name.partition(".")[0]
     return DESIGNS.get(base, Design(base))
 
 
 @architecture("torchvision_model", torchvision_facts, _design)
-def torchvision_model(num_classes: int, *, name: str, size: Width | None = None) -> Any:
+def torchvision_model(num_classes: int, *, name: str, size: Size | None = None) -> Any:
     """Network of torchvision by its name there, such as resnet50; `size` is for vision transformers alone."""
     from heatproof.models._published import build_torchvision
 
-    return build_torchvision(name, num_classes, size)
+    return build_torchvision(name, num_classes, None if size is None else height_and_width(size)[0])
 
 
 @architecture("timm_model", timm_facts, _design)
-def timm_model(num_classes: int, *, name: str, size: Width | None = None) -> Any:
-    """Network of timm by its name there, such as inception_v4; `size` is for vision transformers alone."""
+def timm_model(num_classes: int, *, name: str, size: Size | None = None, channels: Width = 3) -> Any:
+    """Network of timm by its name there, such as inception_v4; `size` is for vision transformers alone.
+
+    `size` is the side of square images, or [height, width]; `channels` is how many the images have.
+    """
     from heatproof.models._published import build_timm
 
-    return build_timm(name, num_classes, size)
+    return build_timm(name, num_classes, None if size is None else height_and_width(size), channels)
 
 
-@architecture("small_vit", InputFacts(cam_layer="last_tokens.grid"), Design("vit", batch_norm=False))
+@architecture("small_vit", InputFacts(size=(32, 32), cam_layer=TOKENS), Design("vit", batch_norm=False))
 def small_vit(
-    num_classes: int, *, size: Width = 32, patch: Width = 4, dim: Width = 48, depth: Width = 4, heads: Width = 3
+    num_classes: int,
+    *,
+    size: Size = 32,
+    patch: Width = 4,
+    dim: Width = 48,
+    depth: Width = 4,
+    heads: Width = 3,
+    channels: Width = 3,
 ) -> Any:
-    """Vision transformer (timm) with a class token; the tokens that its last block reads are tapped as a grid."""
+    """Vision transformer (timm) with a class token; the tokens that its last block reads are tapped as a grid.
+
+    `size` is the side of square images, or [height, width].
+    """
     from heatproof.models._published import build_vit
 
-    return build_vit(num_classes, size=size, patch=patch, dim=dim, depth=depth, heads=heads)
+    options = {"patch": patch, "dim": dim, "depth": depth, "heads": heads, "channels": channels}
+    return build_vit(num_classes, size=height_and_width(size), **options)
 
 
 def look_up_architecture(name: str) -> Architecture:

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from heatproof.errors import HeatproofError
+from heatproof.options import height_and_width
 from heatproof.provenance import Key
 from heatproof.registry import Described, Registry, options_of
 from heatproof.specs import DatasetSpec
@@ -134,7 +135,7 @@ class Architecture(Described):
     build
         The builder.
     facts
-        Input facts of the networks.
+        Input facts of the networks. Where they state a size, an option `size` is that of the images.
     options
         Every option with its default; one without a default has ``...``.
     facts_of
@@ -168,7 +169,8 @@ class Architecture(Described):
             If the options name a network that is not there.
         """
         if self.facts_of is None:
-            return self.facts
+            given = options.get("size") if self.facts.size else None
+            return replace(self.facts, size=height_and_width(given)) if given else self.facts
         also = {"stated": stated} if "stated" in inspect.signature(self.facts_of).parameters else {}
         return self.facts_of(**options, **also)
 

@@ -53,16 +53,16 @@ def bcos_model(num_classes: int, *, name: str) -> Any:
 
 
 @architecture("cifar_bagnet", InputFacts(cam_layer="patches.7"), Design("bagnet"))
-def cifar_bagnet(num_classes: int, *, width: Width = 32) -> Any:
+def cifar_bagnet(num_classes: int, *, width: Width = 32, channels: Width = 3) -> Any:
     """BagNet whose logits are the mean over patches of 10 × 10 pixels (Brendel & Bethge 2019, section 2)."""
     from heatproof.models._bagnet import CifarBagNet
 
-    return CifarBagNet(num_classes, width=width)
+    return CifarBagNet(num_classes, width=width, channels=channels)
 
 
 @architecture("bagnet33", InputFacts(*IMAGENET, cam_layer="patches.19"), Design("bagnet"))
-def bagnet33(num_classes: int, *, width: Width = 64) -> Any:
+def bagnet33(num_classes: int, *, width: Width = 64, channels: Width = 3) -> Any:
     """BagNet-33: the logits are the mean over patches of 33 × 33 pixels, 8 apart (Brendel & Bethge 2019, section 2)."""
     from heatproof.models._bagnet import BagNet33
 
-    return BagNet33(num_classes, width=width)
+    return BagNet33(num_classes, width=width, channels=channels)

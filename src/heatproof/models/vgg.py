@@ -11,71 +11,71 @@ FACTS = InputFacts(cam_layer="features")
 
 
 @architecture("cifar_vgg11", FACTS, Design("vgg", 11, batch_norm=False))
-def cifar_vgg11(num_classes: int, *, width: Width = 64) -> Any:
+def cifar_vgg11(num_classes: int, *, width: Width = 64, channels: Width = 3) -> Any:
     """CIFAR VGG-11 without batch norm (Simonyan & Zisserman 2015, column A)."""
-    return _vgg(num_classes, 11, width, batch_norm=False)
+    return _vgg(num_classes, 11, width, channels, batch_norm=False)
 
 
 @architecture("cifar_vgg13", FACTS, Design("vgg", 13, batch_norm=False))
-def cifar_vgg13(num_classes: int, *, width: Width = 64) -> Any:
+def cifar_vgg13(num_classes: int, *, width: Width = 64, channels: Width = 3) -> Any:
     """CIFAR VGG-13 without batch norm (Simonyan & Zisserman 2015, column B)."""
-    return _vgg(num_classes, 13, width, batch_norm=False)
+    return _vgg(num_classes, 13, width, channels, batch_norm=False)
 
 
 @architecture("cifar_vgg16", FACTS, Design("vgg", 16, batch_norm=False))
-def cifar_vgg16(num_classes: int, *, width: Width = 64) -> Any:
+def cifar_vgg16(num_classes: int, *, width: Width = 64, channels: Width = 3) -> Any:
     """CIFAR VGG-16 without batch norm (Simonyan & Zisserman 2015, column D)."""
-    return _vgg(num_classes, 16, width, batch_norm=False)
+    return _vgg(num_classes, 16, width, channels, batch_norm=False)
 
 
 @architecture("cifar_vgg19", FACTS, Design("vgg", 19, batch_norm=False))
-def cifar_vgg19(num_classes: int, *, width: Width = 64) -> Any:
+def cifar_vgg19(num_classes: int, *, width: Width = 64, channels: Width = 3) -> Any:
     """CIFAR VGG-19 without batch norm (Simonyan & Zisserman 2015, column E)."""
-    return _vgg(num_classes, 19, width, batch_norm=False)
+    return _vgg(num_classes, 19, width, channels, batch_norm=False)
 
 
 @architecture("cifar_vgg11_bn", FACTS, Design("vgg", 11))
-def cifar_vgg11_bn(num_classes: int, *, width: Width = 64) -> Any:
+def cifar_vgg11_bn(num_classes: int, *, width: Width = 64, channels: Width = 3) -> Any:
     """CIFAR VGG-11 with batch norm (Simonyan & Zisserman 2015, column A), `width` channels in the first layer."""
-    return _vgg(num_classes, 11, width)
+    return _vgg(num_classes, 11, width, channels)
 
 
 @architecture("cifar_vgg13_bn", FACTS, Design("vgg", 13))
-def cifar_vgg13_bn(num_classes: int, *, width: Width = 64) -> Any:
+def cifar_vgg13_bn(num_classes: int, *, width: Width = 64, channels: Width = 3) -> Any:
     """CIFAR VGG-13 with batch norm (Simonyan & Zisserman 2015, column B)."""
-    return _vgg(num_classes, 13, width)
+    return _vgg(num_classes, 13, width, channels)
 
 
 @architecture("cifar_vgg16_bn", FACTS, Design("vgg", 16))
-def cifar_vgg16_bn(num_classes: int, *, width: Width = 64) -> Any:
+def cifar_vgg16_bn(num_classes: int, *, width: Width = 64, channels: Width = 3) -> Any:
     """CIFAR VGG-16 with batch norm (Simonyan & Zisserman 2015, column D)."""
-    return _vgg(num_classes, 16, width)
+    return _vgg(num_classes, 16, width, channels)
 
 
 @architecture("cifar_vgg19_bn", FACTS, Design("vgg", 19))
-def cifar_vgg19_bn(num_classes: int, *, width: Width = 64) -> Any:
+def cifar_vgg19_bn(num_classes: int, *, width: Width = 64, channels: Width = 3) -> Any:
     """CIFAR VGG-19 with batch norm (Simonyan & Zisserman 2015, column E)."""
-    return _vgg(num_classes, 19, width)
+    return _vgg(num_classes, 19, width, channels)
 
 
 @architecture("cifar_vgg11_nobias", FACTS, Design("vgg", 11, batch_norm=False, bias=False))
-def cifar_vgg11_nobias(num_classes: int, *, width: Width = 64) -> Any:
+def cifar_vgg11_nobias(num_classes: int, *, width: Width = 64, channels: Width = 3) -> Any:
     """CIFAR VGG-11 without batch norm and without any bias: input × gradient sums to the logit."""
-    return _vgg(num_classes, 11, width, batch_norm=False, bias=False)
+    return _vgg(num_classes, 11, width, channels, batch_norm=False, bias=False)
 
 
 # 13 convolutions, each with its ReLU, and four poolings before the last: as of torchvision's.
 @architecture(
     "vgg16_nobias", InputFacts(*IMAGENET, cam_layer="features.29"), Design("vgg", 16, batch_norm=False, bias=False)
 )
-def vgg16_nobias(num_classes: int, *, width: Width = 64) -> Any:
+def vgg16_nobias(num_classes: int, *, width: Width = 64, channels: Width = 3) -> Any:
     """VGG-16 without any bias (Simonyan & Zisserman 2015, column D): input × gradient sums to the logit."""
     from heatproof.models._vgg import VGG
 
-    return VGG(num_classes, 16, width)
+    return VGG(num_classes, 16, width, channels)
 
 
-def _vgg(num_classes: int, depth: int, width: int, **without: bool) -> Any:
+def _vgg(num_classes: int, depth: int, width: int, channels: int, **without: bool) -> Any:
     from heatproof.models._vgg import CifarVGG
 
-    return CifarVGG(num_classes, depth, width, **without)
+    return CifarVGG(num_classes, depth, width, channels, **without)

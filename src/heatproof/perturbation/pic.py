@@ -157,6 +157,12 @@ def interpolate(picture: np.ndarray, kept: np.ndarray) -> np.ndarray:
     return filled
 
 
+def without_entropy(channels: int) -> str | None:
+    """Return why pictures of so many channels have no entropy; None where they have."""
+    said = f"A picture has {channels} channels: SIC and AIC need one or three, as WebP does."
+    return None if channels in (1, 3) else said
+
+
 def entropy(picture: np.ndarray) -> int:
     """Return the size in bytes of a picture as lossless WebP, the entropy estimate of Kapishnikov et al.
 
@@ -175,10 +181,8 @@ def entropy(picture: np.ndarray) -> int:
     HeatproofError
         If there are neither one nor three channels, or Pillow has no WebP.
     """
-    if picture.shape[-1] not in (1, 3):
-        raise HeatproofError(
-            f"A picture has {picture.shape[-1]} channels: SIC and AIC need one or three, as WebP does."
-        )
+    if said := without_entropy(picture.shape[-1]):
+        raise HeatproofError(said)
     encoder()
     levels = (picture * np.float32(255)).astype(np.uint8)
     file, image = BytesIO(), Image.fromarray(levels[..., 0] if levels.shape[-1] == 1 else levels)

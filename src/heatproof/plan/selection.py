@@ -287,6 +287,11 @@ class Selection:
         """Return height and width of the images that a model gets; None where they are not known."""
         return self.models[model].facts.size or self.datasets[dataset]["size"]
 
+    def channels_of(self, dataset: str, model: str) -> int:
+        """Return how many channels images have, as the options of the dataset or of the model say, or its mean."""
+        said = (self.datasets[dataset]["options"].get("channels"), self.models[model].options.get("channels"))
+        return next((one for one in said if isinstance(one, int)), len(self.models[model].facts.mean))
+
     def models_of(self, dataset: str) -> list[str]:
         """Return the models for a dataset."""
         return [name for name, model in self.models.items() if dataset in model.datasets]

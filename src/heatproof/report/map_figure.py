@@ -23,7 +23,7 @@ from heatproof.methods import ABS, Method
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.registry import nearest
 from heatproof.report.drawing import broken, draw_colour_bar, draw_map, lay_out, look, new_figure, plain
-from heatproof.report.pictures import COLOURS, PERCENTILE, channels_last, label_of
+from heatproof.report.pictures import COLOURS, PERCENTILE, channels_last, drawn_as, label_of
 from heatproof.report.results import formatted, rounded, score_told
 from heatproof.report.stores import Stored, dataset_behind, open_stored, stores_below
 from heatproof.storage.files import written_aside
@@ -169,7 +169,7 @@ def _place(stored: Stored, image_id: str) -> tuple[int, int]:
 
 
 def _input(stored: Stored, image_id: str, config: str | Path | None) -> tuple[np.ndarray, str]:
-    """Return the image (H, W, 3) and what its label is called."""
+    """Return the image (H, W, 3), and what its label is called and how the image is drawn."""
     dataset = open_dataset(dataset_behind(stored, config))
     ids = dataset.splits["evaluation"].ids
     if image_id not in ids:
@@ -177,8 +177,9 @@ def _input(stored: Stored, image_id: str, config: str | Path | None) -> tuple[np
             f"The dataset behind {stored.path} no longer has the image {image_id!r}: run the workflow."
         )
     number = ids.index(image_id)
-    pixels = channels_last(dataset.images("evaluation", number, number + 1)[0])
-    return np.clip(pixels, 0, 1), label_of(dataset, number)
+    image = dataset.images("evaluation", number, number + 1)[0]
+    drawn = drawn_as(len(image))
+    return np.clip(channels_last(image), 0, 1), label_of(dataset, number) + (f" · image {drawn}" if drawn else "")
 
 
 def _drops(stored: Stored, store: Path, image_id: str, grid: Grid | None) -> Drops:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from matplotlib.figure import Figure
 
 from heatproof.data.prepare import open_dataset
 from heatproof.report.drawing import draw_colour_bar, draw_map, plain
-from heatproof.report.pictures import channels_last, image_scores, read_maps
+from heatproof.report.pictures import channels_last, drawn_as, image_scores, read_maps
 from heatproof.report.results import CASE, publish, save, score_told
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 CELL, NAME, SCORE = 0.62, 0.06, 0.15
 # Above and below all maps: the title, and the colours with what they mean.
 TOP, BOTTOM = 0.35, 0.36
+# Of a letter of the title, and of a line of it.
+LETTER, LINE = 0.078, 0.14
 MOST_ROWS = 12
 
 
@@ -72,14 +75,23 @@ def draw_montage(
     blocks = max(1, -(-len(means) // MOST_ROWS))
     height = max(1, -(-len(means) // blocks))
     names = NAME * max(map(len, means.index), default=1) + 0.15
-    width, tall = max(blocks * (names + len(images) * CELL + 0.15), 4.5), (height + 1) * (CELL + SCORE) + TOP + BOTTOM
-    figure, edges = Figure(figsize=(width, tall), facecolor="white"), {"left": 0, "right": 0.99, "wspace": 0.06}
+    drawn = drawn_as(images.shape[1])
+    width = max(blocks * (names + len(images) * CELL + 0.15), 4.5)
+    lines = [*textwrap.wrap(title, int(width / LETTER)), *([f"Images are {drawn}."] if drawn else [])]
+    top = TOP + LINE * (len(lines) - 1)
+    # Wide images need less height.
+    flat = min(1, images.shape[2] / images.shape[3])
+    tall = (height + 1) * (CELL * flat + SCORE) + top + BOTTOM
+    figure, edges = (
+        Figure(figsize=(width, tall), facecolor="white"),
+        {"left": 0, "right": 0.99, "wspace": 0.06, "hspace": 0.2 / flat},
+    )
     grid = figure.subplots(
         height + 1,
         blocks * (len(images) + 1),
         squeeze=False,
         width_ratios=[names / CELL, *[1] * len(images)] * blocks,
-        gridspec_kw={"top": 1 - TOP / tall, "bottom": (SCORE + BOTTOM) / tall, **edges},
+        gridspec_kw={"top": 1 - top / tall, "bottom": (SCORE + BOTTOM) / tall, **edges},
     )
     for axes in grid.flat:
         axes.set_axis_off()
@@ -99,5 +111,5 @@ def draw_montage(
         cax=figure.add_axes((0.5 - 0.9 / width, 0.24 / tall, 1.8 / width, 0.07 / tall)),
         orientation="horizontal",
     )
-    figure.text(0.01, 1 - 0.08 / tall, title, ha="left", va="top", size=8.5, weight="bold")
+    figure.text(0.01, 1 - 0.08 / tall, "\n".join(lines), ha="left", va="top", size=8.5, weight="bold")
     return figure

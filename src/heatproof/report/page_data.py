@@ -10,7 +10,7 @@ import numpy as np
 
 from heatproof.data.prepare import open_dataset
 from heatproof.grids import Grid, grid_name, shape_of
-from heatproof.report.pictures import SIDE, data_uri, image_png, image_scores, label_of, map_png, read_maps
+from heatproof.report.pictures import SIDE, data_uri, drawn_as, image_png, image_scores, label_of, map_png, read_maps
 from heatproof.storage.manifest import read_shard
 from heatproof.storage.store import describe, read
 
@@ -51,7 +51,8 @@ def maps(entry: PageDataset, told: ReportPage) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``name``; ``size`` (width, height); ``images`` with id, label and uri; ``networks`` with names, the metrics of
+        ``name``; ``size`` (width, height); ``drawn``, how images of other than one or three channels are;
+        ``images`` with id, label and uri; ``networks`` with names, the metrics of
         the scores shown, and the drops that are laid over: ``values`` (images, P), patch by patch, row by row, positive
         where the deletion of a patch takes from what the label gets. ``cells``[image][network][method]: a picture with
         its scale and scores, None where there is none, or the reason for a gap.
@@ -78,6 +79,7 @@ def maps(entry: PageDataset, told: ReportPage) -> dict[str, Any]:
     return {
         "name": entry.dataset.name,
         "size": [int(length) for length in pixels.shape[:-3:-1]],
+        "drawn": drawn_as(pixels.shape[1]),
         "images": [
             {"id": image, "label": label_of(dataset, number), "uri": data_uri(image_png(pixels[number], SIDE))}
             for number, image in enumerate(ids)

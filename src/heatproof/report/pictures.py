@@ -72,10 +72,15 @@ def image_png(image: np.ndarray, side: int) -> bytes:
 
 
 def channels_last(image: np.ndarray) -> np.ndarray:
-    """Return an image (C, H, W) as (H, W, 3), one channel repeated."""
-    if len(image) not in (1, 3):
+    """Return an image (C, H, W) as (H, W, 3): three channels are colours, and else their mean is repeated."""
+    if len(image) != 3:
         image = image.mean(axis=0, keepdims=True)
     return np.broadcast_to(np.moveaxis(image, 0, -1), (*image.shape[1:], 3))
+
+
+def drawn_as(channels: int) -> str:
+    """Return how images of so many channels are drawn; empty where that shows them as they are."""
+    return "" if channels in (1, 3) else f"drawn as the mean of {channels} channels, in grey"
 
 
 def data_uri(content: bytes, kind: str = "image/png") -> str:

@@ -16,7 +16,7 @@ from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.bootstrap import summarise
 from heatproof.plan.paths import PRETRAINED, Network
 from heatproof.report.drawing import lay_out, new_figure, plain
-from heatproof.report.pictures import channels_last
+from heatproof.report.pictures import channels_last, drawn_as
 from heatproof.report.results import publish
 from heatproof.storage.manifest import read_shard
 from heatproof.storage.store import open_store, read
@@ -264,4 +264,6 @@ def _strips(images: np.ndarray, nets: list[Network], active: list[np.ndarray], c
             rotation=0, ha="right", va="center", fontsize=7,
         )  # fmt: skip
         axes.spines[:].set_visible(False)
+    if drawn := drawn_as(images.shape[1]):
+        figure.supxlabel(f"Images are {drawn}.", size=7)
     return figure

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from heatproof.errors import HeatproofError
 from heatproof.models.registry import UNSCALED, normalisation_of
 from heatproof.options import Bounds
-from heatproof.responses.base import Along, Arrays, Batch, Options, ScoredImages, Session
+from heatproof.responses.base import Along, Arrays, Batch, Contents, Options, ScoredImages, Session
 from heatproof.responses.curves import SAID, TwoTargets
 
 # Of images that are no more than in [0, 1], whatever their channels.
@@ -56,6 +57,13 @@ class Pictures(TwoTargets):
     def points(self, size: tuple[int, int]) -> int:
         """Return the number of pictures: fully blurred, the thresholds, the original."""
         return len(self.settings["thresholds"] or range(PUBLISHED)) + 2
+
+    def contents(self, session: Session, size: tuple[int, int], names: Sequence[str]) -> Contents:
+        """Return the dimensions of the store; a gap where pictures have no entropy."""
+        from heatproof.perturbation.pic import without_entropy
+
+        channels = session.dataset.images("evaluation", 0, 1).shape[1]
+        return replace(super().contents(session, size, names), gap=without_entropy(channels))
 
     def run(self, session: Session, batch: Batch, along: Along | None) -> Arrays:
         """Run the network on the pictures: outputs, and entropies in bytes."""

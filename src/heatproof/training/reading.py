@@ -89,7 +89,7 @@ def crop_images(images: torch.Tensor, drawn: np.ndarray, smallest: float) -> tor
     size = (images.shape[-2], images.shape[-1])
     made = []
     for image, draws in zip(images, drawn, strict=True):
-        top, left, height, width = crop_box(*size, draws, smallest)
+        top, left, height, width = crop_box(*size, draws, smallest, size[1] / size[0])
         part = image[None, :, top : top + height, left : left + width]
         made.append(functional.interpolate(part, size, mode="bilinear", antialias=True))
     return torch.cat(made)

@@ -1,0 +1,160 @@
+"""The channels of pictures: three colours, grey, or all bands of a file as they are."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from typing import IO, TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+Channels = Literal[3, 1, "all"]
+STACK = ".npy"
+# Whose bands are numbers from black to full; others are indices of colours, or of a range that is not known.
+PLAIN_MODES = ("1", "L", "LA", "RGB", "RGBA", "RGBX", "CMYK")
+SAMPLES_PER_PIXEL = 277
+MOST_BANDS = 1024
+SHAPE = "(channels, height, width)"
+AS_STACK = f"save it as a {STACK} file of shape {SHAPE}"
+
+
+def is_stack(path: Any) -> bool:
+    """Tell whether a path is of an array that NumPy saved."""
+    return str(path).lower().endswith(STACK)
+
+
+def three_channels(picture: Image.Image) -> Image.Image:
+    """Return a picture in RGB; grey of 16 bits is scaled to 8."""
+    return _eight_bits(picture).convert("RGB")
+
+
+def planes_of(picture: Image.Image, channels: Channels) -> list[Image.Image]:
+    """Return a picture whose bands are the channels, or one picture for each channel.
+
+    Parameters
+    ----------
+    picture
+        As it was opened.
+    channels
+        3: colours. 1: grey. ``all``: each band is a channel, and each page of a TIFF of several pages of one band.
+
+    Raises
+    ------
+    ValueError
+        If it is not clear what the channels are.
+    """
+    if channels == 3:
+        return [three_channels(picture)]
+    if channels == 1:
+        return [_eight_bits(picture).convert("L")]
+    pages = getattr(picture, "n_frames", 1)
+    if pages == 1:
+        return _bands(picture)
+    if picture.format != "TIFF":
+        raise ValueError(f"it has {pages} pictures one after the other: {AS_STACK}")
+    if pages > MOST_BANDS:
+        raise ValueError(f"it has {pages} pages, and {MOST_BANDS:,} is the limit")
+    planes, size = [], picture.size
+    for page in range(pages):
+        picture.seek(page)
+        found = _bands(picture) if picture.size == size else []
+        if len(found) != 1:
+            raise ValueError(f"its {pages} pages are not of one band and one size each: {AS_STACK}")
+        planes += found
+    return planes
+
+
+def _eight_bits(picture: Image.Image) -> Image.Image:
+    if not picture.mode.startswith("I;16"):
+        return picture
+    from PIL import Image
+
+    # A conversion by Pillow cuts everything above 255 off.
+    grey = np.asarray(picture).astype(np.float32) * (255 / 65535)
+    return Image.fromarray(grey.round().astype(np.uint8))
+
+
+def _bands(picture: Any) -> list[Image.Image]:
+    if picture.mode.startswith("I;16"):
+        return [_plane(np.asarray(picture))]
+    if picture.mode not in PLAIN_MODES:
+        raise ValueError(
+            f"its pixels are of the kind {picture.mode!r}, whose bands are not numbers from none to full: {AS_STACK}"
+        )
+    # Pillow passes over bands that it has no name for.
+    told = picture.tag_v2.get(SAMPLES_PER_PIXEL, 1) if picture.format == "TIFF" else len(picture.getbands())
+    if told != len(picture.getbands()):
+        raise ValueError(f"it has {told} bands, of which Pillow reads {len(picture.getbands())}: {AS_STACK}")
+    return [band.convert("L") for band in picture.split()]
+
+
+def _plane(values: np.ndarray) -> Image.Image:
+    """Return one channel as a picture: of 8 bits as they are, of others as numbers in [0, 1]."""
+    from PIL import Image
+
+    if values.dtype == np.uint8:
+        return Image.fromarray(np.ascontiguousarray(values))
+    full = 65535 if values.dtype.kind == "u" else 1
+    return Image.fromarray(np.ascontiguousarray(values.astype(np.float32) / np.float32(full)))
+
+
+def pixels_of(planes: Sequence[Image.Image]) -> np.ndarray:
+    """Return (C, H, W) float32 in [0, 1] of pictures of one size whose bands are the channels."""
+    made = []
+    for plane in planes:
+        values = np.asarray(plane, dtype=np.float32)
+        # Of sharp interpolations, pictures of 8 bits are cut off by Pillow.
+        values = np.clip(values, 0, 1) if plane.mode == "F" else values / np.float32(255)
+        made.append(values[None] if values.ndim == 2 else values.transpose(2, 0, 1))
+    return np.concatenate(made) if len(made) > 1 else made[0]
+
+
+def stack_shape(file: IO[bytes]) -> tuple[int, int, int]:
+    """Return channels, height and width of an array in a file, whose header alone is read.
+
+    Raises
+    ------
+    ValueError
+        If it is no such array of NumPy, its numbers have no known range, or the file is not as long as it says.
+    """
+    version = np.lib.format.read_magic(file)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"it has version {version[0]}.{version[1]} of NumPy's format: save it again with numpy.save")
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(file)
+    if dtype.str[1:] not in ("u1", "u2", "f4", "f8"):
+        raise ValueError(
+            f"it is an array of {dtype}, whose range is not known: save uint8, uint16, or floats from 0 to 1"
+        )
+    told, there = math.prod(shape) * dtype.itemsize, os.fstat(file.fileno()).st_size - file.tell()
+    if told != there:
+        raise ValueError(f"its array has {told:,} bytes, and the file {there:,} of them")
+    if len(shape) not in (2, 3) or 0 in shape:
+        raise ValueError(f"it is an array of shape {shape}: save one of shape {SHAPE}, or (height, width)")
+    channels, height, width = shape if len(shape) == 3 else (1, *shape)
+    if channels > min(height, width) or channels > MOST_BANDS:
+        raise ValueError(
+            f"it is an array of shape {shape}, and {SHAPE} is read: numpy.moveaxis puts the channels first"
+        )
+    return channels, height, width
+
+
+def stack_planes(file: IO[bytes]) -> list[Image.Image]:
+    """Return one picture for each channel of an array in a file.
+
+    Raises
+    ------
+    ValueError
+        As `stack_shape` does, or if floats are not in [0, 1].
+    """
+    channels, height, width = stack_shape(file)
+    file.seek(0)
+    values = np.lib.format.read_array(file, allow_pickle=False).reshape(channels, height, width)
+    # Rounding may leave the range by a little.
+    if values.dtype.kind == "f" and not (values.min() >= -1e-3 and values.max() <= 1.001):
+        raise ValueError(f"it has values from {values.min():g} to {values.max():g}: they must lie in [0, 1]")
+    return [_plane(plane) for plane in values]

@@ -1,0 +1,152 @@
+"""Open picture files, which come from others: by content, with bounds, and what fails is said of the picture."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from heatproof.data.bands import Channels, is_stack, planes_of, stack_planes, stack_shape
+from heatproof.errors import HeatproofError
+from heatproof.options import Size, height_and_width
+from heatproof.storage.reading import open_regular, shown
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+# By content, whatever the name says: Pillow has readers of further formats, and that of PostScript starts Ghostscript.
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+# EXIF's orientation, and its values for which height and width change places.
+ORIENTATION, ACROSS = 0x0112, range(5, 9)
+# Pillow's own limit, above which it takes a picture for an attack.
+MOST_PIXELS = 178_956_970
+# Uncompressed, with four channels of 16 bits.
+MOST_BYTES = 8 * MOST_PIXELS + 2**24
+
+
+def covering(height: int, width: int, box: tuple[int, int]) -> tuple[int, int]:
+    """Return the height and width of a picture that covers a box, no larger than needed."""
+    # The longer side is rounded downwards, as in torchvision.
+    if box[0] * width >= box[1] * height:
+        return box[0], box[0] * width // height
+    return box[1] * height // width, box[1]
+
+
+def open_picture(path: str | Path, box: Size, *, turned: bool = False) -> Image.Image:
+    """Return a picture with three channels, which is not too large to be resized to cover a box.
+
+    Raises
+    ------
+    HeatproofError
+        As `read_picture` does.
+    """
+    return open_planes(path, box, turned=turned)[0]
+
+
+def open_planes(path: Any, box: Size, *, turned: bool = False, channels: Channels = 3) -> list[Image.Image]:
+    """Return a picture whose bands are the channels, or one for each channel; see `heatproof.data.bands.planes_of`.
+
+    Raises
+    ------
+    HeatproofError
+        As `read_picture` does, or if it is not clear what the channels are.
+    """
+    if is_stack(path):
+        with _opened(path) as file:
+            _, height, width = stack_shape(file)
+            _require_pixels(height, width, height_and_width(box))
+            file.seek(0)
+            return stack_planes(file)
+    with opened_picture(path, box) as opened:
+        planes = planes_of(opened, channels)
+        if not turned:
+            return planes
+        from PIL import ImageOps
+
+        exif = opened.info.get("exif")
+        for plane in planes if exif else ():
+            plane.info.setdefault("exif", exif)
+        # On the decoded pixels, so that what follows sees the sides as they are looked at.
+        return [ImageOps.exif_transpose(plane) for plane in planes]
+
+
+def picture_size(path: Any, *, turned: bool = False) -> tuple[int, int]:
+    """Return height and width of a picture by its header.
+
+    Raises
+    ------
+    HeatproofError
+        As `read_picture` does.
+    """
+    if is_stack(path):
+        with _opened(path) as file:
+            return stack_shape(file)[1:]
+    with opened_picture(path, 1) as picture:
+        is_across = turned and picture.getexif().get(ORIENTATION, 1) in ACROSS
+        return picture.size if is_across else picture.size[::-1]
+
+
+class UnreadablePictureError(HeatproofError):
+    """A picture that cannot be read; `path` and `reason` say which and why."""
+
+    def __init__(self, path: str | Path, reason: str) -> None:
+        super().__init__(f"The picture {shown(path)} cannot be read ({reason}): repair or remove it.")
+        self.path, self.reason = path, reason
+
+
+@contextmanager
+def opened_picture(path: str | Path, box: Size) -> Iterator[Image.Image]:
+    """Open a picture whose header has been read and whose pixels have not; what fails inside is said of the picture.
+
+    Raises
+    ------
+    HeatproofError
+        As `read_picture` does.
+    """
+    from PIL import Image
+
+    with _opened(path) as file, Image.open(file, formats=FORMATS) as opened:
+        _require_pixels(opened.height, opened.width, height_and_width(box))
+        if opened.mode in ("I", "F"):
+            raise ValueError(f"its pixels are of the kind {opened.mode!r}, whose range is not known")
+        yield opened
+
+
+@contextmanager
+def _opened(path: str | Path) -> Iterator[IO[bytes]]:
+    """Open a file, and say of the picture what fails inside."""
+    from PIL import UnidentifiedImageError
+
+    try:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if not size:
+                raise ValueError("the file is empty")
+            if size > MOST_BYTES:
+                raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
+            yield file
+    except FileNotFoundError:
+        raise HeatproofError(f"The picture {shown(path)} does not exist: unpack the dataset completely.") from None
+    except (HeatproofError, MemoryError):
+        raise
+    except Exception as error:  # readers of damaged files fail in any way
+        reason = " ".join(str(error).split())
+        if isinstance(error, UnidentifiedImageError):
+            reason = f"it is none of {', '.join(FORMATS)}"
+        raise UnreadablePictureError(path, reason) from None
+
+
+def _require_pixels(height: int, width: int, box: tuple[int, int]) -> None:
+    """Refuse by its header what would take gigabytes, as it is or once it is resized to cover a box."""
+    if min(width, height) < 1:
+        raise ValueError("it has no pixels")
+    if width * height > MOST_PIXELS:
+        raise ValueError(f"it has {width}×{height} pixels, and {MOST_PIXELS:,} is the limit")
+    resized = covering(height, width, box)
+    if resized[0] * resized[1] > MOST_PIXELS:
+        raise ValueError(
+            f"its {width}×{height} pixels would be resized to {max(resized)}×{min(resized)}, and {MOST_PIXELS:,} is "
+            "the limit: crop it"
+        )

@@ -1,0 +1,116 @@
+"""Functions in memory on images of 12×20 pixels and one, two or five channels: exact answers, or words."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import heatproof
+from heatproof import plot
+from heatproof._testing.metrics import made_up
+from heatproof._testing.networks import Form, convolutional, made, pictures
+from heatproof.attribution.registry import EXPLAINERS
+from heatproof.errors import HeatproofError
+from heatproof.metrics.registry import METRICS
+
+SIZE = (12, 20)
+CHANNELS = [1, 2, 5]
+# Without an option that makes them faster, minutes each.
+SLOW = {"extremal_perturbation", "input_iba", "guided_ig", "agi"}
+NEED_COLOURS = {"sic", "aic"}
+
+
+@pytest.fixture(autouse=True)
+def _close():
+    yield
+    plt.close("all")
+
+
+def linear(channels):
+    """Return a linear network with two classes, images, and the map of what each pixel adds to the logit of class 1."""
+    drawn = torch.Generator().manual_seed(channels)
+    layer = nn.Linear(channels * SIZE[0] * SIZE[1], 2, bias=False)
+    layer.weight.data = torch.randn(layer.weight.shape, generator=drawn)
+    images = torch.randn(3, channels, *SIZE, generator=drawn)
+    true = (layer.weight[1].detach().reshape(channels, *SIZE) * images).sum(1)
+    return nn.Sequential(nn.Flatten(), layer).eval(), images, torch.ones(3, dtype=torch.int64), true
+
+
+@pytest.mark.parametrize("grid", [2, 4])
+@pytest.mark.parametrize("channels", CHANNELS)
+def test_the_true_map_scores_one_and_its_negative_minus_one(channels, grid):
+    network, images, targets, true = linear(channels)
+    for sign in (1, -1):
+        with pytest.warns(match="finetuned|in-domain|domain"):
+            scored = heatproof.evaluate(
+                "idsds", network, images, targets, sign * true, grid=grid, image_ids=list("abc")
+            )
+        np.testing.assert_allclose(scored["score"].values, sign, atol=1e-6)
+
+
+@pytest.mark.parametrize("channels", CHANNELS)
+def test_explainers_that_are_exact_find_the_true_map(channels):
+    network, images, targets, true = linear(channels)
+    made_maps = heatproof.explain(
+        network, images, targets, ["input_x_gradient", {"integrated_gradients": {"steps": 4}}], progress=False
+    )
+    for values in made_maps["attribution"].transpose("method", "image", "y", "x").values:
+        np.testing.assert_allclose(values, true, rtol=1e-4, atol=1e-4)
+
+
+def explained(name, channels):
+    form = Form(SIZE, channels)
+    network, images = made(convolutional, form), pictures(form, 2)
+    return heatproof.explain(
+        network, images, [0, 1], [name], background=pictures(form, 10, seed=1), progress=False, batch_size=8
+    )
+
+
+@pytest.mark.parametrize("channels", CHANNELS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(one, marks=pytest.mark.slow) if one in SLOW else one for one in EXPLAINERS]
+)
+def test_every_explainer_makes_maps_or_says_why_not(name, channels):
+    made_maps = explained(name, channels)
+    reasons, maps = np.atleast_1d(made_maps["reason"].values), made_maps["attribution"].values
+    assert maps.shape[-2:] == SIZE
+    for reason, values in zip(reasons, made_maps["attribution"].transpose("method", ...).values, strict=True):
+        assert np.isfinite(values).all() or (reason and "channel" not in str(reason))
+
+
+@pytest.mark.parametrize("channels", CHANNELS)
+@pytest.mark.parametrize("name", METRICS)
+def test_every_metric_scores_or_says_why_not(name, channels):
+    form = Form(SIZE, channels)
+    network, images = made(convolutional, form), pictures(form, 3)
+    maps, targets = np.random.default_rng(0).standard_normal((3, *SIZE)).astype(np.float32), [0, 1, 2]
+    more = made_up(METRICS[name], images)
+    if name == "sensitivity_max":
+        more["explain"] = lambda images, targets: images.sum(1)
+    if name in NEED_COLOURS and channels not in (1, 3):
+        with pytest.raises(HeatproofError, match=f"A picture has {channels} channels: SIC and AIC need one or three"):
+            heatproof.evaluate(name, network, images, targets, maps, **more)
+        return
+    scored = heatproof.evaluate(name, network, images, targets, maps, **more)
+    assert scored["score"].shape == (3,)
+    assert np.isfinite(scored["score"].values[scored["valid"].values]).all()
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 5])
+def test_a_picture_of_any_number_of_channels_is_drawn(channels):
+    form = Form(SIZE, channels)
+    made_maps = heatproof.explain(made(convolutional, form), pictures(form, 2), [0, 1], ["saliency"], progress=False)
+    picture = pictures(form, 2)[0]
+    first, *_ = plot.maps(made_maps, 0, picture, overlay=0.3)
+    drawn = first.get_images()[0].get_array()
+    title = " ".join(first.get_title().split())
+    if channels in (1, 3):
+        assert drawn.shape == (SIZE if channels == 1 else (*SIZE, 3))
+        assert "channels" not in title
+    else:
+        grey = picture.double().mean(0)
+        np.testing.assert_allclose(drawn, (grey - grey.min()) / (grey.max() - grey.min()), atol=1e-6)
+        assert title.endswith(f"drawn as the mean of {channels} channels, in grey")
+    with pytest.raises(HeatproofError, match=r"give one of \(channels, 12, 20\)"):
+        plot.maps(made_maps, 0, picture.transpose(1, 2))

@@ -1,0 +1,73 @@
+"""The environment of conda has what the package requires and nothing else, and the package requires what it imports."""
+
+import ast
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import yaml
+
+import heatproof
+
+ROOT = Path(__file__).parents[2]
+# What conda-forge calls them.
+OF_CONDA = {"matplotlib": "matplotlib-base", "torch": "pytorch", "snakemake": "snakemake-minimal"}
+# What `snakemake[reports]` adds.
+OF_EXTRAS = {"pygments"}
+
+
+def bounds(requirements):
+    """Return name to bounds of requirements, with or without a space between."""
+    found = {}
+    for one in requirements:
+        name, _, limits = re.fullmatch(r"([\w.-]+)(\[[\w,-]+\])?\s*(.*)", one).groups()
+        found[name.lower()] = limits
+    return found
+
+
+def required():
+    return bounds(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"])
+
+
+def test_conda_installs_what_pip_does():
+    listed = yaml.safe_load((ROOT / "envs/heatproof.yaml").read_text())["dependencies"]
+    conda = bounds(one for one in listed if isinstance(one, str))
+    of_pip = bounds(next(one["pip"] for one in listed if isinstance(one, dict)))
+    python = conda.pop("python")
+    assert python == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
+    for name in ("pip", *OF_EXTRAS):
+        del conda[name]
+    expected = required()
+    assert {**conda, **of_pip} == {
+        OF_CONDA.get(name, name) if name not in of_pip else name: limits for name, limits in expected.items()
+    }
+
+
+def imported():
+    """Return the names of other packages that the sources import anywhere, to the modules that do."""
+    found = {}
+    for path in Path(heatproof.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) and node.module and not node.level else []
+            for name in {name.partition(".")[0] for name in names} - {*sys.stdlib_module_names, "heatproof"}:
+                found.setdefault(name, set()).add(path.name)
+    return found
+
+
+def test_what_is_imported_is_required_and_what_is_required_is_imported():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = required()
+    optional = set().union(*(bounds(each) for each in project["optional-dependencies"].values()))
+    # A package need not be called as the module that it brings.
+    modules = {"pil": "pillow", "yaml": "pyyaml", "skimage": "scikit-image", "sklearn": "scikit-learn"}
+    modules |= {"elpv_dataset": "elpv-dataset", "lightning_fabric": "lightning-fabric", "pytorch_grad_cam": "grad-cam"}
+    # They come with what they are a part of, or that is written for them.
+    modules |= {"pydantic_core": "pydantic", "snakemake_interface_logger_plugins": "snakemake"}
+    found = {modules.get(name.lower(), name.lower()).replace("_", "-"): where for name, where in imported().items()}
+    assert {name: where for name, where in found.items() if name not in needed and name not in optional} == {}
+    text = (ROOT / "pyproject.toml").read_text()
+    others = bounds(re.findall(r'"([^"]+)"', text.partition("# Not imported here")[2].partition("\n]")[0]))
+    # The first runs, and of the second only its files are taken.
+    assert set(needed) - set(found) - set(others) == {"snakemake", "itables"}
