@@ -5,9 +5,11 @@ Rows are made up; names of columns and files, separators, and what cells look li
 
 import gzip
 import io
+import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -27,7 +29,7 @@ class Form(NamedTuple):
     pictures: list[str]
     table: str
     content: bytes | Callable[[], bytes]
-    options: dict[str, Any] = {}
+    options: Mapping[str, Any] = MappingProxyType({})
 
 
 def lines(header: str, rows: list[str], end: str = "\n") -> bytes:
@@ -50,19 +52,18 @@ FINDINGS = ["No Finding", "Cardiomegaly", "Cardiomegaly|Effusion", "Effusion|Mas
 TAGS = ["clear primary", "haze primary water", "cloudy", "clear primary agriculture road", "partly_cloudy primary"]
 PADCHEST = ["['normal']", "['cardiomegaly', 'pleural effusion']", "['scoliosis']", "['scoliosis', 'cardiomegaly']"]
 VOC = ["chair", "car", "horse person", "person car", "person", "horse"]
+PLACES = ["AnnualCrop", "Forest", "River"]
 BIRDS = ["001.Black_footed_Albatross", "002.Laysan_Albatross", "003.Sooty_Albatross"]
 
 
 def _metadata() -> bytes:
-    rows = ['{"file_name": "%04d.png", "label": "%s"}' % (n, ("cat", "dog")[n % 2]) for n in range(COUNT)]
-    return lines("", rows)
+    rows = [{"file_name": f"{n:04d}.png", "label": ("cat", "dog")[n % 2]} for n in range(COUNT)]
+    return lines("", list(map(json.dumps, rows)))
 
 
 def _objects() -> bytes:
-    rows = [
-        '{"file_name": "%04d.png", "labels": [%s]}' % (n, ('"cat"', '"cat", "dog"', "")[n % 3]) for n in range(COUNT)
-    ]
-    return lines("", rows)
+    labels = (["cat"], ["cat", "dog"], [])
+    return lines("", [json.dumps({"file_name": f"{n:04d}.png", "labels": labels[n % 3]}) for n in range(COUNT)])
 
 
 def _parquet() -> bytes:
@@ -73,8 +74,7 @@ def _parquet() -> bytes:
 
 
 def _records() -> bytes:
-    rows = ['{"image": "%d.jpg", "class": "%s"}' % (n, ("cat", "dog")[n % 2]) for n in range(COUNT)]
-    return ("[" + ",\n".join(rows) + "]").encode()
+    return json.dumps([{"image": f"{n}.jpg", "class": ("cat", "dog")[n % 2]} for n in range(COUNT)]).encode()
 
 
 JPEGS = numbered("ISIC_{:07d}.jpg")
@@ -94,7 +94,7 @@ FORMS = [
         ISIC_OPTIONS,
     ),
     Form(
-        "the same, without options",
+        "ISIC 2018, without options",
         JPEGS,
         "ISIC2018_Task3_Training_GroundTruth.csv",
         lines("image," + ",".join(ISIC), [f"{stem},{one_hot(n, 7)}" for n, stem in enumerate(STEMS)]),
@@ -135,7 +135,7 @@ FORMS = [
         {"columns": {"label": CHEXPERT}, "task": "multilabel", "unknown": ["blank", -1]},
     ),
     Form(
-        "the same, without `unknown`",
+        "CheXpert, without `unknown`",
         VIEWS,
         "train.csv",
         lines(
@@ -156,14 +156,14 @@ FORMS = [
         {"columns": {"label": "Finding Labels", "group": "Patient ID"}, "separator": "|", "none": "No Finding"},
     ),
     Form(
-        "the same, with `separator` alone",
+        "ChestX-ray14, with `separator` alone",
         PNGS,
         "Data_Entry_2017.csv",
         lines("Image Index,Finding Labels", [f"{name},{FINDINGS[n % 6]}" for n, name in enumerate(PNGS)]),
         {"separator": "|"},
     ),
     Form(
-        "the same, without options",
+        "ChestX-ray14, without options",
         PNGS,
         "Data_Entry_2017.csv",
         lines("Image Index,Finding Labels", [f"{name},{FINDINGS[n % 6]}" for n, name in enumerate(PNGS)]),
@@ -205,7 +205,7 @@ FORMS = [
         {"columns": {"file": "id", "label": "boneage"}, "task": "regression"},
     ),
     Form(
-        "the same, without `task`",
+        "RSNA bone age, without `task`",
         numbered("{}.png"),
         "boneage-training-dataset.csv",
         lines("id,boneage,male", [f"{n},{7 + 3 * n},{n % 2 == 0}" for n in range(COUNT)]),
@@ -219,7 +219,7 @@ FORMS = [
         {"task": "regression"},
     ),
     Form(
-        "the same, without `task`",
+        "ages of UTKFace, without `task`",
         PLAIN,
         "ages.csv",
         lines("file,age", [f"{name},{20 + n // 2}" for n, name in enumerate(PLAIN)]),
@@ -246,7 +246,7 @@ FORMS = [
         {"columns": {"file": 1, "label": CELEBA}, "task": "multilabel", "none": -1},
     ),
     Form(
-        "the same, without `none`",
+        "CelebA, without `none`",
         numbered("{:06d}.jpg"),
         "list_attr_celeba.csv",
         lines(
@@ -270,7 +270,7 @@ FORMS = [
         {"separator": " "},
     ),
     Form(
-        "the same, without options",
+        "Planet Amazon, without options",
         numbered("train_{}.jpg"),
         "train_v2.csv",
         lines("image_name,tags", [f"train_{n},{TAGS[n % 5]}" for n in range(COUNT)]),
@@ -296,13 +296,13 @@ FORMS = [
         {"columns": {"file": "id_code"}},
     ),
     Form(
-        "the same, without options",
+        "APTOS 2019, without options",
         numbered("{:012x}.png"),
         "train.csv",
         lines("id_code,diagnosis", [f"{n:012x},{n % 5}" for n in range(COUNT)]),
     ),
     Form("Hugging Face imagefolder", PLAIN, "metadata.jsonl", _metadata()),
-    Form("the same, with lists of labels", PLAIN, "metadata.jsonl", _objects()),
+    Form("Hugging Face imagefolder, with lists of labels", PLAIN, "metadata.jsonl", _objects()),
     Form("Parquet", PLAIN, "labels.parquet", _parquet),
     Form("a JSON list of records", numbered("{}.jpg"), "labels.json", _records()),
     Form(
@@ -313,14 +313,11 @@ FORMS = [
     ),
     Form(
         "EuroSAT",
-        [f"{('AnnualCrop', 'Forest', 'River')[n % 3]}/{n}.jpg" for n in range(COUNT)],
+        [f"{PLACES[n % 3]}/{n}.jpg" for n in range(COUNT)],
         "train.csv",
         lines(
             ",Filename,Label,ClassName",
-            [
-                f"{n},{('AnnualCrop', 'Forest', 'River')[n % 3]}/{n}.jpg,{n % 3},{('AnnualCrop', 'Forest', 'River')[n % 3]}"
-                for n in range(COUNT)
-            ],
+            [f"{n},{PLACES[n % 3]}/{n}.jpg,{n % 3},{PLACES[n % 3]}" for n in range(COUNT)],
         ),
         {"columns": {"label": "ClassName"}},
     ),
@@ -368,7 +365,7 @@ FORMS = [
         {"unknown": "blank"},
     ),
     Form(
-        "the same, without `unknown`",
+        "classes that pandas wrote beside a blank, without `unknown`",
         PLAIN,
         "labels.csv",
         lines("file,label", [f"{name},{'nan' if n == 12 else f'{n % 12}.0'}" for n, name in enumerate(PLAIN)]),
@@ -383,7 +380,7 @@ FORMS = [
         {"encoding": "cp1252"},
     ),
     Form(
-        "the same, without options",
+        "Excel, without options",
         PLAIN,
         "labels.csv",
         "\r\n".join(["file;label", *(f"{name};{('Käfer', 'Bär')[n % 2]}" for n, name in enumerate(PLAIN))]).encode(
@@ -444,7 +441,9 @@ def table() -> list[str]:
     for form in FORMS:
         with tempfile.TemporaryDirectory() as folder:
             said = becomes(Path(folder), form)
-        options = yaml.safe_dump(form.options, default_flow_style=True, width=1000).strip()[1:-1].replace("|", "\\|")
+        options = (
+            yaml.safe_dump(dict(form.options), default_flow_style=True, width=1000).strip()[1:-1].replace("|", "\\|")
+        )
         rows.append(f"| {form.name} | {f'`{options}`' if options else ''} | {said} |")
     return rows
 

@@ -65,9 +65,9 @@ def image_folder(
         evaluation. A ``test`` without class folders has no labels and is passed over. Classes are in alphabetical
         order.
     labels, columns
-        A table, path from `root`, with a row for every picture: CSV, JSON or Parquet. The names of its columns ``file``,
-        ``label``, ``split`` and ``group`` where they differ; the last two may be absent. No group is in two splits. A
-        list of columns for ``label``: one a class.
+        A table, path from `root`, with a row for every picture: CSV, JSON or Parquet. The names of its columns
+        ``file``, ``label``, ``split`` and ``group`` where they differ; the last two may be absent. No group is in two
+        splits. A list of columns for ``label``: one a class.
     task
         What labels are: ``binary`` or ``multiclass``, one class an image; ``multilabel``, several; ``regression``, a
         number. None: as the table says, and one class where that is open.

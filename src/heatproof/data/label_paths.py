@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from itertools import takewhile
 from pathlib import Path
 
 from heatproof.errors import HeatproofError
@@ -43,8 +44,9 @@ class Pictures:
         found = [self._find(name) for name in tidied]
         if all(found) or not tidied:
             return found
-        folders = [name.split("/")[:-1] for name in tidied]
-        shared = len(os.path.commonprefix(folders))
+        # Names can have folders of different depths: the first of all are compared, then the second.
+        folders = zip(*(name.split("/")[:-1] for name in tidied), strict=False)
+        shared = len(list(takewhile(lambda several: len(set(several)) == 1, folders)))
         for length in range(1, shared + 1):
             again = [self._find("/".join(name.split("/")[length:])) for name in tidied]
             if sum(map(bool, again)) > sum(map(bool, found)):

@@ -148,7 +148,7 @@ def _texts(path: Path, raw: RawTable, name: str) -> list[str]:
     return [str(cell) for cell in column]
 
 
-def _same(name: str) -> str:
+def same_name(name: str) -> str:
     """Return what names of columns have in common that differ in capitals, blanks, hyphens and underscores alone."""
     return "_".join(name.casefold().replace("-", " ").replace("_", " ").split())
 
@@ -162,22 +162,22 @@ def _choose(
     path: Path, raw: RawTable, columns: Mapping[str, Any], pictures: Pictures, header: bool
 ) -> dict[str, list[str]]:
     """Return the names of the columns of files, labels, and splits and groups where there are such."""
+    if header:
+        _ask_header(path, raw, pictures)
     chosen: dict[str, list[str]] = {}
     for what, given in columns.items():
         if what not in COLUMNS:
             raise HeatproofError(f"`columns` has {what!r}, which it does not know: {nearest(what, COLUMNS)}")
         if isinstance(given, list | tuple) and (what != "label" or len(set(map(str, given))) < max(len(given), 2)):
             raise HeatproofError(
-                f"`columns` has a list for `{what}`: name one column, or for `label` two columns or more, each once, one a "
-                "class."
+                f"`columns` has a list for `{what}`: name one column, or for `label` two columns or more, each once, "
+                "one a class."
             )
         several = given if isinstance(given, list | tuple) else [given]
         chosen[what] = [_known(path, raw, what, str(one), header) for one in several]
-    if header:
-        _ask_header(path, raw, pictures)
     for what, usual in COLUMNS.items():
         if what not in chosen and header:
-            name = next((name for one in usual for name in raw.names if _same(name) == one), None)
+            name = next((name for one in usual for name in raw.names if same_name(name) == one), None)
             chosen |= {what: [name]} if name is not None else {}
     if "file" not in chosen:
         _ask_files(path, raw, pictures)
@@ -190,7 +190,7 @@ def _known(path: Path, raw: RawTable, what: str, given: str, header: bool) -> st
     """Return the column that the config names, by its name or by one that differs in capitals alone."""
     if given in raw.names:
         return given
-    alike = [name for name in raw.names if _same(name) == _same(given)]
+    alike = [name for name in raw.names if same_name(name) == same_name(given)]
     if len(alike) == 1:
         return alike[0]
     number = "" if header else " (header: false, so that columns are numbers, counted from 1)"
@@ -209,9 +209,9 @@ def _ask_header(path: Path, raw: RawTable, pictures: Pictures) -> None:
     if not whole and not any(pictures.named_by([raw.names[place], *raw.columns[place]]) for place in places):
         return
     raise LabelQuestion(
-        f"The first line of {path} names the picture {raw.names[places[0]]}, so that it is no header: say header: false, "
-        f"and name columns by their numbers, such as columns: {{file: {places[0] + 1}, label: …}}, or add a first line "
-        "with names of columns.",
+        f"The first line of {path} names the picture {raw.names[places[0]]}, so that it is no header: say header: "
+        f"false, and name columns by their numbers, such as columns: {{file: {places[0] + 1}, label: …}}, or add a "
+        "first line with names of columns.",
         {"header": False},
     )
 
@@ -221,8 +221,8 @@ def _ask_files(path: Path, raw: RawTable, pictures: Pictures) -> None:
     found = [name for name, column in zip(raw.names, raw.columns, strict=True) if pictures.named_by(column)]
     hint = f"; the pictures are named by {_listed(found)}" if found else ""
     raise LabelQuestion(
-        f"{path} has no column {' or '.join(COLUMNS['file'][:5])}; its columns are {_listed(raw.names)}: name the right "
-        f"one as columns: {{file: …}}{hint}.",
+        f"{path} has no column {' or '.join(COLUMNS['file'][:5])}; its columns are {_listed(raw.names)}: name the "
+        f"right one as columns: {{file: …}}{hint}.",
         {"columns": {"file": found[0]}} if len(found) == 1 else None,
     )
 
@@ -232,17 +232,17 @@ def _find_labels(path: Path, raw: RawTable, chosen: Mapping[str, list[str]]) -> 
     taken = {name for names in chosen.values() for name in names}
     columns = {name: column for name, column in zip(raw.names, raw.columns, strict=True) if name not in taken}
     left = [name for name, column in columns.items() if any(column)]
-    if len(left) == 1 and _same(left[0]) not in GROUPS:
+    if len(left) == 1 and same_name(left[0]) not in GROUPS:
         return left[0]
     classes = [name for name in left if is_of_class(columns[name])]
     if len(classes) > 1:
         raise LabelQuestion(
             f"{path} has no column {' or '.join(COLUMNS['label'])}, and {len(classes)} columns of 1 and 0: name those "
-            f"that are classes as columns: {{label: [{', '.join(classes)}]}} and the task, or the one that is the label as columns: "
-            f"{{label: …}}; its columns are {_listed(raw.names)}.",
+            f"that are classes as columns: {{label: [{', '.join(classes)}]}} and the task, or the "
+            f"one that is the label as columns: {{label: …}}; its columns are {_listed(raw.names)}.",
             {"columns": {"label": classes}},
         )
-    raise HeatproofError(
+    raise LabelQuestion(
         f"{path} has no column {' or '.join(COLUMNS['label'])}; its columns are {_listed(raw.names)}: name the right "
         "one as columns: {label: …}, or several, one a class, as columns: {label: [first, second, …]}."
     )
@@ -258,9 +258,9 @@ def _require_encoding(path: Path, raw: RawTable, names: Sequence[str]) -> None:
             for shown, where in ((name, "its header"), (text, f"row {number}")):
                 if not shown.isascii():
                     raise LabelQuestion(
-                        f"{path} is not text in UTF-8; read as Excel in western Europe saves it, {where} has {shown!r}: "
-                        "say encoding: cp1252 if that is right, or name the encoding in which it was saved, or save it "
-                        "again as CSV in UTF-8.",
+                        f"{path} is not text in UTF-8; read as Excel in western Europe saves it, {where} has "
+                        f"{shown!r}: say encoding: cp1252 if that is right, or name the encoding in which it was "
+                        "saved, or save it again as CSV in UTF-8.",
                         {"encoding": "cp1252"} if "\ufffd" not in shown else None,
                     )
 
@@ -279,8 +279,8 @@ def _divide(path: Path, rows: Sequence[int], texts: Mapping[str, list[str]], fir
         if "group" in texts and split_of.setdefault(texts["group"][row], split) != split:
             group = texts["group"][row]
             raise HeatproofError(
-                f"The group {group!r} of {path} is in the splits {split_of[group]} and {split}: put it into one, or leave "
-                "the column of splits out, and splits are drawn that respect groups."
+                f"The group {group!r} of {path} is in the splits {split_of[group]} and {split}: put it into one, or "
+                "leave the column of splits out, and splits are drawn that respect groups."
             )
         parts.setdefault(split, []).append(row)
     if not parts["train"] and set(parts) != {"train", "evaluation"}:
@@ -297,8 +297,8 @@ def _require_several(path: Path, names: Sequence[str], values: np.ndarray) -> No
     alone = [label for label, count in times.items() if count == 1]
     if alone and len(alone) < len(times):
         raise HeatproofError(
-            f"{len(alone)} label(s) of {path} have one picture, the first {names[alone[0]]!r}, which cannot be both trained "
-            "on and scored: add pictures of them, remove their rows, or correct a misspelt label."
+            f"{len(alone)} label(s) of {path} have one picture, the first {names[alone[0]]!r}, which cannot be both "
+            "trained on and scored: add pictures of them, remove their rows, or correct a misspelt label."
         )
 
 
@@ -324,5 +324,5 @@ def _notes(path: Path, raw: RawTable, chosen: Mapping[str, list[str]], labels: L
             yield f"{none:,} of {len(known):,} pictures have no label"
     if "group" not in chosen:
         for name in raw.names:
-            if _same(name) in GROUPS and name not in chosen["label"]:
+            if same_name(name) in GROUPS and name not in chosen["label"]:
                 yield f"columns: {{group: {name}}} would keep what has one {name} in one split"

@@ -254,10 +254,12 @@ class LabelReader:
     def _ask_separator(self, name: str, cells: Sequence[str]) -> None:
         """Ask whether cells have several labels, where parts of them come again in other cells."""
         distinct = {cell for cell in cells if cell and not self._is_said(cell)}
+        are_numbers = all(number_of(cell) is not None for cell in distinct)
         for separator in SEPARATORS:
             parted = {cell: _parts(cell, separator) for cell in distinct}
             several = {cell for cell, parts in parted.items() if len(parts) > 1}
-            if not several or all(number_of(cell) is not None for cell in distinct):
+            # A comma in every number is that of decimals; in some of them it may stand between two.
+            if not several or (are_numbers and len(several) == len(distinct)):
                 continue
             parts = {part for one in parted.values() for part in one}
             is_sure = len(parts) < len(distinct) or all(number_of(part) is not None for part in parts)
@@ -268,12 +270,17 @@ class LabelReader:
             )
             if separator == "|" or is_sure or is_reused:
                 shown = min(several, key=len)
-                kept = "" if self._said.task else ", or task: multiclass if it is one class"
-                one = "" if not self._said.task else ", or another one if that stands between labels"
+                labels = f"{len(parted[shown])} labels, {' and '.join(map(repr, parted[shown][:NAMED]))}"
+                other = "or task: multiclass if it is one class"
+                if self._said.task:
+                    other = "or name what stands between labels"
+                elif are_numbers:
+                    other = "or task: regression, or multiclass, if it is one number"
+                is_clear = is_sure or separator != " " or self._said.task is not None
                 raise LabelQuestion(
-                    f"The column {name!r} of {self._where} has cells such as {shown!r}: say separator: {separator!r} if "
-                    f"that is {len(parted[shown])} labels, {' and '.join(map(repr, parted[shown][:NAMED]))}{kept}{one}.",
-                    {"separator": separator} if is_sure or separator != " " else None,
+                    f"The column {name!r} of {self._where} has cells such as {shown!r}: say separator: {separator!r} "
+                    f"if that is {labels}, {other}.",
+                    {"separator": separator} if is_clear and not are_numbers else None,
                 )
 
     def _ask_task(self, name: str, values: Mapping[str, float], rows: int) -> None:
@@ -286,9 +293,11 @@ class LabelReader:
             (len(distinct) > MANY and (seldom or not is_run)) or (seldom and not is_run and len(distinct) > 2)
         ):
             return
+        several = ", or separator: ',' if cells have several labels" if any("," in text for text in values) else ""
         raise LabelQuestion(
             f"The column {name!r} of {self._where} has {len(distinct):,} different numbers, from {distinct[0]:g} to "
-            f"{distinct[-1]:g}: say task: regression if they are measured, or task: multiclass if each is a class."
+            f"{distinct[-1]:g}: say task: regression if they are measured, or task: multiclass if each is a class"
+            f"{several}."
         )
 
     # ---- what is read ------------------------------------------------------------------------------------------------
@@ -321,8 +330,8 @@ class LabelReader:
         for place in np.flatnonzero(known).tolist():
             if cells[place] not in values:
                 raise HeatproofError(
-                    f"{self._row(place)} has {cells[place]!r} in the column {name!r}, and the task is regression: write "
-                    f"a number, or say unknown: [{cells[place]}], with which such pictures are left out."
+                    f"{self._row(place)} has {cells[place]!r} in the column {name!r}, and the task is regression: "
+                    f"write a number, or say unknown: [{cells[place]}], with which such pictures are left out."
                 )
         numbers = np.array([values.get(cell, np.nan) for cell in cells], dtype=np.float64)
         if len(np.unique(numbers[known])) < 2:
@@ -361,8 +370,8 @@ class LabelReader:
             nothing = sorted(part for part in distinct - together if part.casefold() in NOTHING)
             if nothing:
                 raise LabelQuestion(
-                    f"The column {name!r} of {self._where} has {nothing[0]!r}, always alone: say none: [{nothing[0]}] if "
-                    "it means that an image has none of the labels, or none: [] if it is a label.",
+                    f"The column {name!r} of {self._where} has {nothing[0]!r}, always alone: say none: [{nothing[0]}] "
+                    "if it means that an image has none of the labels, or none: [] if it is a label.",
                     {"none": nothing},
                 )
         names, numbers = _numbered(distinct, self._values(name, distinct))
@@ -380,8 +389,8 @@ class LabelReader:
         if self._said.separator is not None or task == "regression":
             option = "separator" if self._said.separator is not None else "task: regression"
             raise HeatproofError(
-                f"`columns` names {len(names)} columns of labels, one a class, and {option} is of one column: leave one "
-                "of the two out."
+                f"`columns` names {len(names)} columns of labels, one a class, and {option} is of one column: leave "
+                "one of the two out."
             )
         codes = np.array([self._codes(column) for column in columns], dtype=np.int8).reshape(len(names), -1).T
         ones = (codes == 1).sum(axis=1)
@@ -433,8 +442,9 @@ class LabelReader:
         told = {"unknown": self._said.unknown, "none": self._said.none}[option]
         before = [] if told is None else list(told) if isinstance(told, list | tuple) else [told]
         raise LabelQuestion(
-            f"{self._row(int(rows[0]))} has {repr(odd[0]) if odd[0] else 'an empty cell'} in the column {names[places[0]]!r}, neither 1 "
-            f"nor 0 ({len(rows)} cells have such): say unknown: [{listed}] if nothing is known of the label there, or "
+            f"{self._row(int(rows[0]))} has {repr(odd[0]) if odd[0] else 'an empty cell'} in the column "
+            f"{names[places[0]]!r}, neither 1 nor 0 ({len(rows)} cells have such): say unknown: "
+            f"[{listed}] if nothing is known of the label there, or "
             f"none: [{listed}] if the image has it not.",
             {option: [*before, *dict.fromkeys(answer)]} if are_usual else None,
         )
@@ -446,7 +456,8 @@ ODD = -2
 def _are_sets(parted: Mapping[str, Sequence[str]]) -> bool:
     """Tell whether words look like labels: all those of a cell in another, or one in the middle here and there.
 
-    Names of classes share words as well, which stand first or last in each: "golden retriever", "curly coated retriever".
+    Names of classes share words as well, which stand first or last in each, as that of "golden retriever"
+    and "curly coated retriever" does.
     """
     cells = [frozenset(parts) for parts in parted.values()]
     by_word: dict[str, set[frozenset[str]]] = {}
