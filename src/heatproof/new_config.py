@@ -119,7 +119,8 @@ def init(
     trained: dict[str, Any] = {"checkpoint": checkpoint} if checkpoint else {}
     head = _Head("", False, {})
     if checkpoint:
-        head = _read_head(settings, checkpoint, photos, list(known.class_names))
+        order = "labels of the table" if table else "sorted folder names"
+        head = _read_head(settings, checkpoint, order, known)
         trained |= {} if head.is_kept else {"transfer": True}
     if checkpoint or not is_known:
         # Written out, as architectures of heatproof's own know nothing of what others trained.
@@ -215,10 +216,13 @@ class _Head(NamedTuple):
     labels: dict[str, Any]
 
 
-def _read_head(settings: dict[str, Any], checkpoint: str, photos: str, classes: list[str]) -> _Head:
+def _read_head(settings: dict[str, Any], checkpoint: str, named: str, dataset: Any) -> _Head:
     """Look at the head of weights, and write the options of the network with which the rest of them fits."""
     from heatproof.models.fetch import head_of
 
+    classes = list(dataset.class_names)
+    # One output says which of two classes it is.
+    outputs = 1 if dataset.task == "binary" else len(classes)
     local = Path(checkpoint).expanduser()
     if not is_file(checkpoint):
         return _Head("", False, {})
@@ -227,7 +231,7 @@ def _read_head(settings: dict[str, Any], checkpoint: str, photos: str, classes: 
     spec = ModelSpec(settings["architecture"], module, settings["options"])
     labels = _labels_of(settings, classes)
     try:
-        head = head_of(spec, local, labels.get("num_outputs", len(classes)))
+        head = head_of(spec, local, labels.get("num_outputs", outputs))
     except Exception:  # a builder or a library can fail in any way, and `heatproof check` says of what file
         return _Head("", False, {})
     settings["options"] = head.options or settings["options"]
@@ -239,7 +243,7 @@ def _read_head(settings: dict[str, Any], checkpoint: str, photos: str, classes: 
     if head.fits:
         return _Head(
             f"{file} keeps its head: it has an output for each of the {len(classes)} classes, taken in the order of "
-            f"the sorted folder names ({order}); expected_accuracy in the model's settings, such as 0.9, checks that.",
+            f"the {named} ({order}); expected_accuracy in the model's settings, such as 0.9, checks that.",
             True,
             {},
         )

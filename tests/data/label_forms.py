@@ -181,7 +181,7 @@ FORMS = [
     Form(
         "MIMIC-CXR, whose labels are of studies",
         numbered("p10/p10000032/s{0:08d}/a{0:04d}.jpg"),
-        "mimic-cxr-2.0.0-chexpert.csv",
+        "mimic-cxr-chexpert.csv",
         lines("subject_id,study_id,Atelectasis,Edema", [f"10000032,{n},1.0," for n in range(COUNT)]),
     ),
     Form(

@@ -78,6 +78,11 @@ def test_what_is_unknown_is_no_class_by_guess(cell):
             read(cells, unknown=[])
 
 
+def test_what_the_config_forgets_is_asked():
+    with pytest.raises(LabelQuestion, match=r"unknown: \[nan, -1\], with which what is not known is left out\."):
+        read([*"000111", "nan", "", "-1"], unknown="blank")
+
+
 def test_what_is_unknown_is_said_in_one_sentence():
     with pytest.raises(LabelQuestion, match=r"unknown: \[nan, blank, -1\]") as caught:
         read([*"000111", "nan", "", "-1", ""])

@@ -20,6 +20,7 @@ NO_TABLES = {
     b"PK\x03\x04": "is an Excel workbook or a ZIP archive",
     b"\xd0\xcf\x11\xe0": "is an Excel workbook",
 }
+SEPARATOR_TOLD = re.compile(r"\"?sep=(.)\"?")
 LINE_ENDS = re.compile(r"\r\n|\r|\n")
 
 # A text, or the texts of a list.
@@ -128,7 +129,11 @@ def _of_lines(text: str, header: bool) -> RawTable:
         lines, first = lines[1:], 2
     if not lines:
         raise ValueError("it is empty")
-    separator = max(",;\t", key=lines[0].count)
+    # Excel reads and writes a first line that says what stands between columns.
+    told = SEPARATOR_TOLD.fullmatch(lines[0].strip("\r\n\ufeff"))
+    if told and len(lines) > 1:
+        text, lines, first = "\n".join(lines[1:]), lines[1:], first + 1
+    separator = told[1] if told else max(",;\t", key=lines[0].count)
     if separator not in lines[0] and len(lines[0].split()) > 1:
         text, separator = "\n".join("\t".join(line.split()) for line in lines), "\t"
         lines = text.split("\n")

@@ -219,7 +219,7 @@ def _ask_header(path: Path, raw: RawTable, pictures: Pictures) -> None:
 def _ask_files(path: Path, raw: RawTable, pictures: Pictures) -> None:
     """Ask for the column of files; the answer is the one column whose cells name pictures."""
     found = [name for name, column in zip(raw.names, raw.columns, strict=True) if pictures.named_by(column)]
-    hint = f"; the pictures are named by {_listed(found)}" if found else ""
+    hint = f"; the pictures are named by {_listed(found)}" if found else ", or add one, as none names the pictures"
     raise LabelQuestion(
         f"{path} has no column {' or '.join(COLUMNS['file'][:5])}; its columns are {_listed(raw.names)}: name the "
         f"right one as columns: {{file: …}}{hint}.",

@@ -62,13 +62,17 @@ class Spelled:
     """Cells that a config lists, such as ``[blank, -1]``: texts in any capitals, and numbers in any spelling."""
 
     def __init__(self, given: Any) -> None:
-        several = given if isinstance(given, list | tuple) else [given]
-        texts = ["" if str(one).casefold() == BLANK else str(one).strip() for one in several]
+        texts = ["" if str(one).casefold() == BLANK else str(one).strip() for one in _listed(given)]
         self._texts = {text.casefold() for text in texts}
         self._numbers = {number for text in texts if (number := number_of(text)) is not None}
 
     def __contains__(self, text: str) -> bool:
         return text.casefold() in self._texts or (bool(self._numbers) and number_of(text) in self._numbers)
+
+
+def _listed(given: Any) -> list[Any]:
+    """Return what a config gives as a list, as one value or not at all."""
+    return [] if given is None else list(given) if isinstance(given, list | tuple) else [given]
 
 
 class LabelOptions(NamedTuple):
@@ -151,8 +155,7 @@ class LabelReader:
         if said.separator == "":
             raise HeatproofError("`separator` is empty: give what stands between labels in a cell, such as '|'.")
         self._where, self._said, self._first = where, said, first
-        self._unknown = Spelled([] if said.unknown is None else said.unknown)
-        self._none = Spelled([] if said.none is None else said.none)
+        self._unknown, self._none = Spelled(said.unknown), Spelled(said.none)
 
     def read(self, names: Sequence[str], columns: Sequence[Sequence[Cell]], *, is_list: bool = False) -> Labels:
         """Return the labels of all rows.
@@ -219,36 +222,31 @@ class LabelReader:
     def _ask_missing(self, name: str, cells: Sequence[str], *, several: bool) -> None:
         """Ask what blanks, nan, -1 and the like mean, where the config does not say."""
         counts = Counter(cells)
-        blank = "" in counts and "" not in self._unknown and not (several and "" in self._none)
-        if self._said.unknown is not None and not blank:
-            return
-        numbers = [number for cell in counts if (number := number_of(cell)) is not None]
-        negative = {number for number in numbers if number < 0}
+        is_said = self._said.unknown is not None and not _listed(self._said.unknown)
+        numbers = {number for cell in counts if (number := number_of(cell)) is not None}
+        is_odd_one = len(numbers) > 1 and {number for number in numbers if number < 0} == {-1}
         odd = [
             cell
             for cell in counts
-            if cell not in self._unknown
-            and not (several and cell in self._none)
-            and (cell.casefold() in MISSING or (negative == {-1} and len(set(numbers)) > 1 and number_of(cell) == -1))
+            if not (cell in self._unknown or (several and cell in self._none) or (is_said and cell))
+            and (cell.casefold() in MISSING or (is_odd_one and number_of(cell) == -1))
         ]
-        if self._said.unknown is not None:
-            odd = [""]
         if not odd:
             return
         answer = [BLANK if not cell else -1 if number_of(cell) == -1 else cell for cell in odd]
-        listed = ", ".join(map(str, answer))
-        cell, place = odd[0], next(place for place, each in enumerate(cells) if each == odd[0])
-        count = sum(counts[each] for each in odd)
-        what = "has no label" if not cell else f"has the label {cell!r}"
+        listed = ", ".join(map(str, dict.fromkeys(answer)))
+        count = sum(counts[cell] for cell in odd)
+        what = f"has the label {odd[0]!r}" if odd[0] else "has no label"
         more = f" ({count} rows have such)" if count > 1 else ""
-        given = self._said.unknown
-        before = [*(given if isinstance(given, list | tuple) else [] if given is None else [given])]
-        absent = f", or none: [{listed}] where it means that the image has no label" if several else ""
-        kept = f", or unknown: [] where it is {'a number' if self._said.task == 'regression' else 'a class'}"
+        other = ""
+        if several:
+            other = f", or none: [{listed}] where it means that the image has no label"
+        elif self._said.unknown is None and odd[0]:
+            other = f", or unknown: [] where it is a {'number' if self._said.task == 'regression' else 'class'}"
         raise LabelQuestion(
-            f"{self._row(place)} {what} in the column {name!r}{more}: fill it in, or say unknown: [{listed}], with "
-            f"which what is not known is left out{absent}{'' if not cell or several else kept}.",
-            {"unknown": [*before, *answer]},
+            f"{self._row(list(cells).index(odd[0]))} {what} in the column {name!r}{more}: fill it in, or say unknown: "
+            f"[{listed}], with which what is not known is left out{other}.",
+            {"unknown": [*_listed(self._said.unknown), *dict.fromkeys(answer)]},
         )
 
     def _ask_separator(self, name: str, cells: Sequence[str]) -> None:
@@ -304,7 +302,7 @@ class LabelReader:
 
     def _class(self, name: str, cells: Sequence[str]) -> Labels:
         self._ask_missing(name, cells, several=False)
-        known = np.array([cell not in self._unknown for cell in cells], dtype=bool)
+        known = self._known(cells)
         distinct = {cell for cell, is_known in zip(cells, known, strict=True) if is_known}
         values = self._values(name, distinct)
         if values and len(values) == len(distinct) and self._said.task is None:
@@ -313,6 +311,10 @@ class LabelReader:
         self._require_classes(names)
         labels = np.array([numbers.get(cell, -1) for cell in cells], dtype=np.int64)
         return Labels(self._said.task or "multiclass", names, labels, known)
+
+    def _known(self, cells: Sequence[str]) -> np.ndarray:
+        known = {cell: cell not in self._unknown for cell in set(cells)}
+        return np.array([known[cell] for cell in cells], dtype=bool)
 
     def _require_classes(self, names: Sequence[str]) -> None:
         if len(names) < 2:
@@ -325,7 +327,7 @@ class LabelReader:
 
     def _number(self, name: str, cells: Sequence[str]) -> Labels:
         self._ask_missing(name, cells, several=False)
-        known = np.array([cell not in self._unknown for cell in cells], dtype=bool)
+        known = self._known(cells)
         values = self._values(name, {cell for cell, is_known in zip(cells, known, strict=True) if is_known})
         for place in np.flatnonzero(known).tolist():
             if cells[place] not in values:
@@ -439,14 +441,12 @@ class LabelReader:
         # -1 beside 1 alone is the other of two values, as in CelebA.
         option = "none" if answer == [-1] and not (codes == 0).any() else "unknown"
         are_usual = all(cell.casefold() in MISSING or number_of(cell) == -1 for cell in odd)
-        told = {"unknown": self._said.unknown, "none": self._said.none}[option]
-        before = [] if told is None else list(told) if isinstance(told, list | tuple) else [told]
         raise LabelQuestion(
             f"{self._row(int(rows[0]))} has {repr(odd[0]) if odd[0] else 'an empty cell'} in the column "
             f"{names[places[0]]!r}, neither 1 nor 0 ({len(rows)} cells have such): say unknown: "
             f"[{listed}] if nothing is known of the label there, or "
             f"none: [{listed}] if the image has it not.",
-            {option: [*before, *dict.fromkeys(answer)]} if are_usual else None,
+            {option: [*_listed(getattr(self._said, option)), *dict.fromkeys(answer)]} if are_usual else None,
         )
 
 
