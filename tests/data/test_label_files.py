@@ -156,6 +156,29 @@ def test_names_of_columns_in_any_capitals(flat, header):
     assert {name: len(split) for name, split in made.splits.items()} == {"train": 8, "validation": 6, "evaluation": 6}
 
 
+@pytest.mark.parametrize("column", ["split", "group"])
+def test_rows_of_one_picture_have_one_split_and_group(flat, column):
+    rows = [f"{n}.png,{'ab'[n % 2]},{'train' if n % 3 else 'test'}" for n in range(20)]
+    (flat / "labels.csv").write_text("\n".join([f"file,label,{column}", *rows, "1.png,a,test"]))
+    with pytest.raises(HeatproofError, match=rf"has the picture 1\.png in two {column}s: leave one"):
+        image_folder(seed=0, root=str(flat), labels="labels.csv", task="multilabel")
+
+
+def test_rows_of_one_picture_with_several_labels_each_are_asked(flat):
+    (flat / "labels.csv").write_text("\n".join(["file,label", *(f"{n % 20}.png,a|b" for n in range(90))]))
+    with pytest.raises(HeatproofError, match=r"say separator: '\|' if that is 2 labels"):
+        image_folder(seed=0, root=str(flat), labels="labels.csv", task="multilabel")
+    made = image_folder(seed=0, root=str(flat), labels="labels.csv", separator="|", task="multilabel", size=8)
+    assert made.class_names == ("a", "b")
+
+
+def test_a_missing_label_among_several_is_named_by_its_row(flat):
+    rows = [f"{n}.png,{'' if n == 9 else 'a|b'}" for n in range(20)]
+    (flat / "labels.csv").write_text("\n".join(["file,label", *rows]))
+    with pytest.raises(HeatproofError, match=r"Row 11 of .*labels\.csv has no label"):
+        image_folder(seed=0, root=str(flat), labels="labels.csv", separator="|")
+
+
 def test_options_of_a_table_need_one(flat):
     for options in ({"separator": "|"}, {"unknown": -1}, {"none": []}, {"header": False}, {"encoding": "cp1252"}):
         with pytest.raises(

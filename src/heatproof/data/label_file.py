@@ -138,15 +138,14 @@ def _of_lines(text: str, header: bool) -> RawTable:
         text, separator = "\n".join("\t".join(line.split()) for line in lines), "\t"
         lines = text.split("\n")
     if header and len(lines) > 1:
-        names, cells = (len(next(rows_of(line.encode(), separator), [])) for line in lines[:2])
+        named, filled = (len(next(rows_of(line.encode(), separator), [])) for line in lines[:2])
         # The first column has no name, as R and CelebA write tables.
-        if cells == names + 1 and lines[1].rstrip()[-1:] != separator:
+        if filled == named + 1 and lines[1].rstrip()[-1:] != separator:
             text = separator + text.lstrip("\r\n")
     frame = parse_csv(text.encode("utf-8"), separator, header=False)
     columns = [["" if cell != cell else str(cell).strip() for cell in frame[place].tolist()] for place in frame.columns]
-    names = [column[0] for column in columns] if header else [""] * len(columns)
-    named = [name or str(number) for number, name in enumerate(names, start=1)]
-    return RawTable(named, [list(column[header:]) for column in columns], first + header)
+    names = [(column[0] if header else "") or str(number) for number, column in enumerate(columns, start=1)]
+    return RawTable(names, [list(column[header:]) for column in columns], first + header)
 
 
 def _records(text: str) -> list[dict[str, Any]]:

@@ -81,8 +81,16 @@ def _tidy(name: str) -> str:
     return Path(name.replace("\\", "/")).as_posix().lstrip("/") if name else ""
 
 
-def match_pictures(path: Path, root: Path, named: Sequence[str], paths: Collection[str], first: int = 2) -> list[str]:
-    """Return the path of each row's picture; every picture has one row.
+def match_pictures(
+    path: Path,
+    root: Path,
+    named: Sequence[str],
+    paths: Collection[str],
+    first: int = 2,
+    *,
+    repeated: bool = False,
+) -> list[str]:
+    """Return the path of each row's picture; every picture has one row, or several where they may be `repeated`.
 
     Parameters
     ----------
@@ -94,6 +102,8 @@ def match_pictures(path: Path, root: Path, named: Sequence[str], paths: Collecti
         The pictures of the folder.
     first
         Number of the first row.
+    repeated
+        Whether each row has one of several labels of its picture.
 
     Raises
     ------
@@ -118,9 +128,10 @@ def match_pictures(path: Path, root: Path, named: Sequence[str], paths: Collecti
             "or remove their rows."
         )
     twice = [picture for picture, times in Counter(found).items() if times > 1]
-    if twice:
+    if twice and not repeated:
         raise HeatproofError(
-            f"{path} has {len(twice)} picture(s) in more than one row, the first {twice[0]}: leave one row for each."
+            f"{path} has {len(twice)} picture(s) in more than one row, the first {twice[0]}: leave one row for each, "
+            "or say task: multilabel if each of them has another label."
         )
     unlabelled = sorted(set(paths) - set(found))
     if unlabelled:
