@@ -411,11 +411,10 @@ class LabelReader:
                 {"task": found},
             )
         self._ask_codes(names, columns, codes)
-        codes[codes == ODD] = -1
         if task == "multilabel":
-            return Labels("multilabel", list(names), codes, (codes >= 0).any(axis=1))
+            return Labels("multilabel", list(names), codes, np.array((codes >= 0).any(axis=1)))
         self._require_classes(names)
-        known: np.ndarray = np.logical_or(ones == 1, (codes != -1).all(axis=1))
+        known = np.array((ones == 1) | (codes >= 0).all(axis=1))
         for place in np.flatnonzero(known & (ones != 1))[:1].tolist():
             raise HeatproofError(
                 f"{self._row(place)} has {ones[place]} of the classes, and the task is {task}: one of the columns has "
