@@ -23,7 +23,9 @@ class Split:
     ids
         One string an image, unique within the dataset and stable: random draws depend on it.
     labels
-        (N,) int64.
+        By the dataset's `task`, which is ``multiclass`` where it has no such attribute: (N,) int64 for ``binary`` and
+        ``multiclass``; (N, K) int8 for ``multilabel``, 1 present, 0 absent, -1 unknown; (N,) float64 for
+        ``regression``.
     """
 
     ids: tuple[str, ...]
