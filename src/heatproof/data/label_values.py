@@ -517,8 +517,13 @@ def _numbered(distinct: Iterable[str], values: Mapping[str, float]) -> tuple[lis
     return names, numbers
 
 
-def is_of_class(column: Sequence[Cell]) -> bool:
-    """Tell whether the cells of a column are 1 in some rows, and else 0, -1 or nothing."""
-    cells = {str(cell).casefold() for cell in column}
-    numbers = {TRUTHS.get(cell, number_of(cell)) for cell in cells if cell not in MISSING}
-    return 1 in numbers and numbers <= {0, 1, -1} and len(cells) > 1
+def columns_of_classes(columns: Mapping[str, Sequence[Cell]]) -> list[str]:
+    """Return the columns whose cells are 1, 0, -1 or nothing, if there are several and one is 1 in some rows alone."""
+    found, is_varied = [], False
+    for name, column in columns.items():
+        cells = {str(cell).casefold() for cell in column}
+        numbers = {TRUTHS.get(cell, number_of(cell)) for cell in cells if cell not in MISSING}
+        if numbers and numbers <= {0, 1, -1}:
+            found.append(name)
+            is_varied |= 1 in numbers and len(cells) > 1
+    return found if is_varied and len(found) > 1 else []
