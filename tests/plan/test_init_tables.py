@@ -37,6 +37,8 @@ def write(path, header, row):
 def written(photos, **options):
     """Return the dataset that `init` writes, as its options and as it is read, and the text of the config."""
     said = init(photos, "cifar_resnet20", **options)
+    told = {line.removeprefix("# ") for line in Path("mine.yaml").read_text(encoding="utf-8").splitlines()}
+    assert {line for line in said.splitlines() if line.startswith("Assumed")} <= told
     text = Path("mine.yaml").read_text(encoding="utf-8")
     assert "heatproof run mine.yaml" in said
     plan = make_plan(read_config("mine.yaml"))

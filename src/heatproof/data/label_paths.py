@@ -76,6 +76,10 @@ def _indexed(named: Iterable[tuple[str, str]]) -> dict[str, str]:
     return found
 
 
+def _stem(path: str) -> str:
+    return os.path.splitext(_tidy(path).rpartition("/")[2])[0].casefold()
+
+
 def _tidy(name: str) -> str:
     """Return a name with slashes alone, as paths are written."""
     return Path(name.replace("\\", "/")).as_posix().lstrip("/") if name else ""
@@ -111,7 +115,7 @@ def match_pictures(
         If a row has no picture, or could have several, or a picture has no row or several.
     """
     found: list[str] = []
-    missing: list[str] = []
+    missing: list[tuple[str, int]] = []
     for number, (name, picture) in enumerate(zip(named, Pictures(paths).find_all(named), strict=True), start=first):
         if picture == SEVERAL:
             raise HeatproofError(
@@ -119,13 +123,16 @@ def match_pictures(
                 "write its path from the folder."
             )
         if picture is None:
-            missing.append(f"{name or 'an empty name'} in row {number}")
+            missing.append((name, number))
         else:
             found.append(picture)
     if missing:
+        name, number = missing[0]
+        alike = next((picture for picture in paths if name and _stem(picture) == _stem(name)), None)
+        hint = f", or write names without endings, if that is {alike}" if alike else ""
         raise HeatproofError(
-            f"{path} names {len(missing)} picture(s) that are not in {root}, the first {missing[0]}: add them there, "
-            "or remove their rows."
+            f"{path} names {len(missing)} picture(s) that are not in {root}, the first {name or 'an empty name'} in "
+            f"row {number}: add them there, or remove their rows{hint}."
         )
     twice = [picture for picture, times in Counter(found).items() if times > 1]
     if twice and not repeated:

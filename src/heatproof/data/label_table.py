@@ -11,7 +11,15 @@ import numpy as np
 
 from heatproof.data.label_file import Cell, RawTable, read_raw_table
 from heatproof.data.label_paths import Pictures, match_pictures
-from heatproof.data.label_values import LabelOptions, LabelQuestion, LabelReader, Labels, Task, is_of_class, parts_of
+from heatproof.data.label_values import (
+    LabelOptions,
+    LabelQuestion,
+    LabelReader,
+    Labels,
+    Task,
+    columns_of_classes,
+    parts_of,
+)
 from heatproof.data.lazy import FileList
 from heatproof.data.pictures import ENDINGS, pictures_below
 from heatproof.errors import HeatproofError
@@ -28,7 +36,7 @@ COLUMNS = {
     "group": ("group",),
 }
 # Columns that say what pictures have in common, and are named in `group` by the user alone.
-GROUPS = ("patient", "patient_id", "subject", "subject_id", "lesion_id", "patientid")
+GROUPS = (*("patient", "patient_id", "patientid", "subject", "subject_id", "lesion_id", "case_id", "participant_id"),)
 # Rows without a picture, of which the first is named.
 MORE_ROWS = 1000
 # Of a picture that has a row for each of its labels.
@@ -268,8 +276,8 @@ def _find_labels(path: Path, raw: RawTable, chosen: Mapping[str, list[str]]) -> 
     left = [name for name, column in columns.items() if any(column)]
     if len(left) == 1 and same_name(left[0]) not in GROUPS:
         return left[0]
-    classes = [name for name in left if is_of_class(columns[name])]
-    if len(classes) > 1:
+    classes = columns_of_classes({name: columns[name] for name in left})
+    if classes:
         raise LabelQuestion(
             f"{path} has no column {' or '.join(COLUMNS['label'])}, and {len(classes)} columns of 1 and 0: name those "
             f"that are classes as columns: {{label: [{', '.join(classes)}]}} and the task, or the "

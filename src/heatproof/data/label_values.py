@@ -199,6 +199,10 @@ class LabelReader:
                     f"{self._row(place)} has a list in the column {name!r}, and other rows have none: write lists in "
                     "all rows."
                 )
+            if cell[:2] == '{"' and cell[-1:] == "}":
+                raise HeatproofError(
+                    f"{self._row(place)} has a mapping in the column {name!r}: write a text, a number, or a list."
+                )
         return [str(cell) for cell in column]
 
     def _lists(self, column: Sequence[Cell]) -> list[list[str]] | None:
@@ -448,7 +452,8 @@ class LabelReader:
         are_usual = all(cell.casefold() in MISSING or number_of(cell) == -1 for cell in odd)
         raise LabelQuestion(
             f"{self._row(rows[0])} has {repr(odd[0]) if odd[0] else 'an empty cell'} in the column "
-            f"{names[places[0]]!r}, neither 1 nor 0 ({len(rows)} cells have such): say unknown: "
+            f"{names[places[0]]!r}, neither 1 nor 0 ({len(rows)} cells have such): "
+            f"{'' if are_usual else 'write 1 or 0, or '}say unknown: "
             f"[{listed}] if nothing is known of the label there, or "
             f"none: [{listed}] if the image has it not.",
             {option: [*_listed(getattr(self._said, option)), *dict.fromkeys(answer)]} if are_usual else None,
@@ -512,8 +517,13 @@ def _numbered(distinct: Iterable[str], values: Mapping[str, float]) -> tuple[lis
     return names, numbers
 
 
-def is_of_class(column: Sequence[Cell]) -> bool:
-    """Tell whether the cells of a column are 1 in some rows, and else 0, -1 or nothing."""
-    cells = {str(cell).casefold() for cell in column}
-    numbers = {TRUTHS.get(cell, number_of(cell)) for cell in cells if cell not in MISSING}
-    return 1 in numbers and numbers <= {0, 1, -1} and len(cells) > 1
+def columns_of_classes(columns: Mapping[str, Sequence[Cell]]) -> list[str]:
+    """Return the columns whose cells are 1, 0, -1 or nothing, if there are several and one is 1 in some rows alone."""
+    found, is_varied = [], False
+    for name, column in columns.items():
+        cells = {str(cell).casefold() for cell in column}
+        numbers = {TRUTHS.get(cell, number_of(cell)) for cell in cells if cell not in MISSING}
+        if numbers and numbers <= {0, 1, -1}:
+            found.append(name)
+            is_varied |= 1 in numbers and len(cells) > 1
+    return found if is_varied and len(found) > 1 else []
