@@ -21,7 +21,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Drops:
-    """Patch drops of a network by their store, with the metric that reads them."""
+    """Patch drops of a network by their store, with the metric that reads them.
+
+    Attributes
+    ----------
+    dataset, model, weights, grid, baseline, metric
+        Of what they are.
+    drops
+        The store.
+    labels
+        The manifest of the dataset, which says what is known of its images; "" where the drops hold their classes.
+    answers
+        The store of what the network says of every label; "" where images have one class.
+    """
 
     dataset: str
     model: str
@@ -30,6 +42,8 @@ class Drops:
     baseline: str
     metric: str
     drops: str
+    labels: str = ""
+    answers: str = ""
 
 
 @stage("tables")
