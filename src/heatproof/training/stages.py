@@ -7,7 +7,7 @@ import io
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import partial, wraps
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +41,7 @@ from heatproof.training.loop import (
     fit,
     in_batches,
 )
+from heatproof.training.losses import SQUARED, answers_of, scale_of
 from heatproof.training.reading import Joined, read_examples
 from heatproof.training.several import J, Train, train_on_several
 
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# Images whose answers say how far answers spread.
+SCALED = 256
 Baselines = Callable[[torch.Tensor, int, Iterable[int]], torch.Tensor]
 
 
@@ -151,6 +154,11 @@ def fit_in_domain(
         low = range(0, len(validation.labels), settings.batch_size)
         told = [answer(validation.images[at : at + settings.batch_size]) for at in low]
         train, validation = replace(train, answer=answer), replace(validation, labels=torch.cat(told))
+        if settings.loss == SQUARED and train.scale is None:
+            first, size = min(SCALED, len(train.labels)), settings.batch_size
+            told = [answer(train.images[at : min(at + size, first)]) for at in range(0, first, size)]
+            scale = scale_of(torch.cat(told))
+            train, validation = replace(train, scale=scale), replace(validation, scale=scale)
 
     def delete(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         draw = int(torch.randint(2**31, (), generator=generator))
@@ -244,20 +252,19 @@ def _with_deleted(validation: Examples, grid: int, generator: torch.Generator, b
     both: Images = Joined(validation.images, count, change)
     # What fits in memory once does so twice.
     in_memory = isinstance(validation.images, torch.Tensor)
-    return Examples(both[:] if in_memory else both, torch.cat([validation.labels] * 2))
+    return Examples(both[:] if in_memory else both, torch.cat([validation.labels] * 2), scale=validation.scale)
 
 
 def _answers_of(network: torch.nn.Module, loss: str, device: torch.device) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return what a network says of images before it is trained further: the softmax, or with other losses the sigmoid.
+    """Return what a network says of images before it is trained further, as `heatproof.training.losses.answers_of`.
 
-    It is a function from normalised images to probabilities (N, K) on the CPU.
+    It is a function from normalised images to answers (N, K) on the CPU.
     """
     before = copy_of(network).eval().requires_grad_(False)
-    read = torch.sigmoid if loss == "binary_cross_entropy" else partial(torch.softmax, dim=1)
 
     @torch.no_grad()
     def answer(images: torch.Tensor) -> torch.Tensor:
-        return read(before(images.to(device, memory_format=torch.channels_last)).float()).cpu()
+        return answers_of(loss, before(images.to(device, memory_format=torch.channels_last)).float()).cpu()
 
     return answer
 
