@@ -58,8 +58,8 @@ class Examples:
     images
         Normalised.
     labels
-        As `heatproof.training.losses` takes them: (N,) int64, or (N, K) float32, what is learnt in place of a label, such
-        as another network's softmax.
+        As `heatproof.training.losses` takes them: (N,) int64, or (N, K) float32, what is learnt in place of a label,
+        such as another network's softmax.
     crop
         ``crop(rows, epoch)`` returns random crops in place of the images; None for the images themselves.
     answer

@@ -1,7 +1,7 @@
 """Losses of trainings: the one that fits a task, what is learnt of a network's own answers, and how often one is right.
 
-Labels are those of `heatproof.training.loop.Examples`: (N,) int64 classes; (N, K) whole numbers for labels, 1 present, 0
-absent and -1 unknown; (N,) or (N, K) numbers of a regression; or (N, K) answers of a network in the place of each.
+Labels are those of `heatproof.training.loop.Examples`: (N,) int64 classes; (N, K) whole numbers for labels, 1 present,
+0 absent and -1 unknown; (N,) or (N, K) numbers of a regression; or (N, K) answers of a network in the place of each.
 """
 
 from __future__ import annotations
@@ -163,7 +163,9 @@ class WholeOutput:
         HeatproofError
             If no tensor has a row for each image, as a detector's answer has none.
         """
-        parts = [one.flatten(1).float() for one in _tensors(output) if one.ndim and count in (None, len(one))]
+        parts = [
+            one.reshape(len(one), -1).float() for one in _tensors(output) if one.ndim and count in (None, len(one))
+        ]
         if not parts:
             raise HeatproofError(
                 f"The model returns a {type(output).__name__} without a floating-point tensor that has a row for each "
