@@ -178,7 +178,7 @@ def _network(plan: Plan, model: str, name: str, dataset: Dataset, odd: list[str]
     from heatproof.models.adapter import checked
     from heatproof.models.fetch import check_checkpoint
     from heatproof.models.network import build_network, reader_of_dataset
-    from heatproof.models.probabilities import said_of_probabilities
+    from heatproof.models.probabilities import check_no_probabilities
 
     entry = plan.models[model]
     reader = reader_of_dataset(plan.dataset_spec(name), dataset, plan.config["target"])
@@ -189,16 +189,15 @@ def _network(plan: Plan, model: str, name: str, dataset: Dataset, odd: list[str]
         if few := check_checkpoint(Graph(plan).told(**fetched, model=model)):
             odd.append(f"{name}: warning: {few}")
     try:
-        logits = checked(network, _image(plan, model, dataset)).logits
+        found = checked(network, _image(plan, model, dataset))
+        logits = found.logits
         assert logits is not None, "a check has logits"
         if logits.shape[1] != dataset.num_classes:
             raise HeatproofError(
                 f"The model returns {logits.shape[1]} logits for one image, and there are {dataset.num_classes} "
                 "classes: it must return one logit per class."
             )
-        # A function of one's own is asked for nothing but a number.
-        if said := said_of_probabilities(logits, reader.one_logit, reader.task):
-            raise HeatproofError(said)
+        check_no_probabilities(found)
     except HeatproofError as error:
         said = str(error)
         raise HeatproofError(f"The model {model!r} cannot be used on {name!r}: {said[0].lower()}{said[1:]}") from error

@@ -15,6 +15,7 @@ from heatproof.folder import Folder
 from heatproof.metrics.registry import METRICS
 from heatproof.metrics.single_deletion import base_name, metric_name
 from heatproof.models.packaged import is_file
+from heatproof.options import module_of
 from heatproof.plan.metrics import MetricChoice, read_metric
 from heatproof.plan.paths import PRETRAINED, Network
 from heatproof.plan.resolve import DatasetChoice, ExplainerChoice, ModelChoice, read_dataset, read_explainer, read_model
@@ -50,6 +51,12 @@ class Selection:
             import_callable(target, "target")
             return target
         return ""
+
+    @property
+    def target_modules(self) -> list[str]:
+        """Modules whose code decides what is explained: that of a callable target."""
+        target = self.target_function
+        return [module_of(import_callable(target, "target"), target)] if target else []
 
     def task_of(self, dataset: str) -> str:
         """Return what a network on a dataset gives: the dataset's task, or ``callable``."""

@@ -145,7 +145,8 @@ def _asked(graph: Planned, network: Network, response: Response) -> tuple[Networ
 
 def _modules(plan: Plan, network: Network, response: Response) -> list[str]:
     filled = baseline_modules(response.settings.get("baseline"))
-    return [*RunResponse.code, plan.models[network.model].module, type(response).__module__, *filled]
+    own = [plan.models[network.model].module, *plan.target_modules, type(response).__module__]
+    return [*RunResponse.code, *own, *filled]
 
 
 def explained_response(graph: Planned, network: Network, response: Response, explainer: str) -> ExplainedResponse:
