@@ -88,7 +88,7 @@ def accuracy_information(
     which = _which(target)
     return aic_scores(
         pictures["log_probability"][..., which],
-        pictures["predicted"] == pictures["classes"][:, which, None],
+        pictures["decided"][..., which],
         pictures["entropy"],
         exclude=exclude,
         min_prediction=min_prediction,
