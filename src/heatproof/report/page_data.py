@@ -156,6 +156,7 @@ def curves(told: ReportPage) -> dict[str, Any]:
             {**where, "response": number, **_panel(told, where, response, shares)}
             for where in wheres
             for number, response in enumerate(responses)
+            if where["dataset"] in response.datasets
         ],
         "images": " or ".join(dict.fromkeys(str(one.images) for one in responses)),
     }
