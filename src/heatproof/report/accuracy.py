@@ -1,9 +1,9 @@
 """How good networks are, by their task: accuracy, or error, beside what guessing reaches.
 
 - **Classes**: top-k accuracy; guessing the most frequent class reaches its share.
-- **Several labels**: AUROC and average precision of each label, and their means, over the pictures with a row, of what is
-  known of them; guessing reaches an AUROC of 0.5, and an average precision of the label's base rate. And the share of
-  the labels that are present which the network finds (its logit is above 0), also with the worst patch deleted.
+- **Several labels**: AUROC and average precision of each label, and their means, over the pictures that have a row, of
+  what is known of them; guessing reaches an AUROC of 0.5, and an average precision of the label's base rate. And the
+  share of the labels that are present which the network finds (its logit is above 0), also with the worst patch deleted.
 - **Numbers**: mean absolute error and R² against predicting the mean of the labels, which reaches an R² of 0.
 - **A callable target**: nothing is known that it should be.
 """
@@ -248,8 +248,8 @@ def better_than_guessing(row: Mapping[str, Any]) -> str:
     """Return in words how good the network of a row of several labels or numbers is, and what guessing reaches."""
     images = f"{int(row['n_images'])} images"
     if row["task"] == "multilabel":
-        of = f"of {row['label']}" if row["label"] else "over its labels"
-        return f"its {'' if row['label'] else 'mean '}AUROC {of} is {row['auroc']:.2f} on {images}, where guessing has 0.50"
+        what = f"AUROC of {row['label']}" if row["label"] else "mean AUROC over its labels"
+        return f"its {what} is {row['auroc']:.2f} on {images}, where guessing has 0.50"
     rho = f"{row['spearman']:.2f}".replace("-", "−")
     r2 = f"{row['r2']:.2f}".replace("-", "−")
     return f"its numbers do not rise with the labels of {images} (Spearman's ρ {rho}, R² {r2})"

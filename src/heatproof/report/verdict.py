@@ -45,8 +45,8 @@ def verdicts(
     Parameters
     ----------
     scores
-        Tidy scores of images by metrics of patch drops, a table or more: dataset, model, weights, metric, method, image,
-        score; higher is better. Where rows are about labels, with ``class``.
+        Tidy scores of images by metrics of patch drops, a table or more: dataset, model, weights, metric, method,
+        image, score; higher is better. Where rows are about labels, with ``class``.
     table
         The rows of idsds_table.csv: a method without a ``rank`` is defined on too few images and takes no part;
         ``share_wrong`` is the share of the scored images on which the network is wrong.
@@ -136,8 +136,8 @@ def _of_task(row: Mapping[str, Any], verdict: str) -> str:
     """Return a sentence on how good a network of another task than classes is, where that has to be known."""
     if row["task"] == CALLABLE:
         return (
-            " Nothing says what a callable target should be, so that it is not known whether the network is better than "
-            "guessing."
+            " Nothing says what a callable target should be, so that it is not known whether the network is better "
+            "than guessing."
         )
     recall = row.get("recall_clean", np.nan)
     if verdict == FOUND and recall < MOSTLY_RIGHT:
