@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from heatproof.registry import is_reference
+from heatproof.storage.manifest import read_sealed
+from heatproof.storage.store import open_store
 from heatproof.tasks import CALLABLE, EXCLUSIVE
 
 
@@ -44,6 +46,19 @@ class ScoredRows:
     given: np.ndarray
 
     @property
+    def firsts(self) -> np.ndarray:
+        """The first row of each picture, (pictures,) in their order."""
+        return np.sort(np.unique(np.array(self.pictures, dtype=object), return_index=True)[1])
+
+    def by_picture(self, values: np.ndarray) -> np.ndarray:
+        """Return the mean over the rows of each picture of values (N,): (pictures,) in their order."""
+        if len(self.firsts) == len(values):
+            return values
+        _, at, counts = np.unique(np.array(self.pictures, dtype=object), return_inverse=True, return_counts=True)
+        sums = np.bincount(at, values.astype(np.float64)) / counts
+        return sums[at[self.firsts]]
+
+    @property
     def has_classes(self) -> bool:
         """Whether classes exclude each other, so that an image has one."""
         return self.task in EXCLUSIVE
@@ -53,6 +68,19 @@ class ScoredRows:
         if self.task == CALLABLE or (not self.has_classes and len(self.names) < 2):
             return np.full(len(targets), "", dtype=object)
         return np.array([self.names[one] if self.names else str(one) for one in targets], dtype=object)
+
+
+def rows_of_store(store: str, count: int) -> ScoredRows:
+    """Return the first rows of a store, of what it says that made it."""
+    opened = open_store(store)
+    made_by = opened.attributes.get("made_by", {})
+    dataset, target = made_by.get("dataset", {}), made_by.get("target", "label")
+    task = dataset.get("task", "multiclass")
+    if task in EXCLUSIVE and not is_reference(str(target)):
+        labels, ids = np.asarray(opened.labels[:count], dtype=np.int64), list(opened.image_ids[:count])
+        return ScoredRows(task, [], ids, labels, ids, labels)
+    facts = read_sealed(dataset.get("manifest", "")) or {}
+    return scored_rows({**facts, "task": task}, target, count)
 
 
 def scored_rows(facts: Mapping[str, Any], target: str | int, count: int) -> ScoredRows:

@@ -92,7 +92,7 @@ def _of_labels(known: ScoredRows, store: str, answers: str, images: int) -> list
     found = read(store, "logit", 0, images) > 0
     targets = np.asarray(describe(store)["labels"])[:images]
     logits = read(answers + ".zarr", "logit", 0, images).astype(np.float64)
-    pictures = np.unique(np.array(known.pictures, dtype=object), return_index=True)[1]
+    pictures = known.firsts
     by_label = quality_of_labels(known.given[pictures], logits[pictures])
     every: dict[str, Any] = {"label": "", **by_label.mean(numeric_only=True)}
     every["p_chance"] = chance_of_labels(known.given[pictures], logits[pictures])
