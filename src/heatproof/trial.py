@@ -256,9 +256,7 @@ def _explain(plan: Plan, entry: ExplainerChoice, model: str, network: torch.nn.M
             raise _unusable("explainer", entry.name, model, str(reason)) from reason
 
 
-def _score(
-    plan: Plan, entry: MetricChoice, model: str, network: torch.nn.Module, dataset: Dataset, name: str
-) -> None:
+def _score(plan: Plan, entry: MetricChoice, model: str, network: torch.nn.Module, dataset: Dataset, name: str) -> None:
     """Score maps that are drawn at random, with what the network, whose weights may be random, says of the images."""
     import numpy as np
     import torch

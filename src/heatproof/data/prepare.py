@@ -266,7 +266,9 @@ def check_dataset(dataset: Dataset, called: str, task: str = "multiclass") -> di
         _check_image(dataset.images(name, 0, 1), f"{name} of {called!r}")
         splits[name] = {"ids": list(split.ids), "labels": split.labels.tolist()}
     if task == "multilabel" and not (dataset.splits["evaluation"].labels == 1).any():
-        raise HeatproofError(f"No evaluation picture of {called!r} has a label that is present: there is none to explain.")
+        raise HeatproofError(
+            f"No evaluation picture of {called!r} has a label that is present: there is none to explain."
+        )
     return splits
 
 
@@ -279,9 +281,7 @@ def _check_task(dataset: Dataset, called: str, task: str) -> None:
             "dataset's settings."
         )
     if task == "multiclass" and classes < 2:
-        raise HeatproofError(
-            f"The dataset {called!r} has {classes} class: a network needs two or more to tell apart."
-        )
+        raise HeatproofError(f"The dataset {called!r} has {classes} class: a network needs two or more to tell apart.")
     if task == "binary" and classes != 2:
         raise HeatproofError(
             f"The task of {called!r} is binary, and the dataset has {classes} classes: write task: multiclass in its "

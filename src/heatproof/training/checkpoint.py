@@ -105,7 +105,11 @@ def require_rows(rows: Any) -> None:
     """
     for row in rows:
         judged = len(row.keys() & EpochRow.__optional_keys__) == 1
-        if not judged or row.keys() - EpochRow.__optional_keys__ != EpochRow.__required_keys__ or not all(isinstance(one, Real) for one in row.values()):
+        if (
+            not judged
+            or row.keys() - EpochRow.__optional_keys__ != EpochRow.__required_keys__
+            or not all(isinstance(one, Real) for one in row.values())
+        ):
             raise TypeError("no row of a history")
 
 
