@@ -52,6 +52,9 @@ def run(made):
         for shard in made.plan.shards(made.plan.drop_images):
             for grid, baseline in made.plan.combinations:
                 made.make(made.on_network("drops", *network, grid=grid, baseline=baseline, shard=shard))
+            for name, response in made.plan.model_responses.items():
+                if made.plan.reads_response("toy", response):
+                    made.make(made.on_network("subsets", *network, shard=shard, response=name))
     for case in made.plan.all_cases():
         made.make(made.on_network("score", *case.network, metric=case.metric))
     made.make("tables")

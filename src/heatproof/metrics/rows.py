@@ -27,6 +27,8 @@ class ScoredRows:
         Of classes, labels or numbers; empty where the dataset has none.
     ids
         Of the rows, as in stores.
+    targets
+        (N,) int64, the class, label or number that each row is about.
     pictures
         The id of each row's picture.
     given
@@ -37,6 +39,7 @@ class ScoredRows:
     task: str
     names: list[str]
     ids: list[str]
+    targets: np.ndarray
     pictures: list[str]
     given: np.ndarray
 
@@ -69,4 +72,5 @@ def scored_rows(facts: Mapping[str, Any], target: str | int, count: int) -> Scor
     ids, labels = split.get("ids", [])[:count], split.get("labels", [])[:count]
     given = split.get("given") or labels
     pictures = split.get("pictures") or ids
-    return ScoredRows(task, list(facts.get("class_names") or []), ids, pictures[:count], np.asarray(given[:count]))
+    names, targets = list(facts.get("class_names") or []), np.asarray(labels, dtype=np.int64)
+    return ScoredRows(task, names, ids, targets, pictures[:count], np.asarray(given[:count]))

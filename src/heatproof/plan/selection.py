@@ -20,12 +20,15 @@ from heatproof.plan.metrics import MetricChoice, read_metric
 from heatproof.plan.paths import PRETRAINED, Network
 from heatproof.plan.resolve import DatasetChoice, ExplainerChoice, ModelChoice, read_dataset, read_explainer, read_model
 from heatproof.registry import folded, import_callable, is_reference
+from heatproof.responses.answers import Answers
 from heatproof.responses.base import Response, serving
 from heatproof.responses.patches import Patches
 from heatproof.tasks import CALLABLE
 
 # Means over so many images are steady, and maps of more would only take memory.
 SIMILARITY_IMAGES = 512
+# Says how good a network of several labels is.
+ANSWERS = Answers()
 # Far above what anybody trains; a plan of more takes minutes and gigabytes.
 MOST_NETWORKS = 10_000
 
@@ -70,7 +73,9 @@ class Selection:
         return entry.metric.lacking(self.task_of(dataset), entry.options)
 
     def reads_response(self, dataset: str, response: Response) -> bool:
-        """Tell whether a metric that applies on a dataset reads a response."""
+        """Tell whether a metric that applies on a dataset, or the table of accuracy, reads a response."""
+        if response == ANSWERS:
+            return self.task_of(dataset) == "multilabel"
         return any(
             self.serving[read][0] == response
             for name, entry in self.metrics.items()
@@ -279,6 +284,8 @@ class Selection:
     def response_images(self, response: Response) -> int:
         """Return of how many images a response is made."""
         more = {"drops": self.drop_images, "features": self.drop_images, "channels": self.similarity_images}
+        if response == ANSWERS:
+            return self.drop_images
         return more[response.rule] if response.rule in more else self._response_images.get(response.name, self.images)
 
     def precision_of(self, stage: str) -> str:
@@ -403,7 +410,8 @@ class Selection:
     @cached_property
     def model_responses(self) -> dict[str, Response]:
         """Responses that are made once for a network, by name; those of patches and parts are rules apart."""
-        return self.made_by("subsets")
+        of_labels = [ANSWERS] if any(self.reads_response(dataset, ANSWERS) for dataset in self.datasets) else []
+        return self.made_by("subsets") | {response.name: response for response in of_labels}
 
     @property
     def reads_parts(self) -> list[str]:
