@@ -23,7 +23,9 @@ class Pictures:
             images = count * (3 if name == "train" else 1)
             draws = np.random.default_rng([seed, place])
             self.pixels[name] = draws.random((images, 3, SIZE, SIZE), dtype=np.float32)
-            self.splits[name] = Split(tuple(f"{name}-{row:02d}" for row in range(images)), self.labels(draws, images, task))
+            self.splits[name] = Split(
+                tuple(f"{name}-{row:02d}" for row in range(images)), self.labels(draws, images, task)
+            )
 
     def labels(self, draws, images, task):
         if task == "regression":

@@ -322,8 +322,8 @@ class Settings(Section):
     `results/ranking/variance.csv` says how much that is. Published weights are finetuned so many times."""
     datasets: Annotated[dict[str, dict[Any, Any]], Entries("dataset")] = {"digits": {}}
     """Datasets by name. `dataset` is the kind, and `task` what a network on it is for: `binary`, one output for two
-    classes; `multiclass`; `multilabel`, where a picture can have several labels; or `regression`, numbers. Default: what
-    the loader says, else `multiclass`. Further settings are options of its loader; see
+    classes; `multiclass`; `multilabel`, where a picture can have several labels; or `regression`, numbers. Default:
+    what the loader says, else `multiclass`. Further settings are options of its loader; see
     [docs/datasets.md](../docs/datasets.md)."""
     evaluation: Evaluation = Evaluation()
     models: Annotated[dict[str, ModelSettings], Entries("architecture")] = {"cifar_resnet20": ModelSettings()}

@@ -36,7 +36,7 @@ FOLDERS = "heatproof.data.image_folder"
 def try_out(plan: Plan, device: bool = True, gaps: list[str] | None = None) -> list[str]:
     """Try the device, if jobs run on this machine, and for every dataset and model what is of the user's own.
 
-    What is odd of checkpoints on a few images is returned, a line each.
+    What is odd of checkpoints on a few images is returned, a line each, and how many rows pictures are.
 
     Parameters
     ----------
@@ -67,11 +67,12 @@ def try_out(plan: Plan, device: bool = True, gaps: list[str] | None = None) -> l
         own = models or explainers or metrics or _is_own(module) or module == FOLDERS
         if not own or plan.listed_before(name):
             continue
-        from heatproof.data.prepare import check_dataset, open_dataset
+        from heatproof.data.prepare import check_dataset, open_dataset, said_of_rows
 
         with _trying(f"dataset {name!r}"):
             dataset = open_dataset(plan.dataset_spec(name))
             check_dataset(dataset, name, plan.datasets[name]["task"])
+            odd += said_of_rows(dataset, name)
             _count_training_images(plan, name, dataset)
         for model in models or plan.models_of(name)[:1]:
             tried = f"model {model!r}" + (f" with target {plan.target_function}" if plan.target_function else "")
@@ -96,13 +97,13 @@ def look_at_pictures(plan: Plan) -> list[str]:
     HeatproofError
         If pictures cannot be read: how many, the names of the first, and the remedy.
     """
-    from heatproof.data.prepare import check_pictures, open_dataset, said_of_rows
+    from heatproof.data.prepare import check_pictures, open_dataset
 
     lines = []
     here = [name for name in plan.datasets if not plan.listed_before(name)]
     for name in [name for name in here if "root" in plan.datasets[name]["options"]]:
         dataset = open_dataset(plan.dataset_spec(name))
-        lines += [*check_pictures(dataset, name, LOOKED_AT), *said_of_rows(dataset, name)]
+        lines += check_pictures(dataset, name, LOOKED_AT)
         lines += _few_images(name, dataset) if plan.datasets[name]["task"] in EXCLUSIVE else []
         for model in plan.models_of(name):
             lines += _read_otherwise(plan.models[model], name, dataset) if plan.models[model].checkpoint else []
@@ -256,9 +257,7 @@ def _explain(plan: Plan, entry: ExplainerChoice, model: str, network: torch.nn.M
             raise _unusable("explainer", entry.name, model, str(reason)) from reason
 
 
-def _score(
-    plan: Plan, entry: MetricChoice, model: str, network: torch.nn.Module, dataset: Dataset, name: str
-) -> None:
+def _score(plan: Plan, entry: MetricChoice, model: str, network: torch.nn.Module, dataset: Dataset, name: str) -> None:
     """Score maps that are drawn at random, with what the network, whose weights may be random, says of the images."""
     import numpy as np
     import torch

@@ -64,7 +64,7 @@ def run(made):
 @pytest.mark.parametrize("network", ["linear", "interacting"])
 @pytest.mark.parametrize("asked", ASKED)
 def test_the_true_map_has_a_score_of_1_and_its_negative_of_minus_1(tmp_path, asked, network):
-    made = run(project(tmp_path, asked, network))
+    run(project(tmp_path, asked, network))
     for weights, metric in (("pretrained", "sds"), ("finetuned", "idsds")):
         scores = pd.read_parquet(tmp_path / f"results/scores/toy/net/{weights}/{metric}.parquet")
         assert scores.groupby("method").size().to_dict() == {"true": 9, "true_abs": 9, "negative": 9, "negative_abs": 9}

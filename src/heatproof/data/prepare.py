@@ -266,7 +266,9 @@ def check_dataset(dataset: Dataset, called: str, task: str = "multiclass") -> di
         _check_image(dataset.images(name, 0, 1), f"{name} of {called!r}")
         splits[name] = {"ids": list(split.ids), "labels": split.labels.tolist()}
     if task == "multilabel" and not (dataset.splits["evaluation"].labels == 1).any():
-        raise HeatproofError(f"No evaluation picture of {called!r} has a label that is present: there is none to explain.")
+        raise HeatproofError(
+            f"No evaluation picture of {called!r} has a label that is present: there is none to explain."
+        )
     return splits
 
 
@@ -275,13 +277,11 @@ def _check_task(dataset: Dataset, called: str, task: str) -> None:
     said, classes = getattr(dataset, "task", task), dataset.num_classes
     if said != task and not {said, task} <= set(EXCLUSIVE):
         raise HeatproofError(
-            f"The dataset {called!r} says that its task is {said}, and the config has {task}: write task: {said} in the "
-            "dataset's settings."
+            f"The dataset {called!r} says that its task is {said}, and the config has {task}: write task: {said} in "
+            "the dataset's settings."
         )
     if task == "multiclass" and classes < 2:
-        raise HeatproofError(
-            f"The dataset {called!r} has {classes} class: a network needs two or more to tell apart."
-        )
+        raise HeatproofError(f"The dataset {called!r} has {classes} class: a network needs two or more to tell apart.")
     if task == "binary" and classes != 2:
         raise HeatproofError(
             f"The task of {called!r} is binary, and the dataset has {classes} classes: write task: multiclass in its "
@@ -291,8 +291,8 @@ def _check_task(dataset: Dataset, called: str, task: str) -> None:
     if task not in EXCLUSIVE and (not names or len(names) != classes or len(set(names)) < len(names)):
         what = "label" if task == "multilabel" else "number"
         raise HeatproofError(
-            f"The dataset {called!r} has {classes} {what}s and {len(set(names))} names for them: give class_names a name "
-            f"of its own for each {what}, and num_classes their number."
+            f"The dataset {called!r} has {classes} {what}s and {len(set(names))} names for them: give class_names a "
+            f"name of its own for each {what}, and num_classes their number."
         )
 
 
@@ -303,8 +303,8 @@ def _check_labels(split: Split, classes: int, name: str, called: str, task: str)
     if task in EXCLUSIVE:
         if labels.ndim != 1:
             raise HeatproofError(
-                f"{where} has labels of shape {labels.shape}, several for an image, and the task is {task}: write task: "
-                "multilabel in the dataset's settings, or regression where they are numbers."
+                f"{where} has labels of shape {labels.shape}, several for an image, and the task is {task}: write "
+                "task: multilabel in the dataset's settings, or regression where they are numbers."
             )
         if labels.dtype.kind not in "iu":
             raise HeatproofError(
@@ -316,8 +316,8 @@ def _check_labels(split: Split, classes: int, name: str, called: str, task: str)
     elif task == "multilabel":
         if labels.shape != (len(labels), classes):
             raise HeatproofError(
-                f"{where} has labels of shape {labels.shape}, and the task is multilabel: give (images, {classes}), 1 for "
-                "a label that is present, 0 for one that is absent, -1 where that is not known."
+                f"{where} has labels of shape {labels.shape}, and the task is multilabel: give (images, {classes}), 1 "
+                "for a label that is present, 0 for one that is absent, -1 where that is not known."
             )
         if not np.isin(labels, (-1, 0, 1)).all():
             other = labels[~np.isin(labels, (-1, 0, 1))][0]

@@ -22,8 +22,8 @@ class Split:
     ids
         One string an image, unique within the dataset and stable: random draws depend on it.
     labels
-        By the dataset's task: (N,) int64 for ``binary`` and ``multiclass``; (N, K) int8 for ``multilabel``, 1 for a label
-        that is present, 0 for one that is absent and -1 where that is not known; (N,) or (N, K) float64 for
+        By the dataset's `task`, which is ``multiclass`` where it has no such attribute: (N,) int64 for ``binary`` and
+        ``multiclass``; (N, K) int8 for ``multilabel``, 1 present, 0 absent, -1 unknown; (N,) or (N, K) float64 for
         ``regression``.
     """
 

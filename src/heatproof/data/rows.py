@@ -116,7 +116,7 @@ class Rows:
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """Names of what a row can be about: labels, numbers of a regression, or labels of a callable target in words."""
+        """Names of what a row can be about: labels, numbers of a regression, or distinct labels in words."""
         names = tuple(self.dataset.class_names)
         return names if self.targets is None else tuple(_told(one, self._task, names) for one in self.targets)
 

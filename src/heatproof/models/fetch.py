@@ -118,7 +118,8 @@ def _bring(job: Checkpoint, aside: Path, most: int = IMAGES) -> tuple[str, Accur
     reader = reader_of_dataset(job.dataset, dataset) if job.dataset and dataset else OutputReader(classes=2)
     classes = reader.classes or 2
     network = build_network(job.model, classes, reader=reader)
-    most_read = max(most_bytes(network), most_bytes(build_network(job.model, 2))) if classes == 1 else most_bytes(network)
+    # A binary classifier may come with two outputs.
+    most_read = most_bytes(build_network(job.model, 2) if reader.given == "binary" else network)
     with tempfile.TemporaryDirectory() as folder:
         path = _local(job.checkpoint, Path(folder), most_read)
         # Before it is read for its digest.

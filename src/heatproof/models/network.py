@@ -52,7 +52,7 @@ def use_machine(runtime: Runtime) -> torch.device:
 
 
 def reader_of_dataset(spec: DatasetSpec, dataset: Dataset, target: str | int = "label") -> OutputReader:
-    """Return what reads the outputs of a network on a dataset; its `classes` are the outputs that a network is built with.
+    """Return what reads the outputs of a network on a dataset; its `classes` are how many outputs a network gets.
 
     Parameters
     ----------

@@ -101,13 +101,13 @@ def _check_tasks(plan: Plan) -> None:
             loss = settings.get("loss", LOSSES[learns][0])
             if loss not in LOSSES[learns]:
                 raise HeatproofError(
-                    f"The {weights} weights of {model!r} are trained with loss: {loss} on {dataset!r}, and what is learnt "
-                    f"is {WORDS[learns]}: leave loss out, or set it to {' or '.join(LOSSES[learns])}."
+                    f"The {weights} weights of {model!r} are trained with loss: {loss} on {dataset!r}, and what is "
+                    f"learnt is {WORDS[learns]}: leave loss out, or set it to {' or '.join(LOSSES[learns])}."
                 )
             if settings["label_smoothing"] and not gives(learns, "decision"):
                 raise HeatproofError(
-                    f"The {weights} weights of {model!r} are trained with label_smoothing: {settings['label_smoothing']} "
-                    f"on {dataset!r}, and numbers are learnt: leave it out."
+                    f"The {weights} weights of {model!r} are trained with label_smoothing on {dataset!r}, and numbers "
+                    "are learnt: leave it out."
                 )
 
 

@@ -76,8 +76,8 @@ class Score(Stage):
     options, higher_is_better
         Of the metric.
     responses
-        Argument of the metric's function to what it takes; nothing where the metric does not apply to the dataset's task,
-        and all methods are gaps.
+        Argument of the metric's function to what it takes; nothing where the metric does not apply to the dataset's
+        task, and all methods are gaps.
     methods
         All methods.
     images, only_correct, balanced

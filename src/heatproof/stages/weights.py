@@ -88,8 +88,8 @@ class Checkpoint(Stage):
     def identity(self) -> Any:
         """All but the place of a checkpoint whose SHA-256 is known, and what is expected of it."""
         anywhere = bool(self.sha256) and not is_packaged(self.checkpoint)
-        known = {"expected_accuracy": None, "unanswered": False}
-        return replace(self, checkpoint="" if anywhere else self.checkpoint, **known)
+        checkpoint = "" if anywhere else self.checkpoint
+        return replace(self, checkpoint=checkpoint, expected_accuracy=None, unanswered=False)
 
     @property
     def modules(self) -> list[str]:

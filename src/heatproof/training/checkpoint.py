@@ -104,8 +104,9 @@ def require_rows(rows: Any) -> None:
         If it is none.
     """
     for row in rows:
-        judged = len(row.keys() & EpochRow.__optional_keys__) == 1
-        if not judged or row.keys() - EpochRow.__optional_keys__ != EpochRow.__required_keys__ or not all(isinstance(one, Real) for one in row.values()):
+        judged = row.keys() & EpochRow.__optional_keys__
+        others = row.keys() - EpochRow.__optional_keys__ == EpochRow.__required_keys__
+        if len(judged) != 1 or not others or not all(isinstance(one, Real) for one in row.values()):
             raise TypeError("no row of a history")
 
 

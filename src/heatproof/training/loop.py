@@ -219,8 +219,10 @@ def fit(
             f"The {what} moved no weight in {schedule.epochs} epochs: raise lr, now {lr:g}, or give more images."
         )
     chosen = min(trained.history, key=lambda row: row["validation_loss"])
-    judged = "validation_error" if schedule.loss == SQUARED else "validation_accuracy"
-    log.info("best epoch %d: %s %.4g", chosen["epoch"], judged.replace("_", " "), chosen[judged])  # type: ignore[literal-required]
+    if schedule.loss == SQUARED:
+        log.info("best epoch %(epoch)d: validation error %(validation_error).4g", chosen)
+    else:
+        log.info("best epoch %(epoch)d: validation accuracy %(validation_accuracy).4f", chosen)
     return trained
 
 

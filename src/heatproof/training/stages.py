@@ -134,7 +134,7 @@ def _finetune(job: Finetune, device: torch.device, session: Session) -> Trained:
     network = build_loaded(job.model, reader.classes, job.start, reader)
     train, validation = _examples(dataset, job)
     if job.whole_output:
-        train, validation = _of_whole_output(network.to(device).eval(), [train, validation], job.training.batch_size)
+        train, validation = of_whole_output(network.to(device).eval(), [train, validation], job.training.batch_size)
     options = dataset_options(job.training.baseline, None, dataset, job.model.facts)
     return fit_in_domain(network.to(device), train, validation, job.training, options, session)
 
@@ -313,7 +313,7 @@ def _examples(dataset: Dataset, job: Training) -> list[Examples]:
     return found
 
 
-def _of_whole_output(network: torch.nn.Module, examples: list[Examples], batch_size: int) -> list[Examples]:
+def of_whole_output(network: torch.nn.Module, examples: list[Examples], batch_size: int) -> list[Examples]:
     """Let a network be read as a whole, and return images with the scale on which its answers differ."""
     if hooks := hooks_of(network):
         hooks.remove()
