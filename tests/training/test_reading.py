@@ -16,7 +16,8 @@ from heatproof.models.network import normalise
 from heatproof.models.registry import InputFacts
 from heatproof.randomness import torch_generator
 from heatproof.training import reading
-from heatproof.training.loop import flip_randomly, loss_of
+from heatproof.training.loop import flip_randomly
+from heatproof.training.losses import loss_of
 from heatproof.training.reading import crop_images, read_examples
 
 FACTS = InputFacts(mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4))

@@ -10,7 +10,8 @@ from toy_project import Project
 from heatproof.config import normalise
 from heatproof.errors import HeatproofError
 from heatproof.training import stages
-from heatproof.training.loop import Examples, loss_of
+from heatproof.training.loop import Examples
+from heatproof.training.losses import loss_of
 
 OWN = {"finetuning": {"labels": "own", "epochs": 2}}
 

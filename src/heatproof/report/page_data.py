@@ -63,7 +63,7 @@ def maps(entry: PageDataset, told: ReportPage) -> dict[str, Any]:
     networks, columns = [], []
     for asked in entry.networks:
         where = asked.where
-        scores = [image_scores(told.results, {**where, "metric": metric}) for metric in asked.shown]
+        scores = [image_scores(told.results, {**where, "metric": metric}, ids) for metric in asked.shown]
         networks.append({**where, "metrics": asked.shown, "drops": _drops(told.results, where, asked.drops, ids)})
         # Method by method, so that no more than one explainer's maps of one network are held at a time.
         methods = []
@@ -160,6 +160,7 @@ def curves(told: ReportPage) -> dict[str, Any]:
             {**where, "response": number, **_panel(told, where, response, shares)}
             for where in wheres
             for number, response in enumerate(responses)
+            if where["dataset"] in response.datasets
         ],
         "images": " or ".join(dict.fromkeys(str(one.images) for one in responses)),
     }

@@ -181,9 +181,10 @@ class PageDataset:
 
 @dataclass(frozen=True)
 class PageCurve:
-    """A response whose curves are on the page, with the metrics that read it."""
+    """A response whose curves are on the page, with the metrics that read it, and the datasets on which one does."""
 
     name: str
+    datasets: list[str]
     settings: dict[str, Any]
     metrics: list[str]
     images: int
@@ -348,6 +349,7 @@ def _curves(plan: Plan) -> list[PageCurve]:
     return [
         PageCurve(
             name=name,
+            datasets=[dataset for dataset in plan.datasets if plan.reads_response(dataset, response)],
             settings=dict(response.settings),
             metrics=[metric for response, metric in read if response == name],
             images=plan.response_images(response),
@@ -368,6 +370,8 @@ def _read_of_networks(plan: Plan, told: ReportPage) -> list[str]:
             inputs += [file for shard in plan.shards(images) for file in response_files(Patches, base, shard)]
     inputs += map_files(plan, networks, images, plan.explainers)
     for network, explainer, curve in product(networks, plan.explainers, told.curves):
+        if network.dataset not in curve.datasets:
+            continue
         base = plan.results.store("curves").format(**network._asdict(), explainer=explainer, response=curve.name)
         inputs += [file for shard in range(curve.shards) for file in response_files(MapResponse, base, shard)]
     return inputs

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.attribution.registry import EXPLAINERS
 from heatproof.grids import Grid
-from heatproof.plan.paths import response_file
+from heatproof.plan.paths import Network, response_file
+from heatproof.plan.selection import ANSWERS
 from heatproof.provenance import Key
+from heatproof.responses.base import NetworkResponse
 from heatproof.responses.patches import Patches
 from heatproof.stage import Planned, Report, read_as, shown, stage
 from heatproof.stages.methods import Ranked, Scored, all_metrics, keys_of, ranked, scored, shown_methods
+from heatproof.tasks import EXCLUSIVE
 
 if TYPE_CHECKING:
     from heatproof.plan.plan import Plan
@@ -22,7 +25,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Drops:
-    """Patch drops of a network by their store, with the metric that reads them."""
+    """Patch drops of a network by their store, with the metric that reads them.
+
+    Attributes
+    ----------
+    dataset, model, weights, grid, baseline, metric
+        Of what they are.
+    drops
+        The store.
+    labels
+        The manifest of the dataset, which says what is known of its images; "" where the drops hold their classes.
+    answers
+        The store of what the network says of every label; "" where images have one class.
+    """
 
     dataset: str
     model: str
@@ -31,6 +46,8 @@ class Drops:
     baseline: str
     metric: str
     drops: str
+    labels: str = ""
+    answers: str = ""
 
 
 @stage("tables")
@@ -169,7 +186,7 @@ class Tables(Report, Ranked):
         """Return what the job is told, and the files that it waits for."""
         plan = graph.plan
         drops = [
-            Drops(*network, grid, baseline, metric, plan.results.drops.format(**where))
+            Drops(*network, grid, baseline, metric, plan.results.drops.format(**where), *_known(plan, network))
             for network in plan.networks()
             for metric, (grid, baseline, output) in plan.metrics_of(network.weights, network.model).items()
             # Accuracy is the same whatever the drops are of.
@@ -201,15 +218,28 @@ class Tables(Report, Ranked):
         ranks = [
             response_file(Patches, item.drops, name, shard) for item in drops for shard in shards for name in arrays
         ]
+        answers = [
+            response_file(NetworkResponse, item.answers, "logit", shard)
+            for item in drops
+            if item.answers
+            for shard in shards
+        ]
         # What a lower precision did to scores stands beside them.
         beside = [graph.told("precision").files["table"]] if plan.guarded else []
-        return told, [*told.scores, *ranks, *beside]
+        return told, [*told.scores, *ranks, *dict.fromkeys(answers), *beside]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return what writes the tables."""
         from heatproof.report.tables import tables
 
         return partial(tables, self)
+
+
+def _known(plan: Plan, network: Network) -> tuple[str, str]:
+    """Return where labels of images stand, and what a network says of all of them; "" for classes of images."""
+    task = plan.task_of(network.dataset)
+    labels = "" if task in EXCLUSIVE else plan.results.dataset.format(dataset=network.dataset)
+    return labels, plan.store_of(network, ANSWERS) if plan.reads_response(network.dataset, ANSWERS) else ""
 
 
 @stage("all_scores")

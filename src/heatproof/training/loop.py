@@ -21,6 +21,7 @@ from heatproof.randomness import counter_uniform, torch_generator
 from heatproof.specs import FinetuningSettings, Schedule
 from heatproof.training.checkpoint import EpochRow, Journal, require_rows
 from heatproof.training.devices import Devices, sound_backward
+from heatproof.training.losses import SQUARED, error_of, loss_of, right_of
 
 log = logging.getLogger(__name__)
 
@@ -57,17 +58,21 @@ class Examples:
     images
         Normalised.
     labels
-        (N,) int64; or (N, K) float32, what is learnt in place of a label, such as another network's softmax.
+        As `heatproof.training.losses` takes them: (N,) int64, or (N, K) float32, what is learnt in place of a label,
+        such as another network's softmax.
     crop
         ``crop(rows, epoch)`` returns random crops in place of the images; None for the images themselves.
     answer
         ``answer(images)`` returns what is learnt of a batch of intact images (n, K), in place of their labels.
+    scale
+        (K,) or (1,), by which differences are divided in a squared error; see `heatproof.training.losses.scale_of`.
     """
 
     images: Images
     labels: torch.Tensor
     crop: Callable[[torch.Tensor, int], torch.Tensor] | None = None
     answer: Callable[[torch.Tensor], torch.Tensor] | None = None
+    scale: torch.Tensor | None = None
 
 
 class Trained(NamedTuple):
@@ -176,7 +181,7 @@ def fit(
         team.begin(seed, epoch)
         lr = optimizer.param_groups[0]["lr"]
         batches = _batches(train, schedule, seed, epoch, augment, team.device)
-        train_loss = _one_epoch(shared, batches, len(train.labels), schedule, optimizer, team)
+        train_loss = _one_epoch(shared, batches, train, schedule, optimizer, team)
         judged = validate(model, validation, schedule.batch_size, schedule.loss) if team.is_main else None
         loss, accuracy = team.broadcast(judged)
         if not (train_loss < float("inf") and loss < float("inf")):
@@ -185,8 +190,7 @@ def fit(
             )
         scheduler.step()
         lowest = min((row["validation_loss"] for row in trained.history), default=float("inf"))
-        row = EpochRow(epoch=epoch, lr=lr, train_loss=train_loss, validation_loss=loss, validation_accuracy=accuracy)
-        trained.history.append(row)
+        trained.history.append(_row(schedule, epoch, lr, train_loss, loss, accuracy))
         if not team.is_main:
             continue
         if loss < lowest:
@@ -207,8 +211,7 @@ def fit(
         # As it was built: no epoch, and one row of what it is.
         loss, accuracy = validate(model, validation, schedule.batch_size, schedule.loss)
         nothing = float("nan")
-        row = EpochRow(epoch=-1, lr=0.0, train_loss=nothing, validation_loss=loss, validation_accuracy=accuracy)
-        trained.history.append(row)
+        trained.history.append(_row(schedule, -1, 0.0, nothing, loss, accuracy))
         trained = trained._replace(best=_copy(model))
     elif team.is_main and not _has_moved(before, trained.best):
         what, lr = "finetuning" if isinstance(schedule, FinetuningSettings) else "training", schedule.lr
@@ -216,8 +219,25 @@ def fit(
             f"The {what} moved no weight in {schedule.epochs} epochs: raise lr, now {lr:g}, or give more images."
         )
     chosen = min(trained.history, key=lambda row: row["validation_loss"])
-    log.info("best epoch %(epoch)d: validation accuracy %(validation_accuracy).4f", chosen)
+    if schedule.loss == SQUARED:
+        log.info("best epoch %(epoch)d: validation error %(validation_error).4g", chosen)
+    else:
+        log.info("best epoch %(epoch)d: validation accuracy %(validation_accuracy).4f", chosen)
     return trained
+
+
+def _row(schedule: Schedule, epoch: int, lr: float, train_loss: float, loss: float, judged: float) -> EpochRow:
+    """Return a row of the history; `judged` is the second number of `validate`."""
+    row = EpochRow(epoch=epoch, lr=lr, train_loss=train_loss, validation_loss=loss)
+    row["validation_error" if schedule.loss == SQUARED else "validation_accuracy"] = judged
+    return row
+
+
+def as_built(model: nn.Module) -> Trained:
+    """Return a network as it was built, of which no epoch is known and nobody judges the answers."""
+    nothing = float("nan")
+    row = EpochRow(epoch=-1, lr=0.0, train_loss=nothing, validation_loss=nothing, validation_accuracy=nothing)
+    return Trained(_copy(model), [row], {})
 
 
 def _has_moved(before: State, after: State) -> bool:
@@ -291,8 +311,9 @@ def _batches(
 
 
 def _one_epoch(
-    model: nn.Module, batches: Iterable[Batch], count: int, schedule: Schedule, optimizer: Optimizer, team: Devices
+    model: nn.Module, batches: Iterable[Batch], train: Examples, schedule: Schedule, optimizer: Optimizer, team: Devices
 ) -> float:
+    count, scale = len(train.labels), train.scale
     model.train()
     total = 0.0
     with sound_backward(model, team.device):
@@ -302,7 +323,8 @@ def _one_epoch(
             own = images[part.rows].to(device, memory_format=torch.channels_last)
             with torch.autocast(device.type, torch.bfloat16, enabled=schedule.precision == "bfloat16"):
                 logits = model(own)
-            loss = loss_of(schedule.loss, logits.float(), labels[part.rows].to(device), schedule.label_smoothing)
+            own_labels = labels[part.rows].to(device)
+            loss = loss_of(schedule.loss, logits.float(), own_labels, schedule.label_smoothing, scale)
             loss = loss * part.weight
             optimizer.zero_grad(set_to_none=True)
             team.backward(loss)
@@ -311,31 +333,23 @@ def _one_epoch(
     return team.total(total) / count
 
 
-def loss_of(name: str, logits: torch.Tensor, labels: torch.Tensor, smoothing: float = 0.0) -> torch.Tensor:
-    """Return the mean loss over images, by the names that a `Schedule` has; labels are those of `Examples`."""
-    if name == "cross_entropy":
-        return functional.cross_entropy(logits, labels, label_smoothing=smoothing)
-    classes = logits.shape[1]
-    targets = (labels if labels.ndim == 2 else functional.one_hot(labels, classes)).to(logits.dtype)
-    return functional.binary_cross_entropy_with_logits(logits, targets * (1 - smoothing) + smoothing / classes)
-
-
 @torch.no_grad()
 def validate(model: nn.Module, examples: Examples, batch_size: int, loss: str = "cross_entropy") -> tuple[float, float]:
-    """Return the mean loss, without label smoothing, and the share of images in [0, 1] with the most likely label."""
+    """Return the mean loss, without label smoothing, and the share of images in [0, 1] with the most likely label.
+
+    The share is that of the known labels where an image can have several; of numbers, the mean absolute error in their
+    own unit is in its place.
+    """
     model.eval()
     device, count = _device(model), len(examples.labels)
-    total, correct = 0.0, 0
+    total, right, known = 0.0, 0.0, 0
     pieces = [slice(low, min(low + batch_size, count)) for low in range(0, count, batch_size)]
     for rows, images in prefetch(examples.images.__getitem__, pieces, device):
-        logits, labels = model(images.to(device, memory_format=torch.channels_last)).cpu(), examples.labels[rows]
-        if loss == "cross_entropy":
-            # Summed at once, not a mean times a count: weights that are chosen by it stay as they were.
-            total += float(functional.cross_entropy(logits, labels, reduction="sum"))
-        else:
-            total += float(loss_of(loss, logits, labels)) * len(labels)
-        correct += int((logits.argmax(1) == (labels.argmax(1) if labels.ndim == 2 else labels)).sum())
-    return total / count, correct / count
+        outputs, labels = model(images.to(device, memory_format=torch.channels_last)).cpu(), examples.labels[rows]
+        total += float(loss_of(loss, outputs, labels, scale=examples.scale, summed=True))
+        correct, of = error_of(outputs, labels) if loss == SQUARED else right_of(loss, outputs, labels)
+        right, known = right + correct, known + of
+    return total / count, right / known if known else float("nan")
 
 
 def flip_randomly(images: torch.Tensor, probability: float, seed: int, epoch: int, rows: torch.Tensor) -> torch.Tensor:

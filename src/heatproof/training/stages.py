@@ -7,18 +7,28 @@ import io
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import partial, wraps
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from safetensors import SafetensorError
 
 from heatproof.data.prepare import open_dataset
 from heatproof.data.registry import Dataset
+from heatproof.data.rows import pictures_of
 from heatproof.errors import RESUME_HINT, HeatproofError, runs_out
 from heatproof.grids import AnyGrid
-from heatproof.models.network import build_network, find_head, load_weights, save_weights, use_machine
+from heatproof.models.adapter import attach, hooks_of
+from heatproof.models.network import (
+    build_loaded,
+    build_network,
+    find_head,
+    load_weights,
+    reader_of_dataset,
+    save_weights,
+    use_machine,
+)
 from heatproof.models.state import copy_of
 from heatproof.models.weights_file import read_safetensors
 from heatproof.perturbation.baselines import baseline_images
@@ -36,20 +46,25 @@ from heatproof.training.loop import (
     Images,
     Session,
     Trained,
+    as_built,
     delete_patches,
     delete_random_patches,
     draw_patches,
     fit,
     in_batches,
 )
+from heatproof.training.losses import SQUARED, WholeOutput, answers_of, scale_of
 from heatproof.training.reading import Joined, read_examples
 from heatproof.training.several import J, Train, train_on_several
 
 if TYPE_CHECKING:
+    from heatproof.models.output_reader import OutputReader
     from heatproof.stages.weights import Finetune, KeepEpoch, Pretrain, Training
 
 log = logging.getLogger(__name__)
 
+# Images whose answers say how far answers spread.
+SCALED = 256
 Baselines = Callable[[torch.Tensor, int, Iterable[int]], torch.Tensor]
 
 
@@ -88,8 +103,12 @@ def pretrain(job: Pretrain, runtime: Runtime) -> None:
 @_training
 def _pretrain(job: Pretrain, device: torch.device, session: Session) -> Trained:
     dataset = open_dataset(job.dataset)
-    seed = job.training.seed
-    network = build_network(job.model, dataset.num_classes, derive_seed(seed, "initial weights"))
+    seed, reader = job.training.seed, reader_of_dataset(job.dataset, dataset)
+    assert reader.classes is not None, "a dataset says how many outputs there are"
+    network = build_network(job.model, reader.classes, derive_seed(seed, "initial weights"), reader)
+    if job.whole_output:
+        # What it answers need not be what labels say, and nothing is learnt of them.
+        return as_built(network)
     if job.start:
         load_weights(network, job.start, but=find_head(job.model))
     train, validation = _examples(dataset, job)
@@ -111,9 +130,12 @@ def finetune(job: Finetune, runtime: Runtime) -> None:
 @_training
 def _finetune(job: Finetune, device: torch.device, session: Session) -> Trained:
     dataset = open_dataset(job.dataset)
-    network = build_network(job.model, dataset.num_classes)
-    load_weights(network, job.start)
+    reader = reader_of_dataset(job.dataset, dataset)
+    assert reader.classes is not None, "a dataset says how many outputs there are"
+    network = build_loaded(job.model, reader.classes, job.start, reader)
     train, validation = _examples(dataset, job)
+    if job.whole_output:
+        train, validation = of_whole_output(network.to(device).eval(), [train, validation], job.training.batch_size)
     options = dataset_options(job.training.baseline, None, dataset, job.model.facts)
     return fit_in_domain(network.to(device), train, validation, job.training, options, session)
 
@@ -152,6 +174,11 @@ def fit_in_domain(
         low = range(0, len(validation.labels), settings.batch_size)
         told = [answer(validation.images[at : at + settings.batch_size]) for at in low]
         train, validation = replace(train, answer=answer), replace(validation, labels=torch.cat(told))
+        if settings.loss == SQUARED and train.scale is None:
+            first, size = min(SCALED, len(train.labels)), settings.batch_size
+            told = [answer(train.images[at : min(at + size, first)]) for at in range(0, first, size)]
+            scale = scale_of(torch.cat(told))
+            train, validation = replace(train, scale=scale), replace(validation, scale=scale)
 
     def delete(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         draw = int(torch.randint(2**31, (), generator=generator))
@@ -245,27 +272,27 @@ def _with_deleted(validation: Examples, grid: AnyGrid, generator: torch.Generato
     both: Images = Joined(validation.images, count, change)
     # What fits in memory once does so twice.
     in_memory = isinstance(validation.images, torch.Tensor)
-    return Examples(both[:] if in_memory else both, torch.cat([validation.labels] * 2))
+    return Examples(both[:] if in_memory else both, torch.cat([validation.labels] * 2), scale=validation.scale)
 
 
 def _answers_of(network: torch.nn.Module, loss: str, device: torch.device) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return what a network says of images before it is trained further: the softmax, or with other losses the sigmoid.
+    """Return what a network says of images before it is trained further, as `heatproof.training.losses.answers_of`.
 
-    It is a function from normalised images to probabilities (N, K) on the CPU.
+    It is a function from normalised images to answers (N, K) on the CPU.
     """
     before = copy_of(network).eval().requires_grad_(False)
-    read = torch.sigmoid if loss == "binary_cross_entropy" else partial(torch.softmax, dim=1)
 
     @torch.no_grad()
     def answer(images: torch.Tensor) -> torch.Tensor:
-        return read(before(images.to(device, memory_format=torch.channels_last)).float()).cpu()
+        return answers_of(loss, before(images.to(device, memory_format=torch.channels_last)).float()).cpu()
 
     return answer
 
 
 def _examples(dataset: Dataset, job: Training) -> list[Examples]:
     """Return the training and the validation images, normalised, with the labels that are learnt."""
-    found, settings = [], job.training
+    dataset = pictures_of(dataset)
+    found, settings, scale = [], job.training, None
     for split in ("train", "validation"):
         if not len(dataset.splits[split]):
             raise HeatproofError(
@@ -277,9 +304,27 @@ def _examples(dataset: Dataset, job: Training) -> list[Examples]:
             # By the dataset's seed: pretraining and finetuning learn the same wrong labels.
             order = torch_generator(job.dataset.seed, f"shuffled labels of {split}")
             labels = labels[torch.randperm(len(labels), generator=order)]
+        if job.dataset.task == "regression" and settings.labels != "own":
+            labels = labels.float()
+            # Of the training images, for the validation images too.
+            scale = scale_of(labels) if scale is None else scale
         smallest = settings.random_resized_crop if split == "train" else 0.0
-        found.append(read_examples(dataset, split, labels, job.model.facts, smallest, settings.seed))
+        read = read_examples(dataset, split, labels, job.model.facts, smallest, settings.seed)
+        found.append(replace(read, scale=scale))
     return found
+
+
+def of_whole_output(network: torch.nn.Module, examples: list[Examples], batch_size: int) -> list[Examples]:
+    """Let a network be read as a whole, and return images with the scale on which its answers differ."""
+    if hooks := hooks_of(network):
+        hooks.remove()
+    attach(network, reader=cast("OutputReader", whole := WholeOutput()))
+    images, device = examples[0].images, next(network.parameters()).device
+    first = min(SCALED, len(examples[0].labels))
+    with torch.no_grad():
+        told = [network(images[at : min(at + batch_size, first)].to(device)) for at in range(0, first, batch_size)]
+    scale = whole.scale_of(torch.cat(told)).cpu()
+    return [replace(one, scale=scale) for one in examples]
 
 
 def _history(history: list[EpochRow]) -> str:

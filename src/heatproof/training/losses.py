@@ -1,0 +1,210 @@
+"""Losses of trainings: the one that fits a task, what is learnt of a network's own answers, and how often one is right.
+
+Labels are those of `heatproof.training.loop.Examples`: (N,) int64 classes; (N, K) whole numbers for labels, 1 present,
+0 absent and -1 unknown; (N,) or (N, K) numbers of a regression; or (N, K) answers of a network in the place of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from heatproof.errors import HeatproofError
+from heatproof.tasks import CALLABLE, check_task
+from heatproof.tasks import LOSSES as TASK_LOSSES
+
+SQUARED = "squared_error"
+LOSSES = ("cross_entropy", "binary_cross_entropy", SQUARED)
+
+
+def loss_for(task: str | None, given: str = "cross_entropy") -> str:
+    """Return the name of the loss that fits a task.
+
+    Parameters
+    ----------
+    task
+        One of `heatproof.tasks.TASKS`, or ``callable``; None for classes.
+    given
+        The loss of a network of classes, which can be trained by either cross entropy.
+    """
+    if task != CALLABLE:
+        check_task(task)
+    known = TASK_LOSSES[task or "multiclass"]
+    return given if given in known else known[0]
+
+
+def scale_of(numbers: torch.Tensor) -> torch.Tensor:
+    """Return by what differences from numbers (N,) or (N, K) are divided in a squared error: each column's deviation.
+
+    Returns
+    -------
+    torch.Tensor
+        (1,) or (K,), of the numbers' dtype; 1 where all numbers are one.
+    """
+    columns = numbers.reshape(len(numbers), -1)
+    found = columns.std(0, correction=0)
+    # Of numbers that are one but for rounding, a deviation would make noise of the loss.
+    least = torch.finfo(found.dtype).eps * 16 * columns.abs().amax(0)
+    return torch.where(found > least, found, torch.ones_like(found))
+
+
+def loss_of(
+    name: str,
+    outputs: torch.Tensor,
+    labels: torch.Tensor,
+    smoothing: float = 0.0,
+    scale: torch.Tensor | None = None,
+    *,
+    summed: bool = False,
+) -> torch.Tensor:
+    """Return the mean loss over images.
+
+    Parameters
+    ----------
+    name
+        ``cross_entropy``; ``binary_cross_entropy``, the mean over classes or over the labels that are known; or
+        ``squared_error``.
+    outputs
+        (N, K), as a network is read: logits, or numbers of a regression.
+    labels
+        What is learnt.
+    smoothing
+        Of labels that are classes or labels.
+    scale
+        (K,) or (1,): a squared error is one of differences divided by it, as `scale_of` finds it of what is learnt, so
+        that a learning rate means the same whatever the unit. (The mean, by which both sides would be shifted, cancels
+        out.)
+    summed
+        The sum over images in the place of their mean.
+    """
+    count = len(outputs) if summed else 1
+    if name == "cross_entropy":
+        # Summed at once, not a mean times a count: weights that are chosen by it stay as they were.
+        reduction = "sum" if summed else "mean"
+        return functional.cross_entropy(outputs, labels, label_smoothing=smoothing, reduction=reduction)
+    if name == SQUARED:
+        wanted = labels.reshape(len(labels), -1).to(outputs.dtype)
+        if wanted.shape != outputs.shape:
+            raise HeatproofError(
+                f"The network returns {outputs.shape[1]} numbers for each image, and {wanted.shape[1]} are learnt: "
+                "give one number for each output."
+            )
+        difference = outputs - wanted
+        if scale is not None:
+            difference = difference / scale.to(difference)
+        return difference.square().mean() * count
+    width = outputs.shape[1]
+    of_classes = labels.ndim == 1
+    wanted = (functional.one_hot(labels, width) if of_classes else labels).to(outputs.dtype)
+    if of_classes or labels.is_floating_point():
+        wanted = wanted * (1 - smoothing) + smoothing / width
+        return functional.binary_cross_entropy_with_logits(outputs, wanted) * count
+    known = wanted >= 0
+    # A label has two answers, where a class has as many as there are classes.
+    wanted = wanted.clamp(min=0) * (1 - smoothing) + smoothing / 2
+    each = functional.binary_cross_entropy_with_logits(outputs, wanted, reduction="none")
+    # Each image counts the same, and one of which nothing is known not at all.
+    of_images = (each * known).sum(1) / known.sum(1).clamp(min=1)
+    return of_images.sum() / known.any(1).sum().clamp(min=1) * count
+
+
+def answers_of(name: str, outputs: torch.Tensor) -> torch.Tensor:
+    """Return what is learnt of a network's own outputs (N, K): their softmax, their sigmoids, or they themselves."""
+    if name == SQUARED:
+        return outputs
+    return outputs.sigmoid() if name == "binary_cross_entropy" else outputs.softmax(1)
+
+
+def right_of(name: str, outputs: torch.Tensor, labels: torch.Tensor) -> tuple[float, int]:
+    """Return how many images a network is right on, and of how many that is known; both are 0 for numbers.
+
+    Parameters
+    ----------
+    name, outputs, labels
+        As in `loss_of`. Of an image of several labels, the share of its known labels counts whose logit is above 0
+        where, and only where, the label is present.
+    """
+    if name == SQUARED:
+        return 0.0, 0
+    if labels.ndim == 2 and not labels.is_floating_point():
+        known = labels >= 0
+        right = (((outputs > 0) == (labels > 0)) & known).sum(1)
+        some = known.any(1)
+        return float((right[some] / known.sum(1)[some]).sum()), int(some.sum())
+    wanted = labels.argmax(1) if labels.ndim == 2 else labels
+    return float((outputs.argmax(1) == wanted).sum()), len(outputs)
+
+
+def error_of(outputs: torch.Tensor, labels: torch.Tensor) -> tuple[float, int]:
+    """Return the sum over images of the mean absolute error of numbers (N, K), and how many images there are."""
+    wanted = labels.reshape(len(labels), -1).to(outputs.dtype)
+    return float((outputs - wanted).abs().mean(1).sum()), len(outputs)
+
+
+class WholeOutput:
+    """Reads a network's whole output as one row (N, D) an image: every floating-point tensor with a row an image.
+
+    What a network answers is learnt by it where nobody says which part of the answer is one of a task. It takes the
+    place of a `heatproof.models.output_reader.OutputReader` in `heatproof.models.adapter.attach`.
+
+    Attributes
+    ----------
+    widths
+        How many numbers each tensor has for an image; known after the first output.
+    """
+
+    task = CALLABLE
+    one_logit = False
+    function = None
+
+    def __init__(self) -> None:
+        self.widths: tuple[int, ...] = ()
+
+    def read(self, output: Any, count: int | None, device: torch.device | None = None) -> torch.Tensor:
+        """Return the numbers of an output for a batch of `count`.
+
+        Raises
+        ------
+        HeatproofError
+            If no tensor has a row for each image, as a detector's answer has none.
+        """
+        parts = [
+            one.reshape(len(one), -1).float() for one in _tensors(output) if one.ndim and count in (None, len(one))
+        ]
+        if not parts:
+            raise HeatproofError(
+                f"The model returns a {type(output).__name__} without a floating-point tensor that has a row for each "
+                "image, as detectors do, so that there is nothing that its copy could learn to answer: score it as it "
+                "is (SDS), without finetuning."
+            )
+        self.widths = tuple(part.shape[1] for part in parts)
+        return torch.cat(parts, 1)
+
+    def scale_of(self, answers: torch.Tensor) -> torch.Tensor:
+        """Return by what differences from answers (N, D) are divided, (D,): the deviation of each tensor's numbers.
+
+        It is widened for large tensors, so that in the mean over all numbers every tensor counts the same.
+        """
+        parts, every = answers.split(list(self.widths), 1), sum(self.widths)
+        return torch.cat(
+            [
+                scale_of(part.reshape(-1, 1)).expand(part.shape[1]) * (len(parts) * part.shape[1] / every) ** 0.5
+                for part in parts
+            ]
+        )
+
+
+def _tensors(output: Any) -> list[torch.Tensor]:
+    """Return the floating-point tensors of an output, in the order of its parts."""
+    if isinstance(output, torch.Tensor):
+        return [output] if output.is_floating_point() else []
+    if isinstance(output, Mapping):
+        return [found for one in output.values() for found in _tensors(one)]
+    if isinstance(output, Sequence) and not isinstance(output, str | bytes):
+        return [found for one in output for found in _tensors(one)]
+    if hasattr(output, "__dict__"):
+        return [found for one in vars(output).values() for found in _tensors(one)]
+    return []

@@ -1,0 +1,105 @@
+"""Losses by task: against their definitions, with unknown labels, and in any unit."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.nn import functional
+
+from heatproof.errors import HeatproofError
+from heatproof.training.losses import WholeOutput, answers_of, loss_for, loss_of, right_of, scale_of
+
+
+@pytest.mark.parametrize(
+    ("task", "loss"),
+    [
+        (None, "cross_entropy"),
+        ("binary", "cross_entropy"),
+        ("multiclass", "cross_entropy"),
+        ("multilabel", "binary_cross_entropy"),
+        ("regression", "squared_error"),
+        ("callable", "squared_error"),
+    ],
+)
+def test_each_task_has_its_loss(task: str | None, loss: str) -> None:
+    assert loss_for(task) == loss
+
+
+def test_unknown_labels_count_for_nothing() -> None:
+    outputs = torch.randn(4, 3, dtype=torch.float64)
+    labels = torch.tensor([[1, 0, -1], [0, -1, -1], [1, 1, 0], [-1, -1, -1]], dtype=torch.int8)
+    by_hand = []
+    for row in range(3):
+        known = labels[row] >= 0
+        each = functional.binary_cross_entropy_with_logits(outputs[row][known], labels[row][known].double())
+        by_hand.append(each)
+    assert float(loss_of("binary_cross_entropy", outputs, labels)) == pytest.approx(float(sum(by_hand)) / 3)
+    altered = torch.where(labels < 0, outputs + 100, outputs)
+    assert float(loss_of("binary_cross_entropy", altered, labels)) == pytest.approx(float(sum(by_hand)) / 3)
+    right, of = right_of("binary_cross_entropy", torch.tensor([[1.0, 1.0, 1.0]] * 4), labels)
+    assert (right, of) == (pytest.approx(1 / 2 + 0 + 2 / 3), 3)
+
+
+def test_a_squared_error_has_no_unit() -> None:
+    years, outputs = torch.tensor([10.0, 20.0, 60.0]), torch.tensor([[12.0], [25.0], [40.0]])
+    first = loss_of("squared_error", outputs, years, scale=scale_of(years))
+    in_days = loss_of("squared_error", outputs * 365, years * 365, scale=scale_of(years * 365))
+    by_hand = ((outputs[:, 0] - years) / years.std(correction=0)).square().mean()
+    assert float(first) == pytest.approx(float(by_hand)) == pytest.approx(float(in_days))
+    assert scale_of(torch.full((3,), 0.1)).tolist() == [1.0]
+    assert right_of("squared_error", outputs, years) == (0.0, 0)
+
+
+def test_sums_are_means_times_images() -> None:
+    outputs, classes = torch.randn(5, 3), torch.tensor([0, 1, 2, 0, 1])
+    labels = torch.tensor([[1, 0, -1]] * 5)
+    for name, learnt in (
+        ("cross_entropy", classes),
+        ("binary_cross_entropy", classes),
+        ("binary_cross_entropy", labels),
+        ("squared_error", torch.randn(5, 3)),
+    ):
+        mean, total = loss_of(name, outputs, learnt), loss_of(name, outputs, learnt, summed=True)
+        assert float(total) == pytest.approx(5 * float(mean))
+
+
+def test_own_answers_are_those_of_the_task() -> None:
+    outputs = torch.randn(2, 3)
+    assert torch.equal(answers_of("cross_entropy", outputs), outputs.softmax(1))
+    assert torch.equal(answers_of("binary_cross_entropy", outputs), outputs.sigmoid())
+    assert torch.equal(answers_of("squared_error", outputs), outputs)
+
+
+def test_numbers_of_another_width_are_refused() -> None:
+    with pytest.raises(HeatproofError, match="returns 2 numbers for each image, and 1 are learnt"):
+        loss_of("squared_error", torch.zeros(3, 2), torch.zeros(3))
+
+
+@pytest.mark.parametrize(
+    ("output", "width"),
+    [
+        (torch.zeros(3, 4), 4),
+        ({"out": torch.zeros(3, 2, 5, 5), "aux": torch.zeros(3, 1)}, 51),
+        ((torch.zeros(3, 4), [torch.zeros(3, 2)], torch.zeros(3, dtype=torch.int64)), 6),
+        (SimpleNamespace(logits=torch.zeros(3, 4), hidden=None), 4),
+        ({"rows": torch.zeros(3), "others": torch.zeros(7, 2)}, 1),
+    ],
+)
+def test_the_whole_output_is_one_row_an_image(output: object, width: int) -> None:
+    assert WholeOutput().read(output, 3).shape == (3, width)
+
+
+def test_every_tensor_of_an_output_counts_the_same() -> None:
+    reader = WholeOutput()
+    answers = reader.read((100 * torch.randn(6, 2), torch.randn(6, 50)), 6)
+    scale = reader.scale_of(answers)
+    deviation = torch.cat([part.std(correction=0).expand(part.shape[1]) for part in answers.split([2, 50], 1)])
+    for low, high in ((0, 2), (2, 52)):
+        moved = answers.clone()
+        moved[:, low:high] += deviation[low:high]
+        assert float(loss_of("squared_error", moved, answers, scale=scale)) == pytest.approx(1 / 2)
+
+
+def test_an_answer_without_rows_is_named() -> None:
+    with pytest.raises(HeatproofError, match="as detectors do"):
+        WholeOutput().read([{"boxes": torch.zeros(5, 4)}, {"boxes": torch.zeros(2, 4)}], 3)
