@@ -151,4 +151,4 @@ def test_drops_of_rows_and_columns_are_drawn_where_their_patches_are(results, fo
     show(folder, "0", ["gradient"], "a.png", config=CONFIG, grid=[2, 4])
     height, width = results["gradient"].shape[-2:]
     centres = [((c + 0.5) * width / 4 - 0.5, (r + 0.5) * height / 2 - 0.5) for r in range(2) for c in range(4)]
-    assert drawn_at == pytest.approx(centres)
+    np.testing.assert_allclose(drawn_at, centres)
