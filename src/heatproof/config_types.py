@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, WithJsonSchema
-from pydantic_core import PydanticCustomError, core_schema
+from pydantic_core import PydanticCustomError, PydanticKnownError, core_schema
 
 from heatproof.errors import HeatproofError
 from heatproof.grids import MOST, as_grid, shape_of
@@ -112,6 +112,10 @@ def known_target(value: Any) -> Any:
 
 def known_grid(value: Any) -> Any:
     """Return a grid of at least two patches in the one form of `heatproof.grids.as_grid`."""
+    if type(value) is int and value < 2:
+        raise PydanticKnownError("greater_than_equal", {"ge": 2})
+    if type(value) is int and value > MOST:
+        raise PydanticKnownError("less_than_equal", {"le": MOST})
     try:
         grid = as_grid(value)
     except HeatproofError:

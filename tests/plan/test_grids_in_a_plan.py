@@ -67,7 +67,7 @@ def test_rows_and_columns_are_another_grid(place, change):
     assert found[0] != found[2]
 
 
-BAD = [[4], [0, 4], [4, 4, 4], "4x8", True, 2.0, [4, "8"], [4, 1025], 0, [True, 4], {"rows": 4}]
+BAD = [[4], [0, 4], [4, 4, 4], "4x8", True, 2.0, [4, "8"], [4, 1025], [1, -1], [True, 4], {"rows": 4}]
 
 
 @pytest.mark.parametrize("bad", BAD)
@@ -78,8 +78,16 @@ def test_what_is_no_grid_is_one_sentence(bad):
         assert place in str(said.value)
 
 
+@pytest.mark.parametrize(("bad", "bound"), [(0, "at least"), (-4, "at least"), (1025, "at most 1024")])
+def test_a_number_out_of_bounds_names_the_bound(bad, bound):
+    for place, change in configs_with(bad):
+        with pytest.raises(HeatproofError, match=f"must be .*{bound}.*, not {bad}") as said:
+            plan_of(**change)
+        assert place in str(said.value)
+
+
 # Of numbers JSON has one kind, and a schema knows no product.
-@pytest.mark.parametrize("bad", [1, [2000, 4], *(one for one in BAD if one != 2.0)])
+@pytest.mark.parametrize("bad", [0, 1, 1025, [2000, 4], *(one for one in BAD if one != 2.0)])
 def test_the_schema_refuses_it_as_well(bad):
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({"drops": {"grids": [bad]}}, SCHEMA)

@@ -8,6 +8,7 @@ from heatproof.errors import HeatproofError
 from heatproof.report import map_figure as module
 from heatproof.report.map_figure import show
 from heatproof.report.pictures import limit_of, map_png
+from heatproof.report.stores import _says_what_made_it
 
 
 def drawn(monkeypatch, *arguments, **options):
@@ -134,3 +135,20 @@ def test_large_maps_are_averaged_down():
 def test_a_store_does_not_name_the_code_that_is_run(results, folder):
     with pytest.raises(HeatproofError, match="name your config with --config, because a store does not decide"):
         show(folder, "0", ["gradient"], "a.png")
+
+
+@pytest.mark.parametrize(
+    ("grid", "is_said"),
+    [(4, True), ([4, 8], True), (None, True), (0, False), ([4], False), ("4x8", False), (True, False)],
+)
+def test_a_store_from_elsewhere_names_a_grid_or_is_none_of_ours(grid, is_said):
+    assert _says_what_made_it({"weights": "finetuned", "grid": grid, "baseline": "zeros"}) == is_said
+
+
+def test_drops_of_rows_and_columns_are_drawn_where_their_patches_are(results, folder, monkeypatch):
+    drawn_at = []
+    monkeypatch.setattr("matplotlib.axes.Axes.text", lambda self, x, y, *rest, **named: drawn_at.append((x, y)))
+    show(folder, "0", ["gradient"], "a.png", config=CONFIG, grid=[2, 4])
+    height, width = results["gradient"].shape[-2:]
+    centres = [((c + 0.5) * width / 4 - 0.5, (r + 0.5) * height / 2 - 0.5) for r in range(2) for c in range(4)]
+    np.testing.assert_allclose(drawn_at, centres)

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heatproof.errors import HeatproofError
-from heatproof.grids import Grid, as_grid
+from heatproof.grids import as_grid
 from heatproof.storage.publishing import ELSEWHERE
 from heatproof.storage.reading import own_folder
 from heatproof.storage.store import describe, shards_made
-from heatproof.typed import as_type, has_fields
+from heatproof.typed import has_fields
 
 if TYPE_CHECKING:
     from heatproof.specs import DatasetSpec
@@ -91,7 +91,7 @@ def open_stored(path: str | Path) -> Stored:
     made_by = found["attributes"].get("made_by")
     if not _says_what_made_it(made_by):
         raise HeatproofError(f"{path} does not say what made it, so it is not a store of heatproof.")
-    if "grid" in made_by:
+    if made_by.get("grid") is not None:
         made_by = {**made_by, "grid": as_grid(made_by["grid"])}
     if "attribution" in arrays and (len(arrays["attribution"]) != 4 or "map" not in found["coordinates"]):
         raise HeatproofError(
@@ -131,7 +131,7 @@ class _Model:
 
 # What is shown of what made a store, which can come from anywhere.
 _PARTS = {"dataset": _Dataset, "explainer": _Explainer, "model": _Model}
-_VALUES = {"weights": str, "grid": Grid, "baseline": str}
+_VALUES = {"weights": str, "baseline": str}
 
 
 def _says_what_made_it(made_by: Any) -> bool:
@@ -139,15 +139,15 @@ def _says_what_made_it(made_by: Any) -> bool:
     if not isinstance(made_by, dict):
         return False
     said = {name: value for name, value in made_by.items() if value is not None}
-    return all(has_fields(kind, said[name]) for name, kind in _PARTS.items() if name in said) and all(
-        _is_of(kind, said[name]) for name, kind in _VALUES.items() if name in said
-    )
+    parts = all(has_fields(kind, said[name]) for name, kind in _PARTS.items() if name in said)
+    values = all(type(said[name]) is kind for name, kind in _VALUES.items() if name in said)
+    return parts and values and ("grid" not in said or _is_grid(said["grid"]))
 
 
-def _is_of(kind: Any, value: Any) -> bool:
+def _is_grid(value: Any) -> bool:
     try:
-        return as_type(kind, value, "") is not None
-    except ValueError:
+        return bool(as_grid(value))
+    except HeatproofError:
         return False
 
 
