@@ -528,7 +528,7 @@ def test_a_move_to_another_target_that_was_killed_anywhere_mixes_nothing(tmp_pat
             (tmp_path / name).mkdir(exist_ok=True)
             (tmp_path / name / "of").write_text(str(target))
 
-    for target in ("label", "predicted", 3, "label"):
+    for target in ("label", "predicted", 3, "package.module:function", "label"):
         bring_target(tmp_path, target)
         if not (tmp_path / "maps").exists():
             fill(target)
