@@ -3,7 +3,7 @@
 - **Classes**: top-k accuracy; guessing the most frequent class reaches its share.
 - **Several labels**: AUROC and average precision of each label, and their means, over the pictures that have a row, of
   what is known of them; guessing reaches an AUROC of 0.5, and an average precision of the label's base rate. And the
-  share of the labels that are present which the network finds (its logit is above 0), also with the worst patch deleted.
+  share of present labels that the network finds (its logit is above 0), also with the worst patch deleted.
 - **Numbers**: mean absolute error and R² against predicting the mean of the labels, which reaches an R² of 0.
 - **A callable target**: nothing is known that it should be.
 """
