@@ -181,7 +181,8 @@ def evaluate(
     common = {key: options.pop(key) for key in COMMON if key in options}
     check_plain(_plain_options, common, "heatproof.evaluate")
     # A text is the option of a metric.
-    function = options.pop("target") if callable(options.get("target")) else None
+    given = options.get("target")
+    function = options.pop("target", None) if given is None or callable(given) else None
     question = Question(common.get("task"), function)
     domain = domain_of(model, images, question.kind)
     metrics = selected_metrics({metric: {}} if isinstance(metric, str) else metric, options, domain)

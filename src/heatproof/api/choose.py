@@ -525,7 +525,7 @@ def _warn_of_targets(answers: np.ndarray, targets: np.ndarray, classes: int) -> 
         warnings.warn(
             f"The network answers with the target on {right} of {len(targets)} images: if the targets are labels, "
             f"check that their numbers are the network's classes.{' ' * bool(exchanged)}{exchanged}",
-            stacklevel=3,
+            stacklevel=4,
         )
 
 
