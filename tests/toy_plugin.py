@@ -178,6 +178,7 @@ def of_numpy(explained):
     higher_is_better=True,
     range=(0.5, 1.0),
     source="here",
+    needs="probability",
     sequences=lambda *, steps=4: {"deletion": Perturbation(steps=steps)},
 )
 def above_half(deletion):

@@ -108,7 +108,7 @@ def _made_again(job: Job, runtime: Runtime) -> Iterator[Verdict]:
         replace(job.told, files=files, manifest=aside[product.manifest]).run(runtime)
         other = [path for path in job.told.files.values() if file_digest(aside[path]) != file_digest(path)]
         now = read_sealed(aside[product.manifest]) or {}
-    if any(now.get(key) != manifest.get(key) for key in ("name", "class_names", "splits", "preprocessing")):
+    if any(now.get(key) != manifest.get(key) for key in ("name", "task", "class_names", "splits", "preprocessing")):
         other.append("the list of images")
     if other:
         yield product.manifest, f"{', '.join(other)} differs"

@@ -36,7 +36,8 @@ def check_config(*paths: str | Path, contents: bool = False) -> str:
     """
     plan = make_plan(read_config(*paths))
     odd = check_machine(plan)
-    pictures = "".join(f"\n{line}" for line in [*look_at_pictures(plan), *odd, *what_changed(Graph(plan), contents)])
+    asked, looked = questions(plan), look_at_pictures(plan)
+    pictures = "".join(f"\n{line}" for line in [*asked, *looked, *odd, *what_changed(Graph(plan), contents)])
     jobs = len(plan.pairs()) * len(plan.weights)
     name = " under ".join(map(str, paths))
     return (
@@ -45,6 +46,25 @@ def check_config(*paths: str | Path, contents: bool = False) -> str:
         f"{plan.told_images()}, {len(plan.test_cases())} test cases on {jobs} networks; {len(plan.metrics)} further "
         f"metrics in results/scores.csv.{pictures}" + "".join(f"\n  {line}" for line in layouts(plan))
     )
+
+
+def questions(plan: Plan) -> list[str]:
+    """Say of each dataset what it is for and what is explained of it, a line each; nothing of classes and labels."""
+    target = plan.config["target"]
+    numbers = {"multilabel": "label", "regression": "number"}
+    lines = []
+    for name, entry in plan.datasets.items():
+        task, kind = entry["task"], numbers.get(entry["task"])
+        if plan.target_function:
+            lines.append(f"{name}: {task}, of which {plan.target_function} is explained")
+        elif task == "binary":
+            lines.append(f"{name}: binary, and networks get one output")
+        elif kind and isinstance(target, int):
+            lines.append(f"{name}: {task}, {kind} {target} of every picture is explained")
+        elif kind:
+            each = {"label": "each label that a picture has" if kind == "label" else "each number of a picture"}
+            lines.append(f"{name}: {task}, {each.get(target, 'the label with the largest logit')} is explained")
+    return lines
 
 
 def layouts(plan: Plan) -> list[str]:

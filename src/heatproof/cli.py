@@ -64,6 +64,12 @@ def _parser() -> argparse.ArgumentParser:
     starting.add_argument("--model", required=True, help=networks)
     starting.add_argument("--out", default="mine.yaml", metavar="FILE", help="where the config is written")
     starting.add_argument("--checkpoint", metavar="FILE", help="published weights, whose head is trained anew")
+    table = "a table of labels, or `folders`; left out, what is found in the folder or beside it"
+    starting.add_argument("--labels", metavar="FILE", help=table)
+    tasks = ["binary", "multiclass", "multilabel", "regression"]
+    starting.add_argument("--task", choices=tasks, help="what the labels are for; left out, what they say")
+    named = "a column of the table, such as label=diagnosis; several labels are one a class"
+    starting.add_argument("--column", dest="columns", action="append", default=[], metavar="WHAT=NAME", help=named)
 
     going = "run the workflow in this folder; a config is a file, or the name of one that comes with heatproof"
     running = command("run", "heatproof.running:run", going, parents=[some])

@@ -61,9 +61,10 @@ class Training(Section):
     """Factor of the step schedule."""
     decay_every: types.Epochs = 10
     """Epochs between steps of the step schedule."""
-    loss: Literal["cross_entropy", "binary_cross_entropy"] = "cross_entropy"
+    loss: Literal["cross_entropy", "binary_cross_entropy", "squared_error"] = UNSET
     """`cross_entropy` over the classes, or `binary_cross_entropy` of every class against the others, as B-cos networks
-    are trained."""
+    are trained. Default: by the dataset's `task`, `cross_entropy` for classes, `binary_cross_entropy` of every label
+    that is known for several labels, and `squared_error` for numbers, in units of their standard deviation."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Label smoothing in [0, 1)."""
     labels: Literal["true", "shuffled"] = "true"
@@ -110,9 +111,11 @@ class Finetuning(Training):
     """Patches along one side of the image; one patch per image is deleted."""
     baseline: types.Baseline = UNSET
     """What replaces the deleted patch. Default: the first of `drops.baselines`."""
-    labels: Literal["true", "shuffled", "own"] = "true"  # type: ignore[assignment]
-    """As in `pretraining`; with `own` the network teaches itself: what it said of the intact image before (its softmax)
-    is what it learns to say of the image without a patch. No label is read (`docs/self_taught.md`)."""
+    labels: Literal["true", "shuffled", "own"] = UNSET  # type: ignore[assignment]
+    """As in `pretraining`; with `own` the network teaches itself: what it said of the intact image before (its softmax;
+    of labels the sigmoid of each; a number as it is) is what it learns to say of the image without a patch. No label is
+    read (`docs/self_taught.md`). Default: `true`, or `own` where `target` is a function, which is then learnt of the
+    whole output."""
     share: types.Share = 0.5
     """Share of the training images in which a patch is deleted."""
     keep: Annotated[list[types.Epochs], types.Distinct] = []
@@ -198,7 +201,8 @@ class Evaluation(Section):
     """Number of images that are scored."""
 
     images: Annotated[Annotated[types.Images, Tag(ONE)] | Annotated[ImagesOfResponses, Tag(SEVERAL)], OneOrSeveral] = 64
-    """Number of evaluation images that are explained and scored. Raise it for narrower intervals; only the new images
+    """Number of evaluation images that are explained and scored: of rows, where each of several labels of a picture, or
+    each of its numbers, is one. Raise it for narrower intervals; only the new images
     are computed. Or a number for each kind of response, as `{drops: 500, curves: 64}`, with `subsets` and `parts` as
     further kinds, which have those of `curves` where left out. Every metric is scored on the first images of the same
     order: of several kinds that it reads, on the fewest; one with an `images` of its own, on that many. Maps are made
@@ -307,14 +311,19 @@ class Settings(Section):
     names and takes the place of `finetuning.baseline` and `drops.baselines`; the others are a suffix, as in
     `finetuned_zeros`. `results/baselines.csv` compares them. `[]` for the one of `finetuning`."""
     target: Annotated[str | int, BeforeValidator(types.known_target)] = "label"
-    """Class that is explained and scored, the same for all maps and metrics: `label`, `predicted` (the class that the
-    network predicts for the intact image), or one class of all images, by its number."""
+    """What is explained and scored, the same for all maps and metrics: `label`, `predicted` (the class that the
+    network predicts for the intact image), or one class of all images, by its number. Of several labels, `label` is
+    each that a picture has; of a regression, each number. Or any other number of an image: `package.module:function` of
+    yours, from the network's whole output and the labels of the batch to one number an image
+    (`docs/protocol.md#any-question`)."""
     training_seeds: Annotated[int, Field(ge=1, le=1000)] = 1
     """Number of networks of each kind: each model is trained so many times, with seeds of its own, as `resnet20`,
     `resnet20_seed1` and so on. Intervals of a ranking then include what chance in training does, and
     `results/ranking/variance.csv` says how much that is. Published weights are finetuned so many times."""
     datasets: Annotated[dict[str, dict[Any, Any]], Entries("dataset")] = {"digits": {}}
-    """Datasets by name. Settings besides `dataset`, the kind, are options of its loader; see
+    """Datasets by name. `dataset` is the kind, and `task` what a network on it is for: `binary`, one output for two
+    classes; `multiclass`; `multilabel`, where a picture can have several labels; or `regression`, numbers. Default:
+    what the loader says, else `multiclass`. Further settings are options of its loader; see
     [docs/datasets.md](../docs/datasets.md)."""
     evaluation: Evaluation = Evaluation()
     models: Annotated[dict[str, ModelSettings], Entries("architecture")] = {"cifar_resnet20": ModelSettings()}

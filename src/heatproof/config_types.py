@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError, core_schema
 
 from heatproof.errors import HeatproofError
 from heatproof.options import seconds_of
-from heatproof.registry import folded
+from heatproof.registry import folded, is_reference
 
 # File systems take 255 bytes; endings, numbers and the names of temporary files come on top.
 LONGEST_NAME = 150
@@ -98,9 +98,14 @@ def distinct(values: list[Any]) -> list[Any]:
 
 
 def known_target(value: Any) -> Any:
-    """Return what a config can name as its target: ``label``, ``predicted`` or the number of a class."""
-    if value not in ("label", "predicted") and (type(value) is not int or not 0 <= value < MOST_IMAGES):
-        raise PydanticCustomError("target", "`label`, `predicted` or the number of a class, counted from 0")
+    """Return what a config can name as its target: ``label``, ``predicted``, the number of a class, or a function."""
+    named = isinstance(value, str) and (value in ("label", "predicted") or is_reference(value))
+    if not named and (type(value) is not int or not 0 <= value < MOST_IMAGES):
+        raise PydanticCustomError(
+            "target",
+            "`label`, `predicted`, the number of a class, counted from 0, or a function of yours as "
+            "`package.module:function`",
+        )
     return value
 
 

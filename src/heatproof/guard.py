@@ -17,7 +17,7 @@ import pandas as pd
 from scipy.stats import rankdata
 
 from heatproof.errors import HeatproofError
-from heatproof.ranking.per_image import read_parquet
+from heatproof.ranking.per_image import of_pictures, read_parquet
 from heatproof.stage import read_back
 from heatproof.storage.files import write_table
 from heatproof.storage.manifest import publish_tables, verified_bytes
@@ -133,7 +133,7 @@ def _swaps(exact: np.ndarray, lower: np.ndarray) -> bool:
 
 def _scores(path: str) -> pd.DataFrame:
     """Return scores (images, methods)."""
-    return read_parquet(path).pivot(index="image", columns="method", values="score")
+    return of_pictures(read_parquet(path)).pivot(index="image", columns="method", values="score")
 
 
 def all_guards(told: Precision) -> None:

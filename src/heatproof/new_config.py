@@ -11,6 +11,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from heatproof.config_files import default_config, merge
+from heatproof.data.label_search import FoundTable, find_labels
 from heatproof.data.pictures import opened_picture, pictures_below
 from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
@@ -49,7 +50,7 @@ EXPLAINERS: list[Any] = [
     "edges",
 ]
 HEAD = """\
-# Written by `heatproof init` for {photos}: {classes} classes; {splits} images.
+# Written by `heatproof init` for {photos}: {classes}; {splits} images.
 # Pictures: shorter sides of {smallest} pixels at least, median {middle}, of {count} looked at.
 # {model}: images of {size}×{size} pixels, normalised with mean {mean} and deviation {deviation}.
 # Grids that divide them: {grids}
@@ -59,7 +60,16 @@ HEAD = """\
 OWN_WEIGHTS = "Check mean and std of the model: they have to be those that the weights were trained with."
 
 
-def init(photos: str, model: str, out: str = "mine.yaml", checkpoint: str | None = None) -> str:
+def init(
+    photos: str,
+    model: str,
+    out: str = "mine.yaml",
+    checkpoint: str | None = None,
+    *,
+    labels: str | None = None,
+    task: str | None = None,
+    columns: Sequence[str] = (),
+) -> str:
     """Write a config for photographs and a network, and return what to do next.
 
     Parameters
@@ -74,6 +84,12 @@ def init(photos: str, model: str, out: str = "mine.yaml", checkpoint: str | None
     checkpoint
         File or address of weights. Their head is kept where it has as many outputs as there are classes, and else
         trained anew; left out, the network is trained from scratch.
+    labels
+        A table of labels, or ``folders`` for a folder a class; left out, what is found in the folder or beside it.
+    task
+        ``binary``, ``multiclass``, ``multilabel`` or ``regression``; left out, what the labels say.
+    columns
+        Columns of the table, such as ``label=diagnosis``; several for the label are one a class.
 
     Raises
     ------
@@ -88,8 +104,11 @@ def init(photos: str, model: str, out: str = "mine.yaml", checkpoint: str | None
     if checkpoint and is_file(checkpoint) and not Path(checkpoint).expanduser().is_file():
         raise HeatproofError(f"There is no file {checkpoint}: --checkpoint is a file of weights, or its address.")
     facts, is_known = facts_of(settings)
-    known = look_up(DATASETS, "image_folder", "dataset").load(seed=0, root=photos)
-    sides = shorter_sides(Path(photos).expanduser())
+    top = Path(photos).expanduser()
+    table = find_labels(top, labels, task, _columns_of(columns)) if top.is_dir() else None
+    of_labels: dict[str, Any] = table.options if table else {"task": task} if task else {}
+    known = look_up(DATASETS, "image_folder", "dataset").load(seed=0, root=photos, **of_labels)
+    sides = shorter_sides(top)
     middle = round(median(sides))
     size = facts.size[0] if facts.size else published.pop("size", None) or _fitting(middle)
     grids = [grid for grid in range(2, min(size, 33)) if size % grid == 0]
@@ -100,14 +119,24 @@ def init(photos: str, model: str, out: str = "mine.yaml", checkpoint: str | None
     trained: dict[str, Any] = {"checkpoint": checkpoint} if checkpoint else {}
     head = _Head("", False, {})
     if checkpoint:
-        head = _read_head(settings, checkpoint, photos, list(known.class_names))
+        order = "labels of the table" if table else "sorted folder names"
+        head = _read_head(settings, checkpoint, order, known)
         trained |= {} if head.is_kept else {"transfer": True}
     if checkpoint or not is_known:
         # Written out, as architectures of heatproof's own know nothing of what others trained.
         trained |= {"mean": list(facts.mean), "std": list(facts.std)}
     config: dict[str, Any] = {
         "datasets": [
-            {"photographs": {"dataset": "image_folder", "root": photos, "size": size, **published, **head.labels}}
+            {
+                "photographs": {
+                    "dataset": "image_folder",
+                    "root": photos,
+                    **of_labels,
+                    "size": size,
+                    **published,
+                    **head.labels,
+                }
+            }
         ],
         "models": [{name: {key: value for key, value in {**settings, **trained}.items() if value}}],
         "weights": ["pretrained", "finetuned"],
@@ -129,7 +158,7 @@ def init(photos: str, model: str, out: str = "mine.yaml", checkpoint: str | None
     about = HEAD.format(
         # A comment ends with its line, and what follows would be a key.
         photos=escaped(photos, keep=""),
-        classes=known.num_classes,
+        classes=_kind_of(getattr(known, "task", "multiclass"), known.num_classes),
         splits=", ".join(f"{count} {split}" for split, count in counts.items()),
         smallest=min(sides),
         middle=middle,
@@ -147,11 +176,36 @@ def init(photos: str, model: str, out: str = "mine.yaml", checkpoint: str | None
     weights = OWN_WEIGHTS if checkpoint else scratch
     about += f"# {OWN_WEIGHTS}\n" if checkpoint or not is_known else ""
     about += f"# {head.found}\n" if head.found else ""
+    about += "".join(f"# {line}\n" for line in _told_of(table))
     write_text(out, about + dump(config))
     quoted = shlex.quote(out)
     told = [f"{out} is written. {weights}", *([head.found] if head.found else []), "Next:"]
     commands = (f"check {quoted}", f"estimate {quoted}", f"run {quoted} --cores 2")
     return "\n".join([*told, *(f"  heatproof {command}" for command in commands)])
+
+
+def _columns_of(given: Sequence[str]) -> dict[str, Any]:
+    """Return option of the dataset from ``what=name``."""
+    found: dict[str, list[str]] = {}
+    for one in given:
+        what, _, name = one.partition("=")
+        if not name:
+            raise HeatproofError(f"--column {one}: write what it is and its name, such as label=diagnosis.")
+        found.setdefault(what, []).append(name)
+    return {what: names if len(names) > 1 else names[0] for what, names in found.items()}
+
+
+def _kind_of(task: str, count: int) -> str:
+    kinds = {"regression": "numbers", "multilabel": f"{count} labels, several an image"}
+    return kinds.get(task, f"{count} classes")
+
+
+def _told_of(table: FoundTable | None) -> list[str]:
+    """Return what comments say of a table of labels, one line each."""
+    if table is None:
+        return []
+    said = [*(f"{note}." for note in table.table.notes), *(f"Assumed: {one}." for one in table.assumed)]
+    return [escaped(" ".join(line.split()), keep="") for line in said]
 
 
 class _Head(NamedTuple):
@@ -162,10 +216,13 @@ class _Head(NamedTuple):
     labels: dict[str, Any]
 
 
-def _read_head(settings: dict[str, Any], checkpoint: str, photos: str, classes: list[str]) -> _Head:
+def _read_head(settings: dict[str, Any], checkpoint: str, named: str, dataset: Any) -> _Head:
     """Look at the head of weights, and write the options of the network with which the rest of them fits."""
     from heatproof.models.fetch import head_of
 
+    classes = list(dataset.class_names)
+    # One output says which of two classes it is.
+    outputs = 1 if dataset.task == "binary" else len(classes)
     local = Path(checkpoint).expanduser()
     if not is_file(checkpoint):
         return _Head("", False, {})
@@ -174,7 +231,7 @@ def _read_head(settings: dict[str, Any], checkpoint: str, photos: str, classes: 
     spec = ModelSpec(settings["architecture"], module, settings["options"])
     labels = _labels_of(settings, classes)
     try:
-        head = head_of(spec, local, labels.get("num_outputs", len(classes)))
+        head = head_of(spec, local, labels.get("num_outputs", outputs))
     except Exception:  # a builder or a library can fail in any way, and `heatproof check` says of what file
         return _Head("", False, {})
     settings["options"] = head.options or settings["options"]
@@ -186,7 +243,7 @@ def _read_head(settings: dict[str, Any], checkpoint: str, photos: str, classes: 
     if head.fits:
         return _Head(
             f"{file} keeps its head: it has an output for each of the {len(classes)} classes, taken in the order of "
-            f"the sorted folder names ({order}); expected_accuracy in the model's settings, such as 0.9, checks that.",
+            f"the {named} ({order}); expected_accuracy in the model's settings, such as 0.9, checks that.",
             True,
             {},
         )

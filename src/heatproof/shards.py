@@ -50,6 +50,9 @@ class Shard:
     ----------
     images, also, beside
         See `Origin`.
+    lacks_probability
+        Whether the task has no probabilities, whose logarithm is minus infinity in stores: nothing that is computed
+        is NaN there.
     """
 
     base: str
@@ -67,6 +70,7 @@ class Shard:
     seconds: float = 0.0
     passes: int = 0
     changed: bool = False
+    lacks_probability: bool = False
 
     @property
     def store(self) -> str:
@@ -120,7 +124,10 @@ class Shard:
         }
         for name, values in converted.items():
             if np.issubdtype(values.dtype, np.floating):
-                bad = np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(1))
+                if self.lacks_probability:
+                    converted[name] = values = np.where(np.isnan(values), -np.inf, values)
+                sound = np.isfinite(values) | (self.lacks_probability & np.isneginf(values))
+                bad = np.flatnonzero(~sound.reshape(len(values), -1).all(1))
                 if len(bad):
                     image = self.layout.image_ids[start + int(bad[0])]
                     raise HeatproofError(

@@ -88,6 +88,12 @@ class DatasetSpec:
         Name that the config gives it.
     key, manifest
         Key of what the stage `prepare` leaves, and the path of its manifest.
+    task
+        One of `heatproof.tasks.TASKS`.
+    rows
+        What is a row of the evaluation split: ``label``, each label that a picture has, or each number of a regression;
+        ``picture``, whatever its labels; or ``distinct``, a picture with its labels for a callable target. Of classes,
+        the first two are the same.
     """
 
     kind: str
@@ -97,6 +103,8 @@ class DatasetSpec:
     name: str = ""
     key: Key = NO_KEY
     manifest: str = ""
+    task: str = "multiclass"
+    rows: Literal["label", "picture", "distinct"] = "label"
 
 
 @dataclass(frozen=True)
@@ -115,7 +123,8 @@ class Schedule:
         ``float32``, or ``bfloat16`` for activations and products of the training passes in bfloat16. Weights and steps
         are float32 either way, and so is validation, because the weights are used in float32.
     loss
-        ``cross_entropy``, or ``binary_cross_entropy``: the mean over the classes of each against the others.
+        ``cross_entropy``; ``binary_cross_entropy``, the mean over classes or labels of each by itself; or
+        ``squared_error``.
     random_horizontal_flip
         Probability with which an image is mirrored.
     """

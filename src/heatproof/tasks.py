@@ -18,6 +18,16 @@ TASKS = ("binary", "multiclass", "multilabel", "regression")
 # Of a callable target, whatever the network is for.
 CALLABLE = "callable"
 NEEDS: tuple[Need, ...] = ("number", "probability", "decision")
+# Losses that a network can be trained with, the usual one first.
+LOSSES = {
+    "binary": ("cross_entropy", "binary_cross_entropy"),
+    "multiclass": ("cross_entropy", "binary_cross_entropy"),
+    "multilabel": ("binary_cross_entropy",),
+    "regression": ("squared_error",),
+    CALLABLE: ("squared_error",),
+}
+# Between the id of a picture and the label of a row of it.
+OF = "#"
 # Classes exclude each other, and their probabilities sum to 1.
 EXCLUSIVE = ("binary", "multiclass")
 # What a network gives besides a number.
@@ -143,3 +153,13 @@ def as_labels(values: Sequence[Any] | np.ndarray) -> np.ndarray:
     if found.ndim == 2:
         return found.astype(np.int8)
     return found.astype(np.float64 if found.dtype.kind == "f" else np.int64)
+
+
+def row_id(picture: str, label: str) -> str:
+    """Return the id of a row: a picture and one of its labels. No two rows have one, whatever is in the names."""
+    return f"{picture}{OF}{label.replace('%', '%25').replace(OF, '%23')}"
+
+
+def picture_of(row: str) -> str:
+    """Return the id of the picture of a row that `row_id` named."""
+    return row.rpartition(OF)[0]

@@ -18,6 +18,7 @@ from heatproof.plan.graph import Graph
 from heatproof.plan.metrics import MetricChoice
 from heatproof.plan.resolve import ExplainerChoice, ModelChoice
 from heatproof.plan.validate import Plan
+from heatproof.tasks import EXCLUSIVE
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +36,7 @@ FOLDERS = "heatproof.data.image_folder"
 def try_out(plan: Plan, device: bool = True, gaps: list[str] | None = None) -> list[str]:
     """Try the device, if jobs run on this machine, and for every dataset and model what is of the user's own.
 
-    What is odd of checkpoints on a few images is returned, a line each.
+    What is odd of checkpoints on a few images is returned, a line each, and how many rows pictures are.
 
     Parameters
     ----------
@@ -58,27 +59,31 @@ def try_out(plan: Plan, device: bool = True, gaps: list[str] | None = None) -> l
         use_machine(plan.runtime())
     odd: list[str] = []
     for name in plan.datasets:
-        models = [model for model in plan.models_of(name) if _is_own_model(plan, model)]
+        # A callable target is tried on every network.
+        models = [model for model in plan.models_of(name) if plan.target_function or _is_own_model(plan, model)]
         explainers = [entry for entry in plan.explainers.values() if _is_own(entry.module)]
-        metrics = [entry for entry in plan.metrics.values() if entry.metric.is_own]
+        metrics = [one for one in plan.metrics.values() if one.metric.is_own and not plan.lacking(name, one.name)]
         module = plan.datasets[name]["module"]
-        if not (models or explainers or metrics or _is_own(module) or module == FOLDERS) or plan.listed_before(name):
+        own = models or explainers or metrics or _is_own(module) or module == FOLDERS
+        if not own or plan.listed_before(name):
             continue
-        from heatproof.data.prepare import check_dataset, open_dataset
+        from heatproof.data.prepare import check_dataset, open_dataset, said_of_rows
 
         with _trying(f"dataset {name!r}"):
             dataset = open_dataset(plan.dataset_spec(name))
-            check_dataset(dataset, name)
+            check_dataset(dataset, name, plan.datasets[name]["task"])
+            odd += said_of_rows(dataset, name)
             _count_training_images(plan, name, dataset)
         for model in models or plan.models_of(name)[:1]:
-            with _trying(f"model {model!r}"):
+            tried = f"model {model!r}" + (f" with target {plan.target_function}" if plan.target_function else "")
+            with _trying(tried):
                 network = _network(plan, model, name, dataset, odd)
             for entry in explainers:
                 with _trying(f"explainer {entry.name!r} on {model!r}", gaps):
                     _explain(plan, entry, model, network, dataset)
             for scored in metrics:
                 with _trying(f"metric {scored.name!r} on {model!r}", gaps):
-                    _score(plan, scored, model, network, dataset)
+                    _score(plan, scored, model, network, dataset, name)
     return odd
 
 
@@ -98,17 +103,21 @@ def look_at_pictures(plan: Plan) -> list[str]:
     here = [name for name in plan.datasets if not plan.listed_before(name)]
     for name in [name for name in here if "root" in plan.datasets[name]["options"]]:
         dataset = open_dataset(plan.dataset_spec(name))
-        lines += [*check_pictures(dataset, name, LOOKED_AT), *_few_images(name, dataset)]
+        lines += check_pictures(dataset, name, LOOKED_AT)
+        lines += _few_images(name, dataset) if plan.datasets[name]["task"] in EXCLUSIVE else []
         for model in plan.models_of(name):
             lines += _read_otherwise(plan.models[model], name, dataset) if plan.models[model].checkpoint else []
     return lines
 
 
 def _few_images(name: str, dataset: Dataset) -> list[str]:
+    from heatproof.data.rows import pictures_of
+
     splits = {
         split: dataset.splits[split].labels.tolist() for split in ("train", "validation") if split in dataset.splits
     }
-    classes = len({label for split in dataset.splits.values() for label in split.labels.tolist()})
+    every = pictures_of(dataset).splits
+    classes = len({label for split in every.values() for label in split.labels.tolist()})
     few = [f"{len(labels)} {split}" for split, labels in splits.items() if 0 < len(labels) < 2 * classes]
     told = f"{name}: warning: {' and '.join(few)} images for {classes} classes, fewer than two a class"
     return (
@@ -169,25 +178,27 @@ def _image(plan: Plan, model: str, dataset: Dataset) -> torch.Tensor:
 def _network(plan: Plan, model: str, name: str, dataset: Dataset, odd: list[str]) -> torch.nn.Module:
     from heatproof.models.adapter import checked
     from heatproof.models.fetch import check_checkpoint
-    from heatproof.models.network import build_network
-    from heatproof.models.probabilities import said_of_probabilities
+    from heatproof.models.network import build_network, reader_of_dataset
+    from heatproof.models.probabilities import check_no_probabilities
 
     entry = plan.models[model]
-    network = build_network(plan.model_spec(model), dataset.num_classes).eval()
+    reader = reader_of_dataset(plan.dataset_spec(name), dataset, plan.config["target"])
+    assert reader.classes is not None, "a dataset says how many outputs there are"
+    network = build_network(plan.model_spec(model), reader.classes, reader=reader).eval()
     if plan.checkpoint_file(model):
         fetched = {"stage": "fetch_start"} if entry.transfer else {"stage": "fetch", "dataset": name}
         if few := check_checkpoint(Graph(plan).told(**fetched, model=model)):
             odd.append(f"{name}: warning: {few}")
     try:
-        logits = checked(network, _image(plan, model, dataset)).logits
+        found = checked(network, _image(plan, model, dataset))
+        logits = found.logits
         assert logits is not None, "a check has logits"
         if logits.shape[1] != dataset.num_classes:
             raise HeatproofError(
                 f"The model returns {logits.shape[1]} logits for one image, and there are {dataset.num_classes} "
                 "classes: it must return one logit per class."
             )
-        if said := said_of_probabilities(logits):
-            raise HeatproofError(said)
+        check_no_probabilities(found)
     except HeatproofError as error:
         said = str(error)
         raise HeatproofError(f"The model {model!r} cannot be used on {name!r}: {said[0].lower()}{said[1:]}") from error
@@ -246,7 +257,7 @@ def _explain(plan: Plan, entry: ExplainerChoice, model: str, network: torch.nn.M
             raise _unusable("explainer", entry.name, model, str(reason)) from reason
 
 
-def _score(plan: Plan, entry: MetricChoice, model: str, network: torch.nn.Module, dataset: Dataset) -> None:
+def _score(plan: Plan, entry: MetricChoice, model: str, network: torch.nn.Module, dataset: Dataset, name: str) -> None:
     """Score maps that are drawn at random, with what the network, whose weights may be random, says of the images."""
     import numpy as np
     import torch
@@ -281,7 +292,7 @@ def _score(plan: Plan, entry: MetricChoice, model: str, network: torch.nn.Module
         returned.append(entry.metric.function(*given, **options))
         return returned[-1]
 
-    images = ScoredImages(batch.ids, batch.labels.numpy(), (height, width), seed)
+    images = ScoredImages(batch.ids, batch.labels.numpy(), (height, width), seed, plan.task_of(name))
     explained, failed = [Explanations(along.methods, maps, arrays)], dict[str, str]()
     metric = replace(entry.metric, function=recorded)
     scored = list(score_batch(metric, entry.options, images, readings, arrays, explained, failed))

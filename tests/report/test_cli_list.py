@@ -33,6 +33,13 @@ def test_every_entry_is_listed_with_its_summary_and_options(what, capsys):
             assert f"{option}=" in shown or f"{option} (needed)" in shown
 
 
+def test_metrics_say_what_they_read_of_the_network(capsys):
+    print_names("metrics")
+    listed = " ".join(capsys.readouterr().out.split())
+    assert "the picture's entropy; higher is better. higher is better, 0 to 1 reads a class decision" in listed
+    assert "reads a class decision, or any number, or a probability, by `output`" in listed
+
+
 def test_kinds_and_configs_are_listed(capsys):
     print_names(None)
     assert words(capsys.readouterr().out)[1:] == ["configs", "datasets", "models", "explainers", "methods", "metrics"]

@@ -190,7 +190,7 @@ def spec(results):
             method("cam", "cam"),
             method("random", "random", reference=True),
         ],
-        curves=[PageCurve("d", SEQUENCE, ["ids"], IMAGES, 1)],
+        curves=[PageCurve("d", ["tiny"], SEQUENCE, ["ids"], IMAGES, 1)],
         figures=[],
         upstream=Key("upstream", "upstream"),
         links={name: f"results/{path}" for name, path in LINKS.items()},

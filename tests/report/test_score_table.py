@@ -5,10 +5,10 @@ import pandas as pd
 import pytest
 from jobs import write_listed
 
+from heatproof.report.accuracy import accuracy_table
 from heatproof.report.tables import (
     CASE,
     SCORE_COLUMNS,
-    accuracy_table,
     higher_is_better,
     mean_scores,
     read_gaps,

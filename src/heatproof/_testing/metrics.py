@@ -20,7 +20,10 @@ from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.evaluation import SelectedMetric, evaluate, score_all
 from heatproof.methods import methods_of
 from heatproof.metrics.registry import METRICS, Metric
+from heatproof.models.adapter import attach
+from heatproof.models.output_reader import OutputReader
 from heatproof.responses.base import Along, Batch, Session
+from heatproof.tasks import CALLABLE, TASKS, gives
 
 # Curves of logits are sums in float32.
 CLOSE = 1e-5
@@ -378,7 +381,36 @@ def keeps_to_its_range(subject: MetricSubject) -> None:
 
 def prefers_known_effects(subject: MetricSubject) -> None:
     """On a linear network the effects of pixels score better than random maps, and no worse than their negatives."""
-    given, perfect = known_effects()
+    _prefers_effects(subject, *known_effects())
+
+
+def prefers_known_effects_on_numbers(subject: MetricSubject) -> None:
+    """The same for a regression and a callable target, whose numbers are negative, large, or rise without patches."""
+    options = {**subject.options, **({"output": "logit"} if "output" in subject.entry.options else {})}
+    for task in (*TASKS, CALLABLE):
+        if gives(task, "probability"):
+            continue
+        if lacking := subject.entry.lacking(task, options):
+            raise NotApplicable(lacking)
+        for scale, offset in ((1, -50), (100, 3000), (-1, -5)):
+            given, maps = effects_on_numbers(task, scale, offset)
+            # Below its baseline a number can be without a score, but not be scored the wrong way round.
+            _prefers_effects(replace(subject, options=options), given, maps, undefined=scale < 0)
+
+
+def effects_on_numbers(task: str, scale: float, offset: float) -> tuple[Given, np.ndarray]:
+    """Return `known_effects` of a network whose number is the first logit times `scale`, plus `offset`."""
+    given, maps = known_effects()
+    linear = given.network[1]
+    number = nn.Linear(linear.in_features, 1)
+    network = nn.Sequential(nn.Flatten(), number).eval().requires_grad_(False)
+    number.weight[:], number.bias[:] = linear.weight[:1] * scale, offset
+    of_first = (lambda output, targets: output[:, 0]) if task == CALLABLE else None
+    attach(network, reader=OutputReader(function=of_first) if of_first else OutputReader(task))
+    return given._replace(network=network, maps=(maps * scale).astype(np.float32)), maps * scale
+
+
+def _prefers_effects(subject: MetricSubject, given: Given, perfect: np.ndarray, *, undefined: bool = False) -> None:
     sign = 1 if subject.entry.higher(subject.selected(given.images).options) else -1
     noise = np.random.default_rng(1).normal(size=perfect.shape)
     others: dict[str, Given] = {
@@ -388,7 +420,7 @@ def prefers_known_effects(subject: MetricSubject) -> None:
     if _explains(subject, given):
         given, others = _recomputing(given, slopes), {"maps that jump": _recomputing(given, jumps)}
     wanted = scores_of(subject, given)
-    if not wanted.valid.any():
+    if not wanted.valid.any() and not undefined:
         raise Broken("gave no score to any map of known effects", "define it where maps and responses differ")
     for what, other in others.items():
         found = scores_of(subject, other)
@@ -482,6 +514,7 @@ RULES = (
     does_not_depend_on_the_batch_size,
     keeps_to_its_range,
     prefers_known_effects,
+    prefers_known_effects_on_numbers,
     gains_nothing_by_constant_maps,
     takes_maps_of_any_precision,
     takes_images_of_any_form,

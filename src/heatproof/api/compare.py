@@ -109,7 +109,8 @@ def tidy(scores: Any) -> pd.DataFrame:
                 "A result has no dimension 'method', so there is nothing to rank: evaluate maps of several methods at "
                 "once."
             )
-        table = scores["score"].to_dataframe().reset_index()[["method", "image", "score"]]
+        table = scores["score"].to_dataframe().reset_index()
+        table = table[[name for name in ("method", "image", "target", "score") if name in table]]
         higher = bool(scores.attrs.get("higher_is_better", 1))
         return table.assign(metric=str(scores.attrs.get("metric", "score")), higher_is_better=higher)
     if not isinstance(scores, Mapping) or not scores:

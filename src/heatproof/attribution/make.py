@@ -29,7 +29,7 @@ from heatproof.data.registry import Dataset
 from heatproof.errors import DamagedInput, HeatproofError, NotApplicable
 from heatproof.models.adapter import CountPasses, check_loaded, reader_of
 from heatproof.models.memory import WithinMemory, batch_size_of, kept_beside
-from heatproof.models.network import find_layer, load_network, normalise, use_machine
+from heatproof.models.network import find_layer, load_network, normalise, reader_of_dataset, use_machine
 from heatproof.models.output_reader import probabilities
 from heatproof.models.registry import InputFacts
 from heatproof.options import AtMost
@@ -193,7 +193,9 @@ def attribute(job: Maps, runtime: Runtime) -> None:
             # Also where a job that was killed has left all batches in the journal: the manifest is to say what that job
             # found of the explainer, which is read, or found again.
             if network is None and model and weights:
-                network = load_network(model, dataset.num_classes, weights, device, job.of.precision)
+                reader = reader_of_dataset(job.of.dataset, dataset, job.of.target)
+                assert reader.classes is not None, "a dataset says how many outputs there are"
+                network = load_network(model, reader.classes, weights, device, job.of.precision, reader)
             context = _Context(job.of, entry, dataset, network, facts, batch_size, device)
             if network is not None and checked is None:
                 checked = check_loaded(network, context.read(few))

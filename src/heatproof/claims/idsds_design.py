@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 
 from heatproof.claims.contrasts import contrast, differing, each_training, families, welch
 from heatproof.claims.evidence import Evidence, correlate_ranks, mean_known
 from heatproof.claims.idsds import AGREEMENT, INTRINSIC, PAPER, post_hoc
 from heatproof.claims.registry import Measured, Untestable, claim, required
+from heatproof.tasks import CALLABLE, TASKS
 
 CHANGE = "mean change of IDSDS over methods"
 OWN = "its own map's IDSDS less that of the best method on plain ResNets"
@@ -163,9 +165,8 @@ def ranks_agree_between_seeds(e: Evidence) -> Measured:
 )
 def accuracy_trades_off(e: Evidence) -> Measured:
     """Accuracy and attribution quality trade off."""
-    if e.accuracy is None:
-        raise Untestable("there is no table of accuracies")
-    rows = e.accuracy[e.accuracy["in_domain"]].set_index(["dataset", "model", "weights"])["top1_clean"]
+    accuracy_of = _of_classes(e)
+    rows = accuracy_of[accuracy_of["in_domain"]].set_index(["dataset", "model", "weights"])["top1_clean"]
     rows = rows[~rows.index.duplicated()]
     cases = [c for c in e.in_domain() if e.cases[c].network in rows.index]
     cases = [c for c in cases if not np.isnan(e.best(c, e.explaining())[0])]
@@ -203,12 +204,22 @@ def finetuning_raises_worst_patch_accuracy(e: Evidence) -> Measured:
     return _accuracy_change(e, "top1_worst_patch")
 
 
-def _accuracy_change(e: Evidence, column: str) -> Measured:
+def _of_classes(e: Evidence) -> pd.DataFrame:
+    """Return accuracies of networks whose images have one class; of several labels and of numbers there is no top-1."""
     if e.accuracy is None:
         raise Untestable("there is no table of accuracies")
-    keys = ["dataset", "model", "grid", "baseline"]
-    before = e.accuracy[e.accuracy["weights"] == "pretrained"].set_index(keys)[column]
-    after = e.accuracy[e.accuracy["in_domain"]]
+    if "task" not in e.accuracy:
+        return e.accuracy
+    rows = e.accuracy[~e.accuracy["task"].isin([*TASKS, CALLABLE])]
+    if rows.empty:
+        raise Untestable("no network is one of classes, of which there is a top-1 accuracy")
+    return rows
+
+
+def _accuracy_change(e: Evidence, column: str) -> Measured:
+    keys, accuracy = ["dataset", "model", "grid", "baseline"], _of_classes(e)
+    before = accuracy[accuracy["weights"] == "pretrained"].set_index(keys)[column]
+    after = accuracy[accuracy["in_domain"]]
     case_of = {case.network: index for index, case in enumerate(e.cases)}
     parts, owners = [], []
     for _, row in after.iterrows():

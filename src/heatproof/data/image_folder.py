@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from heatproof.data.label_table import read_label_table
+from heatproof.data.label_values import LabelOptions, Task
 from heatproof.data.lazy import FileList, LazyDataset
 from heatproof.data.outputs import OutputNumbers
 from heatproof.data.pictures import (
@@ -24,6 +26,8 @@ from heatproof.errors import HeatproofError
 from heatproof.options import Count, ImageCount, Side
 
 SHARES = {"validation": 0.1, "evaluation": 0.2}
+# Cells of a table, as a config lists them.
+Cells = str | int | float | Sequence[str | int | float]
 HELD_OUT = ("test", "val", "valid", "validation")
 
 
@@ -33,7 +37,13 @@ def image_folder(
     seed: int,
     root: str,
     labels: str | None = None,
-    columns: Mapping[str, str] | None = None,
+    columns: Mapping[str, str | int | Sequence[str | int]] | None = None,
+    task: Task | None = None,
+    header: bool = True,
+    encoding: str | None = None,
+    separator: str | None = None,
+    unknown: Cells | None = None,
+    none: Cells | None = None,
     outputs: str | Mapping[str, int] | None = None,
     num_outputs: Count | None = None,
     size: Side = 224,
@@ -45,7 +55,7 @@ def image_folder(
     train_images: ImageCount | None = None,
     validation_images: ImageCount | None = None,
 ) -> LazyDataset:
-    """Any folder of pictures: one folder a class, or those in train and val or test, or with a CSV file of labels.
+    """Any folder of pictures: one folder a class, or those in train and val or test, or with a table of labels.
 
     Parameters
     ----------
@@ -55,8 +65,20 @@ def image_folder(
         evaluation. A ``test`` without class folders has no labels and is passed over. Classes are in alphabetical
         order.
     labels, columns
-        A CSV file, path from `root`, with a row for every picture, and the names of its columns ``file``, ``label``,
-        ``split`` and ``group`` where they differ; the last two may be absent. No group is in two splits.
+        A table, path from `root`, with a row for every picture: CSV, JSON or Parquet. The names of its columns
+        ``file``, ``label``, ``split`` and ``group`` where they differ; the last two may be absent. No group is in two
+        splits. A list of columns for ``label``: one a class.
+    task
+        What labels are: ``binary`` or ``multiclass``, one class an image; ``multilabel``, several; ``regression``, a
+        number. None: as the table says, and one class where that is open.
+    header, encoding
+        Whether the first line of the table names columns, which are numbers from 1 on else; what it is encoded in where
+        that is neither UTF-8 nor UTF-16.
+    separator
+        What stands between several labels in a cell, such as ``|``.
+    unknown, none
+        Cells of labels of which nothing is known, such as ``[blank, -1]``, and such that mean that an image has no
+        label, or not that of the column, such as ``No Finding``.
     outputs, num_outputs
         Class to number of the network's output, and how many it has; ``imagenet``: classes are WordNet ids. None: the
         classes are the outputs.
@@ -83,9 +105,23 @@ def image_folder(
             f"There is no folder {root}{looked_for(root)}: `root` has to be a folder of pictures with one folder for "
             "each class."
         )
-    if columns and labels is None:
-        raise HeatproofError("`columns` names columns of a table, and `labels` names no table: add it.")
-    names, parts, origins = _listed(top) if labels is None else _tabled(top, labels, columns or {})
+    of_table = {
+        "columns": columns,
+        "header": None if header else header,
+        "encoding": encoding,
+        "separator": separator,
+        "unknown": unknown,
+        "none": none,
+    }
+    for option, value in of_table.items():
+        if labels is None and (value is not None and value != {}):
+            what = "names columns" if option == "columns" else "is an option"
+            raise HeatproofError(f"`{option}` {what} of a table, and `labels` names no table: add it.")
+    if labels is None:
+        found = _listed(top, task)
+    else:
+        found = _tabled(top, labels, columns or {}, LabelOptions(task, separator, unknown, none), header, encoding)
+    names, parts, origins = found.names, found.parts, found.origins
     asked = {"validation": validation, "evaluation": evaluation}
     given = {split: share for split, share in asked.items() if share is not None}
     for split in given:
@@ -97,6 +133,8 @@ def image_folder(
     if evaluation == 1 and validation is None:
         del shares["validation"]
     if outputs is not None:
+        if found.task == "regression":
+            raise HeatproofError("`outputs` numbers classes, and the task is regression: leave it out.")
         numbers = OutputNumbers(names, outputs, num_outputs)
         names = list(numbers.names)
         parts = {split: partial(_relabelled, numbers, find) for split, find in parts.items()}
@@ -108,14 +146,26 @@ def image_folder(
         shares=shares,
         limits={"train": train_images, "validation": validation_images},
         list_files=lambda: [*([] if labels is None else [top / Path(labels).expanduser()]), *folders_below(top)],
+        task=found.task,
+        found=found.notes,
     )
 
 
-# Class names, functions that list the pictures of each split, and what a split is named after in the folder.
-Found = tuple[list[str], dict[str, Callable[[], FileList]], dict[str, str]]
+class Found(NamedTuple):
+    """Class names, functions that list the pictures of each split, and what a split is named after in the folder."""
+
+    names: list[str]
+    parts: dict[str, Callable[[], FileList]]
+    origins: dict[str, str]
+    task: Task
+    notes: tuple[str, ...] = ()
 
 
-def _listed(top: Path) -> Found:
+def _listed(top: Path, task: Task | None) -> Found:
+    if task in ("multilabel", "regression"):
+        raise HeatproofError(
+            f"The task is {task}, and a folder a class gives each picture one class: name a table in `labels`."
+        )
     folders = _parts(top)
     names = subfolders(top / folders["train"])
     if len(names) < 2:
@@ -123,19 +173,28 @@ def _listed(top: Path) -> Found:
             f"The folder {top / folders['train']} has {len(names)} class folders: a classifier needs two at least, "
             "one folder of pictures for each class, or a table of `labels`."
         )
+    if task == "binary" and len(names) > 2:
+        raise HeatproofError(f"The task is binary, and {top} has {len(names)} classes: say task: multiclass.")
     labels = {name: label for label, name in enumerate(names)}
     parts: dict[str, Callable[[], FileList]] = {
         split: partial(list_classes, top, folder, labels, whole=split == "train") for split, folder in folders.items()
     }
-    return names, parts, {split: f"folder {folder}" for split, folder in folders.items()}
+    return Found(names, parts, {split: f"folder {folder}" for split, folder in folders.items()}, task or "multiclass")
 
 
-def _tabled(top: Path, labels: str, columns: Mapping[str, str]) -> Found:
-    table = read_label_table(top, labels, columns)
+def _tabled(
+    top: Path,
+    labels: str,
+    columns: Mapping[str, str | int | Sequence[str | int]],
+    said: LabelOptions,
+    header: bool,
+    encoding: str | None,
+) -> Found:
+    table = read_label_table(top, labels, columns, said, header=header, encoding=encoding)
     parts: dict[str, Callable[[], FileList]] = {
         split: partial(FileList, *found) for split, found in table.parts.items()
     }
-    return table.class_names, parts, dict.fromkeys(table.parts, f"table {labels}")
+    return Found(table.class_names, parts, dict.fromkeys(table.parts, f"table {labels}"), table.task, table.notes)
 
 
 def _relabelled(numbers: OutputNumbers, find: Callable[[], FileList]) -> FileList:

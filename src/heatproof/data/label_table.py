@@ -1,33 +1,36 @@
-"""Labels of a folder of pictures from a table in a CSV file, with splits and groups where it has columns for them."""
+"""Labels of a folder of pictures from a table, with splits and groups where it has columns for them."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from heatproof.data.label_file import RawTable, read_raw_table
+from heatproof.data.label_paths import Pictures, match_pictures
+from heatproof.data.label_values import LabelOptions, LabelQuestion, LabelReader, Labels, Task, is_of_class
 from heatproof.data.lazy import FileList
 from heatproof.data.pictures import pictures_below
 from heatproof.errors import HeatproofError
 from heatproof.registry import nearest
-from heatproof.storage.reading import one_sentence, read_bytes, shown
-from heatproof.storage.strict_yaml import LONGEST_NUMBER
-from heatproof.storage.tables import MOST_BYTES, MOST_COLUMNS, rows_of
 
-# What a column is called unless the config says otherwise; the first that a table has.
+# What a column is called unless the config says otherwise; the first that a table has, in any capitals.
 COLUMNS = {
-    "file": ("file", "filename", "file_name", "image", "path"),
-    "label": ("label", "class", "class_name"),
+    "file": (
+        *("file", "filename", "file_name", "image", "path", "file_path", "filepath", "image_path", "img_path"),
+        *("image_name", "img_name", "image_file", "img", "image_index", "image_id", "imageid"),
+    ),
+    "label": ("label", "class", "class_name", "labels"),
     "split": ("split",),
     "group": ("group",),
 }
-AS_LABELS = ("save it again as CSV in UTF-8", "a table of labels")
+# Columns that say what pictures have in common, and are named in `group` by the user alone.
+GROUPS = ("patient", "patient_id", "subject", "subject_id", "lesion_id", "patientid")
 # Rows without a picture, of which the first is named.
 MORE_ROWS = 1000
-REQUIRED = ("file", "label")
 SPLITS = {
     "train": "train",
     "training": "train",
@@ -35,8 +38,11 @@ SPLITS = {
     "valid": "validation",
     "validation": "validation",
     "test": "evaluation",
+    "testing": "evaluation",
     "evaluation": "evaluation",
 }
+# Columns that a sentence names.
+NAMED = 12
 
 
 class LabelTable(NamedTuple):
@@ -45,155 +51,238 @@ class LabelTable(NamedTuple):
     Attributes
     ----------
     class_names
-        The labels, sorted, whole numbers by value.
+        The labels: sorted, numbers by value, or in the order of their columns; for regression the name of the column.
     parts
         Split to its pictures; ``train`` alone where the table has no column of splits.
+    task
+        What the labels are for.
+    notes
+        What was found, one clause each.
     """
 
     class_names: list[str]
     parts: dict[str, FileList]
+    task: Task = "multiclass"
+    notes: tuple[str, ...] = ()
 
 
-def read_label_table(root: Path, table: str, columns: Mapping[str, str]) -> LabelTable:
+def read_label_table(
+    root: Path,
+    table: str,
+    columns: Mapping[str, Any],
+    said: LabelOptions | None = None,
+    *,
+    header: bool = True,
+    encoding: str | None = None,
+) -> LabelTable:
     """Read the labels of all pictures in and below a folder.
 
     Parameters
     ----------
     root
-        The folder; names of files in the table are paths from it, with their ending or without.
+        The folder; `heatproof.data.label_paths.Pictures` says how the table may name its pictures.
     table
-        The CSV file, a path from `root`; comma, semicolon or tab between columns, which the first line names.
+        A path from `root` to a file that `heatproof.data.label_file` reads.
     columns
-        ``file``, ``label``, ``split`` or ``group`` to the name of its column, where that is none of `COLUMNS`.
+        ``file``, ``label``, ``split`` or ``group`` to the name of its column, or its number where there is no header,
+        where that is none of `COLUMNS`; ``label`` may be a list of columns, one a class.
+    said
+        What the labels are for, and what cells mean.
+    header, encoding
+        See `heatproof.data.label_file.read_raw_table`.
 
     Raises
     ------
     HeatproofError
         If the table has not these columns, a picture has no row or two, a row has no picture or an unknown split, a
-        label is empty or has a single picture that would have to be divided, or a group is in two splits.
+        label is missing or has a single picture that would have to be divided, a group is in two splits, or a
+        `heatproof.data.label_values.LabelQuestion` if the table may be read in several ways.
     """
     path = root / Path(table).expanduser()
     pictures = {picture.path: picture for picture in pictures_below(root)}
-    rows = _read_rows(path, columns, 2 * len(pictures) + MORE_ROWS)
-    names = _find_pictures(path, root, [row["file"] for row in rows], pictures)
-    for number, row in enumerate(rows, start=2):
-        if not row["label"]:
-            raise HeatproofError(f"Row {number} of {path} has no label: fill it in, or remove the row and its picture.")
-    labels = sorted({row["label"] for row in rows}, key=_by_value)
-    if len(labels) < 2:
-        raise HeatproofError(f"{path} has {len(labels)} labels: a classifier needs two at least.")
-    parts = _divide(path, rows)
-    if list(parts) == ["train"]:
-        _require_several(path, rows)
-    numbers = {label: number for number, label in enumerate(labels)}
+    raw = read_raw_table(path, header=header, encoding=encoding)
+    most = 2 * len(pictures) + MORE_ROWS
+    if raw.rows > most:
+        raise HeatproofError(
+            f"{path} has more than {most:,} rows, and there are {len(pictures):,} pictures in {root}: remove rows, or "
+            "name another folder in `root`."
+        )
+    if not raw.rows:
+        raise HeatproofError(f"{path} has no rows: add one for each picture.")
+    chosen = _choose(path, raw, columns, Pictures(pictures), header)
+    _require_encoding(path, raw, [name for several in chosen.values() for name in several])
+    texts = {what: _texts(path, raw, names[0]) for what, names in chosen.items() if what != "label"}
+    names = match_pictures(path, root, texts["file"], pictures, raw.first)
+    cells = [raw.columns[_place(raw, name)] for name in chosen["label"]]
+    is_list = isinstance(columns.get("label"), list | tuple)
+    labels = LabelReader(str(path), said or LabelOptions(), raw.first).read(chosen["label"], cells, is_list=is_list)
+    rows = np.flatnonzero(labels.known).tolist()
+    if not rows:
+        raise HeatproofError(f"{path} has no row whose label is known: correct `unknown`, or fill labels in.")
+    parts = _divide(path, rows, texts, raw.first)
+    if list(parts) == ["train"] and labels.task in ("binary", "multiclass"):
+        _require_several(path, labels.class_names, labels.values[rows])
 
-    def listed(chosen: list[int]) -> FileList:
+    def listed(these: list[int]) -> FileList:
         return FileList(
-            [names[row] for row in chosen],
-            np.array([numbers[rows[row]["label"]] for row in chosen], dtype=np.int64),
-            [root / names[row] for row in chosen],
-            np.array([pictures[names[row]][1:] for row in chosen], dtype=np.uint64),
-            [rows[row]["group"] for row in chosen] if "group" in rows[0] else None,
+            [names[row] for row in these],
+            labels.values[these],
+            [root / names[row] for row in these],
+            np.array([pictures[names[row]][1:] for row in these], dtype=np.uint64),
+            [texts["group"][row] for row in these] if "group" in texts else None,
         )
 
-    return LabelTable(labels, {split: listed(chosen) for split, chosen in parts.items()})
+    found = {split: listed(these) for split, these in parts.items()}
+    return LabelTable(labels.class_names, found, labels.task, tuple(_notes(path, raw, chosen, labels)))
 
 
-def _by_value(label: str) -> tuple[bool, int, str]:
-    is_number = label.isdecimal() and len(label) <= LONGEST_NUMBER
-    return (False, int(label), label) if is_number else (True, 0, label)
+def _place(raw: RawTable, name: str) -> int:
+    # Of two columns of one name, the last.
+    return len(raw.names) - 1 - raw.names[::-1].index(name)
 
 
-def _read_rows(path: Path, columns: Mapping[str, str], most: int) -> list[dict[str, str]]:
-    """Return file, label, and split and group where there are such columns, of each row; so many at most."""
-    if not path.is_file():
-        raise HeatproofError(f"There is no table of labels {shown(path)}: `labels` has to be a path from `root`.")
-    with one_sentence(path, *AS_LABELS):
-        content = read_bytes(path, MOST_BYTES)
-        first = content.partition(b"\n")[0]
-        lines = rows_of(content, max(",;\t", key=lambda one: first.count(one.encode())))
-        present = [name.strip() for name in next(filter(None, lines), [])]
-        if len(present) > MOST_COLUMNS:
-            raise ValueError(f"it has {len(present):,} columns, and {MOST_COLUMNS:,} is the limit")
+def _texts(path: Path, raw: RawTable, name: str) -> list[str]:
+    column = raw.columns[_place(raw, name)]
+    if not all(isinstance(cell, str) for cell in column):
+        raise HeatproofError(f"The column {name!r} of {path} has lists: a file, a split or a group is one text.")
+    return [str(cell) for cell in column]
+
+
+def same_name(name: str) -> str:
+    """Return what names of columns have in common that differ in capitals, blanks, hyphens and underscores alone."""
+    return "_".join(name.casefold().replace("-", " ").replace("_", " ").split())
+
+
+def _listed(names: Iterable[str]) -> str:
+    several = list(names)
+    return ", ".join(several[:NAMED]) + (f" and {len(several) - NAMED} more" if len(several) > NAMED else "") or "none"
+
+
+def _choose(
+    path: Path, raw: RawTable, columns: Mapping[str, Any], pictures: Pictures, header: bool
+) -> dict[str, list[str]]:
+    """Return the names of the columns of files, labels, and splits and groups where there are such."""
+    if header:
+        _ask_header(path, raw, pictures)
+    chosen: dict[str, list[str]] = {}
     for what, given in columns.items():
         if what not in COLUMNS:
             raise HeatproofError(f"`columns` has {what!r}, which it does not know: {nearest(what, COLUMNS)}")
-        if given not in present:
+        if isinstance(given, list | tuple) and (what != "label" or len(set(map(str, given))) < max(len(given), 2)):
             raise HeatproofError(
-                f"{path} has no column {given!r} for `{what}`; its columns are {', '.join(present) or 'none'}: correct "
-                "`columns` or the table."
+                f"`columns` has a list for `{what}`: name one column, or for `label` two columns or more, each once, "
+                "one a class."
             )
-    chosen = {}
+        several = given if isinstance(given, list | tuple) else [given]
+        chosen[what] = [_known(path, raw, what, str(one), header) for one in several]
     for what, usual in COLUMNS.items():
-        name = columns.get(what) or next((name for name in usual if name in present), None)
-        if name is None and what in REQUIRED:
-            raise HeatproofError(
-                f"{path} has no column {' or '.join(usual)}; its columns are {', '.join(present) or 'none'}: name the "
-                f"right one as columns: {{{what}: …}}."
-            )
-        if name is not None:
-            chosen[what] = name
-    # Of two columns of one name, the last.
-    places = {what: len(present) - 1 - present[::-1].index(name) for what, name in chosen.items()}
-    rows: list[dict[str, str]] = []
-    with one_sentence(path, *AS_LABELS):
-        for cells in filter(None, lines):
-            if len(rows) == most:
-                raise ValueError(f"it has more than {most:,} rows, and there are far fewer pictures")
-            rows.append({what: cells[at].strip() if at < len(cells) else "" for what, at in places.items()})
-    if not rows:
-        raise HeatproofError(f"{path} has no rows: add one for each picture.")
-    return rows
+        if what not in chosen and header:
+            name = next((name for one in usual for name in raw.names if same_name(name) == one), None)
+            chosen |= {what: [name]} if name is not None else {}
+    if "file" not in chosen:
+        _ask_files(path, raw, pictures)
+    if "label" not in chosen:
+        chosen["label"] = [_find_labels(path, raw, chosen)]
+    return chosen
 
 
-def _find_pictures(path: Path, root: Path, named: list[str], pictures: Mapping[str, object]) -> list[str]:
-    """Return the path of each row's picture; every picture has one row."""
-    endless = {str(Path(picture).with_suffix("")): picture for picture in pictures}
-    found = []
-    missing = []
-    for number, name in enumerate(named, start=2):
-        tidy = Path(name).as_posix()
-        picture = tidy if tidy in pictures else endless.get(tidy)
-        if picture is None:
-            missing.append(f"{name or 'an empty name'} in row {number}")
-        else:
-            found.append(picture)
-    if missing:
-        raise HeatproofError(
-            f"{path} names {len(missing)} picture(s) that are not in {root}, the first {missing[0]}: add them there, "
-            "or remove their rows."
+def _known(path: Path, raw: RawTable, what: str, given: str, header: bool) -> str:
+    """Return the column that the config names, by its name or by one that differs in capitals alone."""
+    if given in raw.names:
+        return given
+    alike = [name for name in raw.names if same_name(name) == same_name(given)]
+    if len(alike) == 1:
+        return alike[0]
+    number = "" if header else " (header: false, so that columns are numbers, counted from 1)"
+    raise HeatproofError(
+        f"{path} has no column {given!r} for `{what}`; its columns are {_listed(raw.names)}{number}: correct `columns` "
+        "or the table."
+    )
+
+
+def _ask_header(path: Path, raw: RawTable, pictures: Pictures) -> None:
+    """Ask whether the table has a header, where its first line names a picture."""
+    places = [place for place, name in enumerate(raw.names) if pictures.named_by([name])]
+    if raw.first == 1 or not places:
+        return
+    whole = [name for name in raw.names if "." in name and pictures.named_by([name])]
+    if not whole and not any(pictures.named_by([raw.names[place], *raw.columns[place]]) for place in places):
+        return
+    raise LabelQuestion(
+        f"The first line of {path} names the picture {raw.names[places[0]]}, so that it is no header: say header: "
+        f"false, and name columns by their numbers, such as columns: {{file: {places[0] + 1}, label: …}}, or add a "
+        "first line with names of columns.",
+        {"header": False},
+    )
+
+
+def _ask_files(path: Path, raw: RawTable, pictures: Pictures) -> None:
+    """Ask for the column of files; the answer is the one column whose cells name pictures."""
+    found = [name for name, column in zip(raw.names, raw.columns, strict=True) if pictures.named_by(column)]
+    hint = f"; the pictures are named by {_listed(found)}" if found else ", or add one, as none names the pictures"
+    raise LabelQuestion(
+        f"{path} has no column {' or '.join(COLUMNS['file'][:5])}; its columns are {_listed(raw.names)}: name the "
+        f"right one as columns: {{file: …}}{hint}.",
+        {"columns": {"file": found[0]}} if len(found) == 1 else None,
+    )
+
+
+def _find_labels(path: Path, raw: RawTable, chosen: Mapping[str, list[str]]) -> str:
+    """Return the one column that is left; where several are, ask."""
+    taken = {name for names in chosen.values() for name in names}
+    columns = {name: column for name, column in zip(raw.names, raw.columns, strict=True) if name not in taken}
+    left = [name for name, column in columns.items() if any(column)]
+    if len(left) == 1 and same_name(left[0]) not in GROUPS:
+        return left[0]
+    classes = [name for name in left if is_of_class(columns[name])]
+    if len(classes) > 1:
+        raise LabelQuestion(
+            f"{path} has no column {' or '.join(COLUMNS['label'])}, and {len(classes)} columns of 1 and 0: name those "
+            f"that are classes as columns: {{label: [{', '.join(classes)}]}} and the task, or the "
+            f"one that is the label as columns: {{label: …}}; its columns are {_listed(raw.names)}.",
+            {"columns": {"label": classes}},
         )
-    twice = [picture for picture, times in Counter(found).items() if times > 1]
-    if twice:
-        raise HeatproofError(
-            f"{path} has {len(twice)} picture(s) in more than one row, the first {twice[0]}: leave one row for each."
-        )
-    unlabelled = sorted(set(pictures) - set(found))
-    if unlabelled:
-        raise HeatproofError(
-            f"{len(unlabelled)} picture(s) in {root} have no row in {path}, the first {unlabelled[0]}: add rows, or "
-            "move the pictures elsewhere."
-        )
-    return found
+    raise LabelQuestion(
+        f"{path} has no column {' or '.join(COLUMNS['label'])}; its columns are {_listed(raw.names)}: name the right "
+        "one as columns: {label: …}, or several, one a class, as columns: {label: [first, second, …]}."
+    )
 
 
-def _divide(path: Path, rows: list[dict[str, str]]) -> dict[str, list[int]]:
+def _require_encoding(path: Path, raw: RawTable, names: Sequence[str]) -> None:
+    """Ask for the encoding where it is a guess and decides what a label or a picture is called."""
+    if not raw.is_guess:
+        return
+    for name in names:
+        for number, cell in enumerate(raw.columns[_place(raw, name)], start=raw.first):
+            text = cell if isinstance(cell, str) else " ".join(cell)
+            for shown, where in ((name, "its header"), (text, f"row {number}")):
+                if not shown.isascii():
+                    raise LabelQuestion(
+                        f"{path} is not text in UTF-8; read as Excel in western Europe saves it, {where} has "
+                        f"{shown!r}: say encoding: cp1252 if that is right, or name the encoding in which it was "
+                        "saved, or save it again as CSV in UTF-8.",
+                        {"encoding": "cp1252"} if "\ufffd" not in shown else None,
+                    )
+
+
+def _divide(path: Path, rows: Sequence[int], texts: Mapping[str, list[str]], first: int) -> dict[str, list[int]]:
     """Return split to rows, all for ``train`` where the table does not say."""
     parts: dict[str, list[int]] = {"train": []}
     split_of: dict[str, str] = {}
-    for number, row in enumerate(rows):
-        named = row.get("split", "train")
-        split = SPLITS.get(named.lower())
+    for row in rows:
+        named = texts["split"][row] if "split" in texts else "train"
+        split = SPLITS.get(named.casefold())
         if split is None:
             raise HeatproofError(
-                f"Row {number + 2} of {path} has the split {named!r}: it may be train, validation (val) or test."
+                f"Row {row + first} of {path} has the split {named!r}: it may be train, validation (val) or test."
             )
-        if "group" in row and split_of.setdefault(row["group"], split) != split:
+        if "group" in texts and split_of.setdefault(texts["group"][row], split) != split:
+            group = texts["group"][row]
             raise HeatproofError(
-                f"The group {row['group']!r} of {path} is in the splits {split_of[row['group']]} and {split}: put it "
-                "into one, or leave the column of splits out, and splits are drawn that respect groups."
+                f"The group {group!r} of {path} is in the splits {split_of[group]} and {split}: put it into one, or "
+                "leave the column of splits out, and splits are drawn that respect groups."
             )
-        parts.setdefault(split, []).append(number)
+        parts.setdefault(split, []).append(row)
     if not parts["train"] and set(parts) != {"train", "evaluation"}:
         raise HeatproofError(f"{path} has no rows of the split train: add some, or leave the column of splits out.")
     if "evaluation" not in parts and "validation" in parts:
@@ -202,12 +291,38 @@ def _divide(path: Path, rows: list[dict[str, str]]) -> dict[str, list[int]]:
     return parts
 
 
-def _require_several(path: Path, rows: list[dict[str, str]]) -> None:
+def _require_several(path: Path, names: Sequence[str], values: np.ndarray) -> None:
     """Refuse a label with one picture, which can be trained on or scored; if all have one, that is meant."""
-    times = Counter(row["label"] for row in rows)
+    times = Counter(values.tolist())
     alone = [label for label, count in times.items() if count == 1]
     if alone and len(alone) < len(times):
         raise HeatproofError(
-            f"{len(alone)} label(s) of {path} have one picture, the first {alone[0]!r}, which cannot be both trained "
-            "on and scored: add pictures of them, remove their rows, or correct a misspelt label."
+            f"{len(alone)} label(s) of {path} have one picture, the first {names[alone[0]]!r}, which cannot be both "
+            "trained on and scored: add pictures of them, remove their rows, or correct a misspelt label."
         )
+
+
+def _notes(path: Path, raw: RawTable, chosen: Mapping[str, list[str]], labels: Labels) -> Iterable[str]:
+    """Yield what was found, one clause each."""
+    kinds = {
+        "multilabel": f"{len(labels.class_names)} labels, several an image",
+        "regression": "numbers",
+        "binary": "two classes",
+        "multiclass": f"{len(labels.class_names)} classes",
+    }
+    columns = "; ".join(f"{what} {_listed(names)}" for what, names in chosen.items())
+    yield f"{path.name} gives {kinds[labels.task]}, by its columns {columns}"
+    left_out = int((~labels.known).sum())
+    if left_out:
+        yield f"{left_out:,} of {raw.rows:,} pictures are left out, of which no label is known"
+    if labels.task == "multilabel":
+        known = labels.values[labels.known]
+        unknown, none = (known < 0).mean(), (known != 1).all(axis=1).sum()
+        if unknown:
+            yield f"{100 * unknown:.2g} % of labels are unknown"
+        if none:
+            yield f"{none:,} of {len(known):,} pictures have no label"
+    if "group" not in chosen:
+        for name in raw.names:
+            if same_name(name) in GROUPS and name not in chosen["label"]:
+                yield f"columns: {{group: {name}}} would keep what has one {name} in one split"

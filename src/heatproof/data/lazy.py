@@ -24,7 +24,7 @@ class FileList(NamedTuple):
     ids
         One string an image, unique within the dataset.
     labels
-        (N,) int64.
+        (N,) int64; (N, K) int8 for several labels; (N,) float64 for numbers (`heatproof.data.registry.Split`).
     places
         Position of each image, for example a path, as the dataset's `read` takes it.
     files
@@ -63,6 +63,10 @@ class LazyDataset:
         The most images of a split, for those that are to be small; the first ones in its order.
     list_files, shared_files
         Functions that return what `heatproof.data.registry.NamesFiles` says of these names.
+    task
+        What the labels are for.
+    found
+        What is to be known of how the labels were found, one clause each.
 
     Raises
     ------
@@ -81,8 +85,12 @@ class LazyDataset:
         limits: Mapping[str, int | None] | None = None,
         list_files: Callable[[], Sequence[str | Path]] = tuple,
         shared_files: Callable[[], Sequence[str | Path]] = tuple,
+        task: str = "multiclass",
+        found: Sequence[str] = (),
     ) -> None:
         check_shares(shares)
+        self.task = task
+        self._found = tuple(found)
         self.class_names = tuple(class_names)
         self._parts, self._read, self._seed = parts, read, seed
         self._shares, self._limits = shares, limits or {}
@@ -117,8 +125,9 @@ class LazyDataset:
     def notes(self) -> list[str]:
         """What is to be known of the splits, one clause each."""
         if self._shares and not is_divisible(self._part("train").labels, self._shares):
-            return ["classes have too few pictures to be divided each: splits are drawn from all pictures at random"]
-        return []
+            few = "classes have too few pictures to be divided each: splits are drawn from all pictures at random"
+            return [*self._found, few]
+        return [*self._found]
 
     def places(self) -> list[Any]:
         """Return the places of all images of all splits, as `reader` takes them."""
@@ -162,10 +171,14 @@ class LazyDataset:
         part = "train" if split in self._shares else split
         if part not in self._listed:
             # Nothing may be left for a split, where no network is trained.
-            found = self._parts[part]() if part in self._parts else FileList([], np.empty(0, dtype=np.int64), [])
+            found = self._parts[part]() if part in self._parts else self._nothing()
             self._require_apart(found)
             self._listed[part] = found
         return self._listed[part]
+
+    def _nothing(self) -> FileList:
+        kinds = {"multilabel": np.empty((0, self.num_classes), np.int8), "regression": np.empty(0, np.float64)}
+        return FileList([], kinds.get(self.task, np.empty(0, np.int64)), [])
 
     def _chosen(self, split: str) -> tuple[FileList, np.ndarray]:
         listed = self._part(split)

@@ -63,7 +63,12 @@ class OutputNumbers:
 
     def relabel(self, listed: FileList) -> FileList:
         """Return a list of images whose labels are numbers of outputs."""
-        return listed._replace(labels=self.numbers[listed.labels])
+        if listed.labels.ndim == 1:
+            return listed._replace(labels=self.numbers[listed.labels])
+        # Nothing is known of labels that the table does not have.
+        labels = np.full((len(listed.labels), len(self.names)), -1, dtype=listed.labels.dtype)
+        labels[:, self.numbers] = listed.labels
+        return listed._replace(labels=labels)
 
 
 def _imagenet(outputs: str) -> tuple[dict[str, int], tuple[str, ...]]:

@@ -16,9 +16,11 @@ import numpy as np
 
 from heatproof.data.lazy import NAMES, LazyDataset
 from heatproof.data.pictures import PictureReader
-from heatproof.data.registry import DATASETS, Dataset
+from heatproof.data.registry import DATASETS, Dataset, Split
+from heatproof.data.rows import Rows, as_rows, pictures_of
 from heatproof.data.survey import survey
 from heatproof.errors import HeatproofError
+from heatproof.registry import is_reference
 from heatproof.specs import DatasetSpec
 from heatproof.storage.manifest import write_sealed
 from heatproof.storage.reading import require_utf8, shown
@@ -31,12 +33,13 @@ from heatproof.storage.sources import (
     record_of,
     write_record,
 )
+from heatproof.tasks import EXCLUSIVE
 
 log = logging.getLogger(__name__)
 
 
 def check_target(target: str | int, dataset: Dataset) -> str | int:
-    """Return the class that a run explains and scores.
+    """Return the class that a run explains and scores: ``label``, of rows with a callable target too, or as named.
 
     Raises
     ------
@@ -48,12 +51,12 @@ def check_target(target: str | int, dataset: Dataset) -> str | int:
             f"The target of the run is class {target}, and the dataset has {dataset.num_classes}, counted from 0: name "
             "one of them, `label` or `predicted`."
         )
-    return target
+    return "label" if is_reference(str(target)) else target
 
 
 def open_dataset(spec: DatasetSpec) -> Dataset:
-    """Open a dataset; imports only the module that registers it."""
-    return DATASETS.code_of(spec.kind, spec.module)(seed=spec.seed, **spec.options)
+    """Open a dataset with the rows that its spec asks for; imports only the module that registers it."""
+    return as_rows(DATASETS.code_of(spec.kind, spec.module)(seed=spec.seed, **spec.options), spec)
 
 
 def prepare(spec: DatasetSpec, manifest: str) -> None:
@@ -76,9 +79,13 @@ def prepare(spec: DatasetSpec, manifest: str) -> None:
     # Before the first images are read, so that all damaged pictures are named and not only one of them.
     for line in check_pictures(dataset, spec.name):
         log.info("%s", line)
-    splits = check_dataset(dataset, spec.name)
-    names = list(dataset.class_names)
-    facts = {"name": spec.name, **spec.key._asdict(), "class_names": names, "splits": splits}
+    splits = check_dataset(dataset, spec.name, spec.task)
+    for line in said_of_rows(dataset, spec.name):
+        log.info("%s", line)
+    facts = {"name": spec.name, **spec.key._asdict(), "task": spec.task}
+    facts |= {"class_names": list(dataset.class_names), "splits": splits}
+    if isinstance(dataset, Rows):
+        splits["evaluation"] = _evaluation_of(dataset)
     if preprocessing := getattr(dataset, "preprocessing", None):
         # A set whose pictures are treated otherwise than before is another input to all that reads them.
         facts["preprocessing"] = preprocessing
@@ -87,6 +94,29 @@ def prepare(spec: DatasetSpec, manifest: str) -> None:
     write_record(path, record)
     read = ImagesRead(spec.name, record)
     write_sealed(manifest, {**facts, "data": read.data(*read.whole(*NAMES))})
+
+
+def _evaluation_of(dataset: Rows) -> dict[str, list[Any]]:
+    """Return ids and targets of the rows, the picture of each, and what the dataset says of it."""
+    rows, pictures = dataset.splits["evaluation"], pictures_of(dataset).splits["evaluation"].ids
+    return {
+        "ids": list(rows.ids),
+        "labels": rows.labels.tolist(),
+        "pictures": [pictures[one] for one in dataset.pictures.tolist()],
+        "given": dataset.given.tolist(),
+    }
+
+
+def said_of_rows(dataset: Dataset, called: str) -> list[str]:
+    """Say how many rows the evaluation pictures are, and how many pictures have none, in a line; none for classes."""
+    if not isinstance(dataset, Rows) or dataset.targets is not None:
+        return []
+    rows, pictures = len(dataset.splits["evaluation"]), len(pictures_of(dataset).splits["evaluation"])
+    none = dataset.without_rows
+    if rows == pictures and not none:
+        return []
+    without = f"; {none} without a label that is present have no row, and are not scored" if none else ""
+    return [f"{called}: {pictures} evaluation pictures are {rows} rows, one for each label{without}"]
 
 
 def names_files(dataset: Dataset, module: str) -> bool:
@@ -179,6 +209,7 @@ def check_pictures(dataset: Dataset, called: str, most: int | None = None) -> li
     HeatproofError
         If pictures cannot be read: how many, the names of the first, and the remedy.
     """
+    dataset = pictures_of(dataset)
     if not isinstance(dataset, LazyDataset) or not isinstance(dataset.reader, PictureReader):
         return []
     said = [words for words in (dataset.preprocessing, *dataset.notes) if words]
@@ -194,22 +225,20 @@ def check_pictures(dataset: Dataset, called: str, most: int | None = None) -> li
     return [f"{called}: {words}" for words in said]
 
 
-def check_dataset(dataset: Dataset, called: str) -> dict[str, dict[str, list[Any]]]:
+def check_dataset(dataset: Dataset, called: str, task: str = "multiclass") -> dict[str, dict[str, list[Any]]]:
     """Check ids, labels and the first images of every split, and return ids and labels.
 
     Raises
     ------
     HeatproofError
         If a split is missing or empty (``train`` and ``validation`` may both be, where nothing is
-        trained), its ids and labels differ in number, an image id stands twice, a label has no
-        class, an id or a class name is not UTF-8, or the first image of a split is not as `Dataset.images` says.
+        trained), its ids and labels differ in number, an image id stands twice, labels are not those of
+        the task, an id or a class name is not UTF-8, or the first image of a split is not as `Dataset.images` says.
     """
     seen: set[str] = set()
     splits: dict[str, dict[str, list[Any]]] = {}
-    if dataset.num_classes < 2:
-        raise HeatproofError(
-            f"The dataset {called!r} has {dataset.num_classes} class: a network needs two or more to tell apart."
-        )
+    dataset = pictures_of(dataset)
+    _check_task(dataset, called, task)
     for class_name in dataset.class_names:
         require_utf8(class_name, f"class of {called!r}")
     untrained = not any(len(dataset.splits.get(name, ())) for name in ("train", "validation"))
@@ -233,16 +262,76 @@ def check_dataset(dataset: Dataset, called: str) -> dict[str, dict[str, list[Any
         seen.update(split.ids)
         for image_id in split.ids:
             require_utf8(image_id, f"image of {called!r}")
-        if np.ndim(split.labels) != 1:
-            raise HeatproofError(
-                f"{name} of {called!r} has labels of shape {np.shape(split.labels)}: one label an image is supported; "
-                "of several, give the one that is to be explained."
-            )
-        if split.labels.min() < 0 or split.labels.max() >= dataset.num_classes:
-            raise HeatproofError(f"A label of {name} in {called!r} lies outside 0 to {dataset.num_classes - 1}.")
+        _check_labels(split, dataset.num_classes, name, called, task)
         _check_image(dataset.images(name, 0, 1), f"{name} of {called!r}")
         splits[name] = {"ids": list(split.ids), "labels": split.labels.tolist()}
+    if task == "multilabel" and not (dataset.splits["evaluation"].labels == 1).any():
+        raise HeatproofError(
+            f"No evaluation picture of {called!r} has a label that is present: there is none to explain."
+        )
     return splits
+
+
+def _check_task(dataset: Dataset, called: str, task: str) -> None:
+    """Refuse a task that the dataset says is another one, and numbers of classes that the task cannot have."""
+    said, classes = getattr(dataset, "task", task), dataset.num_classes
+    if said != task and not {said, task} <= set(EXCLUSIVE):
+        raise HeatproofError(
+            f"The dataset {called!r} says that its task is {said}, and the config has {task}: write task: {said} in "
+            "the dataset's settings."
+        )
+    if task == "multiclass" and classes < 2:
+        raise HeatproofError(f"The dataset {called!r} has {classes} class: a network needs two or more to tell apart.")
+    if task == "binary" and classes != 2:
+        raise HeatproofError(
+            f"The task of {called!r} is binary, and the dataset has {classes} classes: write task: multiclass in its "
+            "settings, or multilabel where an image can have several labels."
+        )
+    names = list(dataset.class_names)
+    if task not in EXCLUSIVE and (not names or len(names) != classes or len(set(names)) < len(names)):
+        what = "label" if task == "multilabel" else "number"
+        raise HeatproofError(
+            f"The dataset {called!r} has {classes} {what}s and {len(set(names))} names for them: give class_names a "
+            f"name of its own for each {what}, and num_classes their number."
+        )
+
+
+def _check_labels(split: Split, classes: int, name: str, called: str, task: str) -> None:
+    """Refuse labels that are not those of the task, by their shape and their values."""
+    labels = np.asarray(split.labels)
+    where = f"{name} of {called!r}"
+    if task in EXCLUSIVE:
+        if labels.ndim != 1:
+            raise HeatproofError(
+                f"{where} has labels of shape {labels.shape}, several for an image, and the task is {task}: write "
+                "task: multilabel in the dataset's settings, or regression where they are numbers."
+            )
+        if labels.dtype.kind not in "iu":
+            raise HeatproofError(
+                f"{where} has labels of {labels.dtype}, and the task is {task}: give the whole number of each image's "
+                "class, or write task: regression in the dataset's settings."
+            )
+        if labels.min() < 0 or labels.max() >= classes:
+            raise HeatproofError(f"A label of {name} in {called!r} lies outside 0 to {classes - 1}.")
+    elif task == "multilabel":
+        if labels.shape != (len(labels), classes):
+            raise HeatproofError(
+                f"{where} has labels of shape {labels.shape}, and the task is multilabel: give (images, {classes}), 1 "
+                "for a label that is present, 0 for one that is absent, -1 where that is not known."
+            )
+        if not np.isin(labels, (-1, 0, 1)).all():
+            other = labels[~np.isin(labels, (-1, 0, 1))][0]
+            raise HeatproofError(
+                f"{where} has the label {other}: it has to be 1 (present), 0 (absent) or -1 (not known)."
+            )
+    else:
+        if labels.shape not in ((len(labels), classes), (len(labels),) if classes == 1 else ()):
+            raise HeatproofError(
+                f"{where} has labels of shape {labels.shape}, and the task is regression with {classes} "
+                f"number{'s' * (classes > 1)} an image: give (images, {classes})."
+            )
+        if labels.dtype.kind not in "fiu" or not np.isfinite(labels.astype(np.float64)).all():
+            raise HeatproofError(f"{where} has a label that is no finite number: leave these images out.")
 
 
 def _check_image(images: np.ndarray, where: str) -> None:

@@ -22,7 +22,9 @@ class Split:
     ids
         One string an image, unique within the dataset and stable: random draws depend on it.
     labels
-        (N,) int64.
+        By the dataset's `task`, which is ``multiclass`` where it has no such attribute: (N,) int64 for ``binary`` and
+        ``multiclass``; (N, K) int8 for ``multilabel``, 1 present, 0 absent, -1 unknown; (N,) or (N, K) float64 for
+        ``regression``.
     """
 
     ids: tuple[str, ...]
@@ -33,16 +35,19 @@ class Split:
 
 
 class Dataset(Protocol):
-    """Interface of a dataset: labelled images in splits train, validation and evaluation."""
+    """Interface of a dataset: labelled images in splits train, validation and evaluation.
+
+    It may have an attribute `task`, one of `heatproof.tasks.TASKS`; without it, it is of classes.
+    """
 
     @property
     def num_classes(self) -> int:
-        """How many classes there are."""
+        """How many classes, labels, or numbers of a regression there are."""
         ...
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """Names of the classes, in the order of the labels."""
+        """Names of the classes, labels or numbers, in their order."""
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""Stratified splits, fixed by the seed."""
+"""Stratified splits of classes, of several labels and of numbers, fixed by the seed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,36 @@ import numpy as np
 from heatproof.errors import HeatproofError
 from heatproof.randomness import numpy_generator
 
+# Numbers are divided by their size into so many classes at most, of so many rows at least.
+MOST_BINS, LEAST_IN_BIN = 10, 10
+
+
+def strata(labels: np.ndarray) -> np.ndarray:
+    """Return the class by which each row is divided.
+
+    Parameters
+    ----------
+    labels
+        (N,) integers, classes themselves; (N, K) integers, 1 where a row has a label; or (N,) real numbers.
+
+    Returns
+    -------
+    ndarray
+        (N,) integers: of several labels the rarest that the row has, K where it has none; of numbers the bin, of bins
+        with equally many rows.
+    """
+    if labels.ndim == 2:
+        present = labels == 1
+        counts = present.sum(axis=0)
+        order = np.argsort(counts, kind="stable")
+        return np.where(present.any(axis=1), order[present[:, order].argmax(axis=1)], labels.shape[1])
+    if labels.dtype.kind != "f":
+        return labels
+    bins = max(1, min(MOST_BINS, len(labels) // LEAST_IN_BIN))
+    # Equal numbers share their first rank, so that the order of the files decides nothing.
+    ranks = np.searchsorted(np.sort(labels), labels)
+    return ranks * bins // max(len(labels), 1)
+
 
 def stratified_splits(labels: np.ndarray, fractions: Mapping[str, float], seed: int) -> dict[str, np.ndarray]:
     """Divide rows into the named splits and ``train``, stratified by class.
@@ -17,7 +47,7 @@ def stratified_splits(labels: np.ndarray, fractions: Mapping[str, float], seed: 
     Parameters
     ----------
     labels
-        (N,) integers.
+        As in `strata`.
     fractions
         Share of every class for each split; the rest is ``train``.
     seed
@@ -36,6 +66,7 @@ def stratified_splits(labels: np.ndarray, fractions: Mapping[str, float], seed: 
         If the shares leave a split without images.
     """
     check_shares(fractions)
+    labels = strata(labels)
     if not is_divisible(labels, fractions):
         return _cut(numpy_generator(seed, "split of all rows").permutation(len(labels)), fractions)
     classes = [
@@ -53,7 +84,7 @@ def _cut(rows: np.ndarray, fractions: Mapping[str, float]) -> dict[str, np.ndarr
 
 def is_divisible(labels: np.ndarray, fractions: Mapping[str, float]) -> bool:
     """Return whether every split gets a row if each class is divided by itself; with one row a class, none does."""
-    counts = np.unique(labels, return_counts=True)[1].tolist()
+    counts = np.unique(strata(labels), return_counts=True)[1].tolist()
     taken = [sum(round(share * count) for count in counts) for share in fractions.values()]
     whole = sum(fractions.values()) >= 1
     return all(taken) and (whole or sum(taken) < len(labels))
@@ -88,7 +119,7 @@ def grouped_splits(
     check_shares(fractions)
     names = [*fractions, *(["train"] if sum(fractions.values()) < 1 else [])]
     keys, of_row = np.unique(np.asarray(groups, dtype=str), return_inverse=True)
-    classes, numbers = np.unique(labels, return_inverse=True)
+    classes, numbers = np.unique(strata(labels), return_inverse=True)
     if len(keys) < len(names):
         raise HeatproofError(
             f"There are {len(keys)} groups for the splits {', '.join(names)}, and no group may be in two of them: add "
@@ -115,15 +146,23 @@ def grouped_splits(
                 f"{largest!r}, has {int(counts.sum(axis=1).max())} of {len(labels)} pictures: divide it into smaller "
                 "groups, add others, or change the shares."
             )
-    if names[-1] == "train":
-        untrained = classes[~counts[chosen == len(names) - 1].any(axis=0)]
-        if len(untrained):
-            among = len(np.unique(of_row[labels == untrained[0]]))
-            raise HeatproofError(
-                f"The class number {untrained[0]} has pictures of {among} group(s) alone, so that none are left to "
-                "train on: add pictures of other groups, or leave the class out."
-            )
+    if names[-1] == "train" and labels.dtype.kind != "f":
+        _require_trained(labels, of_row, chosen[of_row] == len(names) - 1)
     return {name: np.flatnonzero(chosen[of_row] == number) for number, name in enumerate((*fractions, "train"))}
+
+
+def _require_trained(labels: np.ndarray, groups: np.ndarray, trained: np.ndarray) -> None:
+    """Refuse groups that leave nothing of a class, or of a label, to train on."""
+    if labels.ndim == 2:
+        untrained = np.flatnonzero((labels == 1).any(axis=0) & ~(labels[trained] == 1).any(axis=0))
+    else:
+        untrained = np.setdiff1d(labels, labels[trained])
+    if len(untrained):
+        rows = labels[:, untrained[0]] == 1 if labels.ndim == 2 else labels == untrained[0]
+        raise HeatproofError(
+            f"The class number {untrained[0]} has pictures of {len(np.unique(groups[rows]))} group(s) alone, so that "
+            "none are left to train on: add pictures of other groups, or leave the class out."
+        )
 
 
 def balanced_order(labels: np.ndarray, seed: int) -> np.ndarray:
@@ -132,7 +171,7 @@ def balanced_order(labels: np.ndarray, seed: int) -> np.ndarray:
     Parameters
     ----------
     labels
-        (N,) integers.
+        As in `strata`.
     seed
         The workflow's seed; it says which class comes when and which of its rows.
 
@@ -141,6 +180,7 @@ def balanced_order(labels: np.ndarray, seed: int) -> np.ndarray:
     ndarray
         (N,) int64, every row once.
     """
+    labels = strata(labels)
     # The classes of a thousand are often sorted by kind: without this the first 64 images would all be fish and birds.
     classes_drawn = numpy_generator(seed, "order of classes").permutation(np.unique(labels))
     return _alternate(

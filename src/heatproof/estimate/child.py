@@ -77,6 +77,7 @@ class TimeWeights:
     model: ModelSpec
     outputs: list[str]
     images: int
+    target: str | int = "label"
 
     def run(self, runtime: Runtime) -> TimedPass:
         """Leave random weights where a job looks for them, and time one pass of the network."""
@@ -84,11 +85,12 @@ class TimeWeights:
 
         from heatproof.data.prepare import open_dataset
         from heatproof.models.memory import batch_size_of
-        from heatproof.models.network import build_network, normalise, save_weights, use_machine
+        from heatproof.models.network import build_network, normalise, reader_of_dataset, save_weights, use_machine
 
         device = use_machine(runtime)
         dataset = open_dataset(self.dataset)
-        network = build_network(self.model, dataset.num_classes)
+        reader = reader_of_dataset(self.dataset, dataset, self.target)
+        network = build_network(self.model, reader.classes or 1, reader=reader)
         for path in self.outputs:
             save_weights(network.state_dict(), path)
         network = network.to(device).eval().requires_grad_(False)
@@ -151,18 +153,22 @@ class TimeTraining:
     model: ModelSpec
     training: FinetuningSettings | TrainingSettings
     images: int
+    whole_output: bool = False
 
     def run(self, runtime: Runtime) -> TimedSteps:
         """Time the loop that trains, on a few batches; its start imports more than other jobs."""
         import torch
 
         from heatproof.data.prepare import open_dataset
-        from heatproof.models.network import build_network, normalise, use_machine
+        from heatproof.data.rows import pictures_of
+        from heatproof.models.network import build_network, normalise, reader_of_dataset, use_machine
         from heatproof.training.loop import Examples, fit, validate
+        from heatproof.training.stages import of_whole_output
 
         device = use_machine(runtime)
-        dataset = open_dataset(self.dataset)
-        network = build_network(self.model, dataset.num_classes).to(device)
+        dataset = pictures_of(open_dataset(self.dataset))
+        reader = reader_of_dataset(self.dataset, dataset)
+        network = build_network(self.model, reader.classes or 1, reader=reader).to(device)
         schedule = replace(self.training, epochs=1)
         # Where a handful of images is timed, batches are small as well.
         # Where no images are for training, nothing is trained, and other images are as good for the timing.
@@ -172,13 +178,19 @@ class TimeTraining:
         images = normalise(dataset.images(split, 0, size), self.model.facts)
         read = (time.perf_counter() - began) / size
         labels = torch.from_numpy(dataset.splits[split].labels[:size])
+        if self.dataset.task == "regression":
+            labels = labels.float()
+        if self.whole_output:
+            of_whole_output(network.eval(), [Examples(images, labels)], size)
+            with torch.no_grad():
+                labels = network(images.to(device)).cpu()
         # One image to validate on: `fit` is the loop as it is, and wants some.
-        few = Examples(images.repeat(STEPS, 1, 1, 1), labels.repeat(STEPS))
+        few = Examples(images.repeat(STEPS, 1, 1, 1), torch.cat([labels] * STEPS))
         one = Examples(images[:1], labels[:1])
         fit(network, Examples(images, labels), one, schedule, 0)
         started = time.process_time()
         whole = _seconds(lambda: fit(network, few, one, schedule, 0), device, repeats=1)
-        verified = _seconds(lambda: validate(network, few, schedule.batch_size), device, repeats=1)
+        verified = _seconds(lambda: validate(network, few, schedule.batch_size, schedule.loss), device, repeats=1)
         count = size * STEPS
         start = max(started - whole / STEPS, 0.0) if device.type == "cpu" else 0.0
         return {"train": whole / count, "validate": verified / count, "read": read, "start": start}

@@ -217,8 +217,10 @@ def plan_of(paths: Sequence[str | Path], device: str | None, images: int | None 
     datasets, missing = [], []
     for item in config["datasets"]:
         name, given = (item, {}) if isinstance(item, str) else next(iter(item.items()))
-        kind, options = given.get("dataset", name), {k: v for k, v in given.items() if k != "dataset"}
+        kind = given.get("dataset", name)
         entry = DATASETS.get(kind)
+        taken = entry is not None and "task" in entry.options
+        options = {k: v for k, v in given.items() if k != "dataset" and (k != "task" or taken)}
         instead = None
         if entry is not None and entry.count is not None:
             try:
@@ -227,6 +229,7 @@ def plan_of(paths: Sequence[str | Path], device: str | None, images: int | None 
                 instead = synthetic.in_place_of(kind, options, entry.image_size(options))
         if instead:
             instead["evaluation_images"] = images or few_of(instead["size"])
+            instead |= {"task": given["task"]} if "task" in given else {}
             missing.append(name)
         datasets.append({name: instead or dict(given)})
     return make_plan({**config, "datasets": datasets}), missing

@@ -121,17 +121,20 @@ class Bench:
         where = {"dataset": dataset, "model": model}
         outputs = [self.plan.results.weights.format(**where, weights=weights) for weights in every]
         of = (self.plan.dataset_spec(dataset), self.plan.model_spec(model))
-        return cast("TimedPass", self.run(TimeWeights(*of, outputs, self.images))[2])
+        target = self.plan.config["target"]
+        return cast("TimedPass", self.run(TimeWeights(*of, outputs, self.images, target))[2])
 
     def training(self, dataset: str, model: str, weights: str) -> TimedSteps:
         """Time training steps of a model: seconds to ``train``, to ``validate`` and to ``read`` an image."""
         # A kept epoch is of its finetuning.
         trained = self.plan.kept[weights][0] if weights in self.plan.kept else weights
         made = weights_of(Graph(self.plan), Network(dataset, model, trained))
-        usual = FinetuningSettings(**self.plan.training_settings(self.plan.models[model].finetuning))
-        settings = getattr(made, "training", usual)
-        of = (self.plan.dataset_spec(dataset), self.plan.trained_spec(model))
-        return cast("TimedSteps", self.run(TimeTraining(*of, settings, self.images))[2])
+        # Where a checkpoint is fetched, what a finetuning would take.
+        task = self.plan.trained_on(dataset).task
+        usual = FinetuningSettings(**self.plan.training_settings(self.plan.models[model].finetuning, task))
+        settings, whole = getattr(made, "training", usual), getattr(made, "whole_output", False)
+        of = (self.plan.trained_on(dataset), self.plan.trained_spec(model))
+        return cast("TimedSteps", self.run(TimeTraining(*of, settings, self.images, whole))[2])
 
     def start_up(self) -> float:
         """Return the seconds in which a job starts and imports what it needs, the second time."""

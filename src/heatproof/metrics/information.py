@@ -33,6 +33,7 @@ def _which(target: str) -> int:
 
 @metric(
     "sic",
+    needs="probability",
     higher_is_better=True,
     range=(0.0, 1.0),
     source=PIC,
@@ -64,6 +65,7 @@ def softmax_information(
 
 @metric(
     "aic",
+    needs="decision",
     higher_is_better=True,
     range=(0.0, 1.0),
     source=PIC,
@@ -86,7 +88,7 @@ def accuracy_information(
     which = _which(target)
     return aic_scores(
         pictures["log_probability"][..., which],
-        pictures["predicted"] == pictures["classes"][:, which, None],
+        pictures["decided"][..., which],
         pictures["entropy"],
         exclude=exclude,
         min_prediction=min_prediction,
@@ -144,6 +146,8 @@ def infidelity(
 
 @metric(
     "sensitivity_max",
+    # Of maps alone.
+    needs="number",
     higher_is_better=False,
     range=(0.0, np.inf),
     source="Yeh et al. 2019; captum.metrics.sensitivity_max",

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from heatproof.errors import HeatproofError
+from heatproof.options import enumerated
 from heatproof.registry import Described, Registry, nearest, options_of, own_options
 from heatproof.responses.base import Response
 from heatproof.responses.curves import Curves
 from heatproof.responses.patches import Patches
+from heatproof.tasks import NEEDS, Need, gives, lacking
 
 if TYPE_CHECKING:
     from heatproof.sequences import Perturbation
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 Result = tuple[np.ndarray, np.ndarray, Mapping[str, np.ndarray]]
 MetricFunction = Callable[..., Any]
 SequencesFunction = Callable[..., "Mapping[str, Perturbation]"]
+NeedsFunction = Callable[[Mapping[str, Any]], Need]
+# What each value of the option `output` is.
+NEED_OF_OUTPUT: dict[str, Need] = {"logit": "number", "probability": "probability", "accuracy": "decision"}
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,8 @@ class Metric(Described):
         Why an image has no score where the map is not to blame, as a part of a sentence; empty where nothing is known.
     exempt
         Rules of `heatproof.testing` that it breaks by its definition, by name, and why.
+    declared
+        What it reads of the network, where that does not follow from its option `output`; see `needs`.
     """
 
     name: str
@@ -80,6 +87,7 @@ class Metric(Described):
     derived_from: tuple[str, ...] = ()
     undefined: str = ""
     exempt: Mapping[str, str] = field(default_factory=dict)
+    declared: Need | NeedsFunction | None = None
 
     @property
     def is_own(self) -> bool:
@@ -90,6 +98,40 @@ class Metric(Described):
         """Return whether higher is better with these options."""
         reverse = self.order is not None and options.get("order", self.order) != self.order
         return self.higher_is_better != reverse
+
+    def needs(self, options: Mapping[str, Any] | None = None) -> Need:
+        """Return what the metric reads of the network with these options, those left out being the defaults.
+
+        It is what the metric declares, else what its option `output` says: a logit is any number, and the accuracy
+        follows from a class decision.
+
+        Returns
+        -------
+        str
+            ``number``, ``probability`` or ``decision``.
+
+        Raises
+        ------
+        HeatproofError
+            If there is no such output.
+        """
+        every = {**self.options, **(options or {})}
+        if callable(self.declared):
+            return self.declared(every)
+        return self.declared or need_of_output(every)
+
+    def lacking(self, task: str, options: Mapping[str, Any] | None = None) -> str | None:
+        """Return in words of a gap why the metric does not apply to a task, and what to set; None where it applies.
+
+        Parameters
+        ----------
+        task
+            One of `heatproof.tasks.TASKS`, or ``callable``.
+        options
+            Of the metric; those left out are the defaults.
+        """
+        by_logit = "output" in self.options and gives(task, self.needs({**(options or {}), "output": "logit"}))
+        return lacking(task, self.needs(options), "set `output: logit`" if by_logit else "")
 
     def fill_in(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the given options, completed by the defaults.
@@ -154,6 +196,28 @@ class Metric(Described):
         return np.where(valid, score, np.nan), valid, curves
 
 
+def need_of_output(options: Mapping[str, Any]) -> Need:
+    """Return what the option `output` asks of a network.
+
+    Raises
+    ------
+    HeatproofError
+        If there is no such output.
+    """
+    output = options["output"]
+    if output not in NEED_OF_OUTPUT:
+        raise HeatproofError(f"output is {output!r}: take one of {', '.join(NEED_OF_OUTPUT)}.")
+    return NEED_OF_OUTPUT[output]
+
+
+def outputs_of(metric: Metric) -> list[str]:
+    """Return the outputs of the network that a metric can read by its option, the default first; [""] without one."""
+    if "output" not in metric.options:
+        return [""]
+    known = {**enumerated(metric.asks), **enumerated(metric.function)}.get("output", list(NEED_OF_OUTPUT))
+    return sorted(known, key=lambda output: output != metric.options["output"])
+
+
 METRICS: Registry[Metric] = Registry("heatproof.metrics", "metric")
 
 
@@ -170,6 +234,7 @@ def metric(
     derived_from: tuple[str, ...] = (),
     undefined: str = "",
     exempt: Mapping[str, str] | None = None,
+    needs: Need | NeedsFunction | None = None,
 ) -> Callable[[MetricFunction], MetricFunction]:
     """Register a function as a metric.
 
@@ -186,11 +251,15 @@ def metric(
         that takes each; it then reads `Curves`.
     reads
         The kind of response, a class: see `heatproof.responses.base.Response`.
+    needs
+        What the metric reads of the network: ``number``, ``probability``, ``decision``, or a function of all options
+        that returns one of them. Left out, it follows from the option `output`.
 
     Raises
     ------
     HeatproofError
-        If there is another metric of that name, or nothing says which options the responses have.
+        If there is another metric of that name, or nothing says which options the responses have, or what the metric
+        needs.
     """
     if sequences is not None:
         reads = Curves
@@ -209,6 +278,12 @@ def metric(
                 f"There is a metric {name!r} in {known.function.__module__}: enter yours under another name."
             )
         own = options_of(function)
+        options = options_of(asks) | own
+        if not (needs in NEEDS or callable(needs) or (needs is None and "output" in options)):
+            raise HeatproofError(
+                f"The metric {name!r} does not say what it reads of the network: give @metric needs= one of "
+                f"{', '.join(NEEDS)}, or the metric an option `output`."
+            )
         METRICS[name] = Metric(
             name=name,
             function=function,
@@ -216,7 +291,7 @@ def metric(
             higher_is_better=higher_is_better,
             range=range,
             source=source,
-            options=MappingProxyType(options_of(asks) | own),
+            options=MappingProxyType(options),
             reads=reads,
             asks=asks,
             order=order,
@@ -224,6 +299,7 @@ def metric(
             derived_from=derived_from,
             undefined=undefined,
             exempt=MappingProxyType(dict(exempt or {})),
+            declared=needs,
         )
         return function
 

@@ -10,9 +10,10 @@ import numpy as np
 from heatproof.errors import HeatproofError
 from heatproof.metrics.arrays import area
 from heatproof.metrics.deletion import cut
-from heatproof.metrics.registry import Result, metric
+from heatproof.metrics.registry import Result, metric, need_of_output
 from heatproof.responses.curves import ResponseCurve
 from heatproof.sequences import Perturbation
+from heatproof.tasks import Need
 
 # The published kernels: of RISE, and of the scripts with which MAS was evaluated.
 RISE_BLUR = {"sigma": 5.0, "size": 11, "kernel": "reflected"}
@@ -71,6 +72,16 @@ def sequences_of(*modes: str, blur: Mapping[str, Any] = RISE_BLUR, magnitude: bo
         return sequences_by_name
 
     return sequences
+
+
+def needs_of_scaled(options: Mapping[str, Any]) -> Need:
+    """Return a probability where curves that fall below their baseline are divided by a negative difference.
+
+    That turns the curve over, and with it the sign of the score. Probabilities of published results are read so; for a
+    regression or a callable target it would rank the negative of the right map first.
+    """
+    turned = options["inverted"] == "scaled" and options.get("monotone", True)
+    return "probability" if turned and need_of_output(options) == "number" else need_of_output(options)
 
 
 def normalised_response(
@@ -170,6 +181,7 @@ def _area(curves: np.ndarray, curve: ResponseCurve) -> Any:
     source=RISE,
     sequences=sequences_of("insertion"),
     undefined=NO_GAIN,
+    needs=needs_of_scaled,
 )
 def rise_insertion(
     insertion: ResponseCurve,
@@ -205,6 +217,7 @@ def rise_insertion(
     source=RISE,
     sequences=sequences_of("deletion"),
     undefined=NO_GAIN,
+    needs=needs_of_scaled,
 )
 def rise_deletion(
     deletion: ResponseCurve,
@@ -231,6 +244,7 @@ def rise_deletion(
     source=MAS + ".2, equation 6, for RISE",
     sequences=sequences_of("insertion", "deletion"),
     undefined=NO_GAIN,
+    needs=needs_of_scaled,
 )
 def rise_difference(
     insertion: ResponseCurve,
@@ -267,6 +281,7 @@ def _mas(curve: ResponseCurve, mode: str, output: str, target: str, inverted: st
     source=MAS + ".2, equation 4",
     sequences=sequences_of("insertion", blur=MAS_BLUR, magnitude=True),
     undefined=NO_GAIN,
+    needs=needs_of_scaled,
 )
 def mas_insertion(
     insertion: ResponseCurve, *, output: str = "probability", target: str = "label", inverted: str = "undefined"
@@ -299,6 +314,7 @@ def mas_insertion(
     source=MAS + ".2, equation 5",
     sequences=sequences_of("deletion", blur=MAS_BLUR, magnitude=True),
     undefined=NO_GAIN,
+    needs=needs_of_scaled,
 )
 def mas_deletion(
     deletion: ResponseCurve, *, output: str = "probability", target: str = "label", inverted: str = "undefined"
@@ -320,6 +336,7 @@ def mas_deletion(
     source=MAS + ".2, equation 6",
     sequences=sequences_of("insertion", "deletion", blur=MAS_BLUR, magnitude=True),
     undefined=NO_GAIN,
+    needs=needs_of_scaled,
 )
 def mas_difference(
     insertion: ResponseCurve,

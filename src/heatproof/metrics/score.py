@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
+from heatproof.errors import HeatproofError
 from heatproof.methods import Method
 from heatproof.metrics.registry import METRICS
+from heatproof.metrics.rows import ScoredRows, scored_rows
 from heatproof.metrics.scoring import Explanations, score_batch
 from heatproof.provenance import digest
 from heatproof.responses.base import Reading, ScoredImages, response_of
@@ -51,7 +53,26 @@ class StoredReading(Reading):
 Readings = Sequence[StoredReading]
 
 
-def sample(labels: np.ndarray, right: np.ndarray, *, only_correct: bool, balanced: bool) -> np.ndarray:
+def right_of(rows: ScoredRows, store: str, labels: np.ndarray) -> np.ndarray | None:
+    """Return on which intact images a network is right, (N,) bool; None where that means nothing.
+
+    A class is right where it is predicted, and a label where its logit is above 0. Numbers are not right or wrong.
+
+    Parameters
+    ----------
+    rows
+        The rows.
+    store
+        Of patch drops.
+    labels
+        (N,) int.
+    """
+    if rows.has_classes:
+        return read(store, "predicted", 0, len(labels))[:, 0].astype(np.int64) == labels
+    return read(store, "logit", 0, len(labels))[:, 0] > 0 if rows.task == "multilabel" else None
+
+
+def sample(labels: np.ndarray, right: np.ndarray | None, *, only_correct: bool, balanced: bool) -> np.ndarray:
     """Choose the images on which a network is scored.
 
     Parameters
@@ -59,7 +80,7 @@ def sample(labels: np.ndarray, right: np.ndarray, *, only_correct: bool, balance
     labels
         (N,) int.
     right
-        (N,) bool, whether the network classifies the intact image correctly.
+        (N,) bool, whether the network is right on the intact image; None where numbers are explained.
     only_correct
         Whether the others are left out (Walker et al. 2024, MAS, in their code).
     balanced
@@ -69,8 +90,16 @@ def sample(labels: np.ndarray, right: np.ndarray, *, only_correct: bool, balance
     -------
     numpy.ndarray
         (N,) bool.
+
+    Raises
+    ------
+    HeatproofError
+        If images are to be chosen by what only classes have.
     """
-    chosen = right.copy() if only_correct else np.ones(len(labels), dtype=bool)
+    if right is None and (only_correct or balanced):
+        key = "only_correct" if only_correct else "balanced"
+        raise HeatproofError(f"`evaluation.{key}` needs classes, and numbers are explained: leave it out.")
+    chosen = right.copy() if only_correct and right is not None else np.ones(len(labels), dtype=bool)
     if balanced and chosen.any():
         places = [np.flatnonzero(chosen & (labels == label)) for label in np.unique(labels[chosen])]
         fewest = min(map(len, places))
@@ -87,10 +116,16 @@ def score(told: Score) -> None:
         StoredReading(argument, response_of(one.response), one.points, one.output, one.store)
         for argument, one in told.responses.items()
     ]
+    rows = scored_rows(read_sealed(told.classes) or {}, told.target, told.images)
+    options = {**told.options, **({"output": told.case.output} if "output" in metric.options else {})}
     explainers: dict[str, Methods] = {}
-    for method in told.methods:
-        explainers.setdefault(method.explainer, []).append(method)
     gaps: dict[str, str] = {}
+    if reason := metric.lacking(rows.task, options):
+        # What it would read need not be there.
+        gaps |= {method.method: reason for method in told.methods}
+    else:
+        for method in told.methods:
+            explainers.setdefault(method.explainer, []).append(method)
     keys: dict[str, str] = {}
     gates: dict[str, Any] = {}
     costs: dict[str, Any] = {}
@@ -111,16 +146,21 @@ def score(told: Score) -> None:
     # Every explainer may have a gap, and then there is no store to look into but one of holes.
     drops = _shards(told, told.drops, keys)
     facts = describe(told.drops + ".zarr")
-    predicted = read(told.drops + ".zarr", "predicted", 0, told.images)[:, 0].astype(np.int64)
     labels = np.asarray(facts["labels"])[: told.images]
-    right = predicted == labels
-    scored = sample(labels, right, only_correct=told.only_correct, balanced=told.balanced)
-    by_name: dict[str | int, Any] = {"label": labels, "predicted": predicted}
-    targets = np.broadcast_to(by_name.get(told.target, told.target), labels.shape)
-    ids = np.array(facts["image_ids"][: told.images], dtype=object)[scored]
-    scores = _score(told, reads, explainers, facts["image_ids"], targets, scored, gaps) if explainers else {}
-    names = (read_sealed(told.classes) or {}).get("class_names")
-    classes = np.array([names[label] if names else str(label) for label in labels[scored]], dtype=object)
+    right = right_of(rows, told.drops + ".zarr", labels)
+    targets = labels
+    if told.target == "predicted":
+        targets = read(told.drops + ".zarr", "predicted", 0, told.images)[:, 0].astype(np.int64)
+    elif isinstance(told.target, int):
+        targets = np.full_like(labels, told.target)
+    # The class that an image has, or the label that a row is about.
+    kinds = labels if rows.has_classes else targets
+    scored = sample(kinds, right, only_correct=told.only_correct, balanced=told.balanced)
+    every = facts["image_ids"]
+    images = ScoredImages(every, targets, (0, 0), told.seed, rows.task)
+    scores = _score(told, reads, explainers, images, scored, gaps) if explainers else {}
+    ids = np.array(every[: told.images] if rows.has_classes else rows.pictures, dtype=object)[scored]
+    classes = rows.about(kinds[scored])
     named = [method.method for method in told.methods if method.method in scores]
     values = np.concatenate([scores[name] for name in named]) if named else np.empty(0)
     table = pd.DataFrame(
@@ -148,7 +188,7 @@ def score(told: Score) -> None:
         costs={"explainers": costs, "drops": _cost(drops)},
         options=told.options,
         case=told.case.told(),
-        share_wrong=float(1 - right.mean()),
+        share_wrong=None if right is None else float(1 - right.mean()),
         higher_is_better=told.higher_is_better,
         read=keys,
         data=joined_data([*data, *drops]),
@@ -183,12 +223,11 @@ def _score(
     told: Score,
     reads: Readings,
     explainers: dict[str, Methods],
-    every: list[str],
-    targets: np.ndarray,
+    images: ScoredImages,
     scored: np.ndarray,
     gaps: dict[str, str],
 ) -> dict[str, np.ndarray]:
-    """Return the scores of every method for some images, of (N,) bool, and add methods without any to the gaps."""
+    """Return the scores of every method for some of the images, of (N,) bool; add methods without any to the gaps."""
     metric = METRICS[told.kind]
     parts: dict[str, list[np.ndarray]] = {}
     failed: dict[str, str] = {}
@@ -204,8 +243,9 @@ def _score(
         rows = np.flatnonzero(scored[start:stop]).tolist()
         if not len(rows):
             continue
-        where = start, stop, every
-        images = ScoredImages([every[start + row] for row in rows], targets[start:stop][rows], size, told.seed)
+        where = start, stop, images.ids
+        ids, targets = [images.ids[start + row] for row in rows], images.labels[start:stop][rows]
+        chunk = replace(images, ids=ids, labels=targets, size=size)
         of_network = {one.argument: one.read("", *where, rows) for one in reads if not one.response.along_maps}
         # Read one after another.
         explained = (
@@ -216,7 +256,7 @@ def _score(
             )
             for name, methods in explainers.items()
         )
-        for scored_one in score_batch(metric, told.options, images, reads, of_network, explained, failed):
+        for scored_one in score_batch(metric, told.options, chunk, reads, of_network, explained, failed):
             parts.setdefault(scored_one.method, []).append(scored_one.score)
     # One of ours that is undefined on all images is told by their number.
     for method in parts if metric.is_own else ():

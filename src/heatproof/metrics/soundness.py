@@ -10,10 +10,11 @@ from typing import Annotated, Any
 import numpy as np
 
 from heatproof.errors import HeatproofError
-from heatproof.metrics.registry import Result, metric
+from heatproof.metrics.registry import Result, metric, need_of_output
 from heatproof.options import Bounds
 from heatproof.responses.curves import ResponseCurve
 from heatproof.sequences import Perturbation
+from heatproof.tasks import Need
 
 SOURCE = "Li et al., A Dual-Perspective Approach to Evaluating Feature Attribution Methods, 2024, "
 # Removed shares 0.03, 0.04 … 0.98, as in the published code; the paper's appendix E lists 0.01 … 0.99.
@@ -66,6 +67,15 @@ def completeness_sequences(
     }
 
 
+def needs_of_soundness(options: Mapping[str, Any]) -> Need:
+    """Return a probability for a logit too: `level` and the first gain are measured from a performance of 0.
+
+    Numbers of a regression have no such zero: soundness of negative ones, or of ones far from it, would mean nothing.
+    """
+    need = need_of_output(options)
+    return "probability" if need == "number" else need
+
+
 def false_attribution(
     performance: np.ndarray, added: np.ndarray, threshold: float, start: float | None
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -98,6 +108,7 @@ def false_attribution(
 
 @metric(
     "soundness",
+    needs=needs_of_soundness,
     higher_is_better=True,
     range=(0.0, 1.0),
     source=SOURCE + "definition 4.8, section 4.2, algorithms 1 and 3",

@@ -27,7 +27,15 @@ from heatproof.errors import HeatproofError, fault_of
 from heatproof.models.expected_accuracy import IMAGES, Accuracy, require_accuracy, said_of_accuracy
 from heatproof.models.from_transformers import read_weights
 from heatproof.models.names import fit_names, misfits
-from heatproof.models.network import build_network, build_without_weights, find_head, load_weights, save_weights
+from heatproof.models.network import (
+    build_network,
+    build_without_weights,
+    find_head,
+    load_weights,
+    reader_of_dataset,
+    save_weights,
+)
+from heatproof.models.output_reader import OutputReader
 from heatproof.models.packaged import find_packaged, is_file, is_packaged
 from heatproof.models.registry import ARCHITECTURES, ModelSpec
 from heatproof.models.weights_file import most_bytes, read_state, require_copies, require_finite, require_size
@@ -38,6 +46,7 @@ from heatproof.storage.manifest import write_manifest
 from heatproof.storage.publishing import public, without_secrets
 from heatproof.storage.reading import file_digest, require_regular
 from heatproof.storage.sources import images_of
+from heatproof.tasks import EXCLUSIVE
 
 if TYPE_CHECKING:
     from heatproof.stages.weights import Checkpoint
@@ -45,6 +54,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SCHEMES = ("https", "http", "file")
+# What outputs of a network are.
+WHAT = {"binary": "classes", "multiclass": "classes", "multilabel": "labels", "regression": "numbers"}
 # Images on which `heatproof check` looks at weights of which nothing is expected.
 FEW = 64
 # Seconds without an answer, and bytes a second of one, after which a download ends.
@@ -104,13 +115,15 @@ def _bring(job: Checkpoint, aside: Path, most: int = IMAGES) -> tuple[str, Accur
     """
     told = _told(job.checkpoint)
     dataset = open_dataset(job.dataset) if job.dataset else None
-    classes = dataset.num_classes if dataset else 2
-    network = build_network(job.model, classes)
-    most = most_bytes(network)
+    reader = reader_of_dataset(job.dataset, dataset) if job.dataset and dataset else OutputReader(classes=2)
+    classes = reader.classes or 2
+    network = build_network(job.model, classes, reader=reader)
+    # A binary classifier may come with two outputs.
+    most_read = most_bytes(build_network(job.model, 2) if reader.given == "binary" else network)
     with tempfile.TemporaryDirectory() as folder:
-        path = _local(job.checkpoint, Path(folder), most)
+        path = _local(job.checkpoint, Path(folder), most_read)
         # Before it is read for its digest.
-        require_size(path, told, most)
+        require_size(path, told, most_read)
         digest = file_digest(path)
         if job.sha256 and not digest.startswith(job.sha256):
             raise HeatproofError(
@@ -118,14 +131,16 @@ def _bring(job: Checkpoint, aside: Path, most: int = IMAGES) -> tuple[str, Accur
                 "or the download was damaged: run again, or check the URL and the sha256 in the config."
             )
         if job.model.architecture == "transformers_model":
-            state = read_weights(path, job.model.options["name"], most)
+            state = read_weights(path, job.model.options["name"], most_read)
         else:
-            state = read_state(path, told, most)
+            state = read_state(path, told, most_read)
+    if reader.given == "binary":
+        network = _of_one_or_two(job.model, state, network, reader)
     advise = partial(_advice, job.model, state, classes)
     state, done = fit_names(state, network.state_dict(), partial(find_head, job.model))
     if done:
         log.info("the checkpoint %s: %s", told, done)
-    require_copies(state, job.checkpoint, most)
+    require_copies(state, job.checkpoint, most_read)
     save_weights(state, aside)
     if job.dataset:
         # Before the fit, which tries again without the head and would blame that.
@@ -136,11 +151,22 @@ def _bring(job: Checkpoint, aside: Path, most: int = IMAGES) -> tuple[str, Accur
     else:
         load_weights(network, aside, find_head(job.model), job.checkpoint, advise)
     expected = job.expected_accuracy
-    if dataset is None:
+    if dataset is None or job.dataset is None or job.dataset.task not in EXCLUSIVE or job.unanswered:
+        # Of labels and numbers nobody expects an accuracy here.
         return digest, None, ""
     measured = network, dataset, job.model.facts
     accuracy = require_accuracy(*measured, expected, told, IMAGES if expected else most)
     return digest, accuracy, "" if expected else said_of_accuracy(*measured, told, most)
+
+
+def _of_one_or_two(
+    model: ModelSpec, state: Mapping[str, torch.Tensor], one: torch.nn.Module, reader: OutputReader
+) -> torch.nn.Module:
+    """Return the binary classifier that weights fit: of one output, or of two where they have two."""
+    two = build_network(model, 2, reader=reader)
+    heads = partial(find_head, model)
+    fits = [not misfits(fit_names(state, own, heads)[0], own) for own in (one.state_dict(), two.state_dict())]
+    return two if fits == [False, True] else one
 
 
 def fitting_options(model: ModelSpec, state: Mapping[str, torch.Tensor], classes: int) -> dict[str, Any] | None:
@@ -232,9 +258,14 @@ def _check_fit(
                 f"where these classes are among the {number} that the weights know, name their outputs in the "
                 f"dataset's settings, as outputs: {{class: number}} with num_outputs: {number}; else "
             )
+        task, what = job.dataset.task, f"the {classes} {WHAT[job.dataset.task]} of"
+        if task == "binary":
+            what = "one output, or two, for the two classes of"
+        elif task == "multiclass" and classes == 2 and outputs == {1}:
+            keep = "write task: binary in the dataset's settings for a network of one output; else "
         raise HeatproofError(
-            f"The weights {_told(job.checkpoint)} fit the network except for its head, which has the {classes} "
-            f"classes of {job.dataset.name!r}: {keep}set transfer: true in the model's settings to train a new head."
+            f"The weights {_told(job.checkpoint)} fit the network except for its head, which has {what} "
+            f"{job.dataset.name!r}: {keep}set transfer: true in the model's settings to train a new head."
         ) from None
 
 

@@ -13,13 +13,16 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save
 
+from heatproof.data.registry import Dataset
+from heatproof.data.rows import Rows, pictures_of
 from heatproof.errors import HeatproofError, fault_of
 from heatproof.models.adapter import attach
 from heatproof.models.names import misfits
 from heatproof.models.output_reader import OutputReader
 from heatproof.models.registry import ARCHITECTURES, InputFacts, ModelSpec, normalisation_of
 from heatproof.models.weights_file import most_bytes, read_safetensors, require_finite
-from heatproof.registry import nearest
+from heatproof.registry import import_callable, is_reference, nearest
+from heatproof.specs import DatasetSpec
 from heatproof.storage.files import refuse_links, written_aside
 
 if TYPE_CHECKING:
@@ -48,8 +51,39 @@ def use_machine(runtime: Runtime) -> torch.device:
     return torch.device(requested)
 
 
-def build_network(spec: ModelSpec, num_classes: int, seed: int = 0) -> torch.nn.Module:
+def reader_of_dataset(spec: DatasetSpec, dataset: Dataset, target: str | int = "label") -> OutputReader:
+    """Return what reads the outputs of a network on a dataset; its `classes` are how many outputs a network gets.
+
+    Parameters
+    ----------
+    spec, dataset
+        What opens the dataset, and the dataset that it opened.
+    target
+        What a run explains; a callable target is read in the place of classes.
+    """
+    outputs = 1 if spec.task == "binary" else pictures_of(dataset).num_classes
+    if isinstance(dataset, Rows) and dataset.targets is not None and is_reference(str(target)):
+        function = import_callable(str(target), "target")
+        return OutputReader(function=function, targets=torch.from_numpy(dataset.targets), classes=outputs)
+    # One output of a network of classes is that of two, whatever a config calls them.
+    return OutputReader(None if spec.task == "multiclass" else spec.task, classes=outputs)
+
+
+def build_network(
+    spec: ModelSpec, num_classes: int, seed: int = 0, reader: OutputReader | None = None
+) -> torch.nn.Module:
     """Build the network of a model spec, with weights drawn from the seed, channels last.
+
+    Parameters
+    ----------
+    spec
+        What builds it.
+    num_classes
+        Number of its outputs.
+    seed
+        Of the weights.
+    reader
+        What reads its outputs; None for logits of classes.
 
     Raises
     ------
@@ -65,7 +99,7 @@ def build_network(spec: ModelSpec, num_classes: int, seed: int = 0) -> torch.nn.
             f"The architecture {spec.architecture!r} returned a {type(network).__name__}: "
             "it must return a torch.nn.Module."
         )
-    attach(network, reader=OutputReader(classes=num_classes))
+    attach(network, reader=reader or OutputReader(classes=num_classes))
     return network.to(memory_format=torch.channels_last)
 
 
@@ -79,12 +113,37 @@ def build_without_weights(spec: ModelSpec, num_classes: int) -> torch.nn.Module:
 
 
 def load_network(
-    spec: ModelSpec, num_classes: int, weights: str | Path, device: torch.device, precision: str = "float32"
+    spec: ModelSpec,
+    num_classes: int,
+    weights: str | Path,
+    device: torch.device,
+    precision: str = "float32",
+    reader: OutputReader | None = None,
 ) -> torch.nn.Module:
-    """Build a network with weights of a file, in eval mode, with gradients of parameters off."""
-    network = build_network(spec, num_classes)
-    load_weights(network, weights)
+    """Build a network with weights of a file, in eval mode, with gradients of parameters off; see `build_loaded`."""
+    network = build_loaded(spec, num_classes, weights, reader)
     return set_precision(network.to(device).eval().requires_grad_(False), precision, device)
+
+
+def build_loaded(
+    spec: ModelSpec, num_classes: int, weights: str | Path, reader: OutputReader | None = None
+) -> torch.nn.Module:
+    """Build a network with weights of a file.
+
+    A binary classifier has one output, or two where its weights have two, which need no other setting.
+    """
+    network = build_network(spec, num_classes, reader=reader)
+    try:
+        load_weights(network, weights)
+    except HeatproofError as error:
+        if reader is None or reader.given != "binary":
+            raise
+        network = build_network(spec, 2, reader=reader)
+        try:
+            load_weights(network, weights)
+        except HeatproofError:
+            raise error from None
+    return network
 
 
 def find_head(spec: ModelSpec) -> set[str]:

@@ -20,8 +20,9 @@ from heatproof.specs import Runtime
 from heatproof.tasks import EXCLUSIVE, gives
 from heatproof.whole_numbers import wide_enough
 
-# Predicted class and rank of a target where the task has no classes: no class, and among no first ones.
-NO_CLASS, NO_RANK = -1, 2**15 - 1
+# Predicted class and rank of a target where the task has no classes: no class, and among no first ones. In stores -1 is
+# what nobody computed.
+NO_CLASS, NO_RANK = -2, 2**15 - 1
 
 Network = Callable[[torch.Tensor], torch.Tensor]
 Perturbed = tuple[torch.Tensor, torch.Tensor]
@@ -61,7 +62,7 @@ def run_batched(
         larger logit than the target's, so that top-5 correct is ``target_rank < 5``: int16, or int32 for more than
         32,768 classes. All but ``predicted``
         are (M, T) where there are T targets. Labels of ``multilabel`` have probabilities of their own (sigmoid); of a
-        task that gives a number alone, ``log_probability`` is NaN, ``predicted`` -1 and ``target_rank`` the largest
+        task that gives a number alone, ``log_probability`` is NaN, ``predicted`` -2 and ``target_rank`` the largest
         int16.
 
     Raises
@@ -244,21 +245,22 @@ class FilledBatches(torch.nn.Module):
         return (parts[0] if len(parts) == 1 else torch.cat(parts))[:count]
 
 
-def open_network(spec: NetworkSpec, num_classes: int, runtime: Runtime, device: torch.device) -> FilledBatches:
+def open_network(spec: NetworkSpec, reader: OutputReader, runtime: Runtime, device: torch.device) -> FilledBatches:
     """Load the network of a job that needs outputs only, no gradients or hooks.
 
     Parameters
     ----------
     spec
         The network.
-    num_classes
-        Number of classes of the dataset.
+    reader
+        What reads its outputs, as `heatproof.models.network.reader_of_dataset` returns it.
     runtime
         ``batch_size``, a number or ``auto``, and ``compile`` for torch.compile.
     device
         Device of the network.
     """
-    network = load_network(spec.model, num_classes, spec.weights, device, spec.precision)
+    assert reader.classes is not None, "a dataset says how many outputs there are"
+    network = load_network(spec.model, reader.classes, spec.weights, device, spec.precision, reader)
     if runtime.compile:
         network.compile()
     within = WithinMemory(spec.model.name, kept_beside(spec.weights), device)

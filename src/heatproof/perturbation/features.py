@@ -170,15 +170,20 @@ def feature_responses(
     layers = feature_layers(module, query.images[:1].to(query.device))
     kept: dict[str, list[torch.Tensor]] = {name: [] for name in layers}
 
-    def run(images: torch.Tensor) -> torch.Tensor:
-        for rows in seen.values():
-            rows.clear()
-        logits = network(images)
-        ran = max(len(images), size)
-        for name, rows in seen.items():
-            # First rows of a pass that did not fit into memory, if one did not; last the copies that filled the batch.
-            kept[name].append(torch.cat(rows)[-ran:][: len(images)].cpu())
-        return logits
+    class Following:
+        """The network, whose features are kept, and whose outputs are read as they were."""
+
+        network: Any = module
+
+        def __call__(self, images: torch.Tensor) -> torch.Tensor:
+            for rows in seen.values():
+                rows.clear()
+            logits = network(images)
+            ran = max(len(images), size)
+            for name, rows in seen.items():
+                # First rows of a pass that did not fit into memory, if one did not; last the copies that filled it.
+                kept[name].append(torch.cat(rows)[-ran:][: len(images)].cpu())
+            return logits
 
     height, width = query.images.shape[-2:]
     masks = torch.from_numpy(patch_masks(grid, height, width)).unsqueeze(1).to(query.device)
@@ -192,7 +197,7 @@ def feature_responses(
                 yield query.like_images(both[part]), part // 2 + rows.start
 
     with _tapped(layers) as seen:
-        read = run_batched(run, batches(), query.targets, query.image_ids, largest=True)
+        read = run_batched(Following(), batches(), query.targets, query.image_ids, largest=True)
     every = [torch.cat(parts).numpy() for parts in kept.values()]
     widest = max(values.shape[1] for values in every)
     features = np.stack([np.pad(values, ((0, 0), (0, widest - values.shape[1]))) for values in every], axis=1)

@@ -205,7 +205,12 @@ def all_comparisons(plan: Plan) -> list[Compared]:
     """Return the comparisons on all networks; those that are the same on several are told once."""
     found: dict[tuple[Any, ...], Compared] = {}
     for dataset, model in plan.pairs():
-        for factor, setting, reference, levels in comparisons(plan, model):
+        for factor, setting, named, every in comparisons(plan, model):
+            # A metric that does not apply has no scores that could be compared.
+            levels = [level for level in every if not plan.lacking(dataset, level[2])]
+            if len(levels) < 2:
+                continue
+            reference = named if named in [level[0] for level in levels] else levels[0][0]
             same = (factor, setting, reference, *levels)
             found.setdefault(same, Compared(factor, setting, reference, levels, [])).networks.append((dataset, model))
     return list(found.values())

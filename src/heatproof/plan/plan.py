@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 from heatproof.folder import NO_MODEL
 from heatproof.models.registry import InputFacts, ModelSpec
@@ -15,9 +15,10 @@ from heatproof.plan.selection import Selection
 from heatproof.provenance import Key, as_json, key_of
 from heatproof.responses.base import Response
 from heatproof.responses.patches import Patches
-from heatproof.specs import DatasetSpec, Runtime
+from heatproof.specs import NO_KEY, DatasetSpec, Runtime
 from heatproof.storage.manifest import read_sealed
 from heatproof.storage.sources import data_root, is_there
+from heatproof.tasks import EXCLUSIVE, LOSSES
 
 
 class Plan(Selection):
@@ -33,8 +34,22 @@ class Plan(Selection):
     @cache
     def dataset_spec(self, dataset: str) -> DatasetSpec:
         """Return what opens a dataset; its key stands in all that follows from it."""
-        entry = self.datasets[dataset]
-        made = DatasetSpec(entry["kind"], entry["module"], as_json(entry["options"]), self.config["seed"])
+        entry, target = self.datasets[dataset], self.config["target"]
+        task = entry["task"]
+        rows: Literal["label", "picture", "distinct"] = "distinct" if self.target_function else "label"
+        if rows == "label" and target != "label" and task not in EXCLUSIVE:
+            rows = "picture"
+        made = DatasetSpec(
+            entry["kind"], entry["module"], as_json(entry["options"]), self.config["seed"], task=task, rows=rows
+        )
+        return self._keyed(made, dataset)
+
+    @cache
+    def trained_on(self, dataset: str) -> DatasetSpec:
+        """Return what opens a dataset to train on, which does not depend on what is explained."""
+        return self._keyed(replace(self.dataset_spec(dataset), name="", key=NO_KEY, manifest="", rows="label"), dataset)
+
+    def _keyed(self, made: DatasetSpec, dataset: str) -> DatasetSpec:
         key = key_of(made, ["heatproof.data.prepare", made.module])
         return replace(made, name=dataset, key=key, manifest=self.results.dataset.format(dataset=dataset))
 
@@ -59,9 +74,10 @@ class Plan(Selection):
         spec = self.model_spec(model)
         return replace(spec, facts=InputFacts(spec.facts.mean, spec.facts.std, spec.facts.size))
 
-    def training_settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the settings of a training, with the seed and without the epochs that are kept."""
-        return {"seed": self.config["seed"], **{key: value for key, value in settings.items() if key != "keep"}}
+    def training_settings(self, settings: Mapping[str, Any], task: str = "multiclass") -> dict[str, Any]:
+        """Return the settings of a training for a task, with the seed and without the epochs that are kept."""
+        usual: dict[str, Any] = {"seed": self.config["seed"], "loss": LOSSES[task][0]}
+        return {**usual, **{key: value for key, value in settings.items() if key != "keep"}}
 
     @cache
     def store_of(self, where: Network, response: Response, explainer: str = "") -> str:

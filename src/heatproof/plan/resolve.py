@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
@@ -15,10 +15,11 @@ from heatproof.methods import Method, methods_of
 from heatproof.models.packaged import is_packaged, look_up_packaged
 from heatproof.models.published import look_up_architecture
 from heatproof.models.registry import ARCHITECTURES, Design, InputFacts
-from heatproof.options import check_defaults, check_options, module_of
+from heatproof.options import check_defaults, check_options, module_of, options_of
 from heatproof.perturbation.baselines import BASELINES
-from heatproof.registry import import_callable, is_reference, look_up
+from heatproof.registry import import_callable, is_reference, look_up, nearest
 from heatproof.storage.publishing import without_secrets
+from heatproof.tasks import TASKS
 
 SCHEMES = ("https://", "http://", "file://")
 
@@ -27,6 +28,7 @@ class DatasetChoice(TypedDict):
     """A dataset under the name that the config gives it; ``size`` is height and width, None where not known."""
 
     kind: str
+    task: str
     options: dict[str, Any]
     module: str
     size: tuple[int, int] | None
@@ -102,9 +104,29 @@ def read_dataset(name: str, given: dict[str, Any]) -> DatasetChoice:
     kind = given.pop("dataset", name)
     entry = None if is_reference(kind) else _find(DATASETS, kind, "dataset", name, given)
     load = entry.load if entry else import_callable(kind, "dataset")
+    task, given = _task_of(load, name, given)
     check_options(load, given, f"dataset {name!r}", keywords=("seed",))
     size = None if entry is None else entry.image_size(given)
-    return {"kind": kind, "options": given, "module": module_of(load, kind), "size": size}
+    return {"kind": kind, "task": task, "options": given, "module": module_of(load, kind), "size": size}
+
+
+def _task_of(load: Callable[..., Any], name: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the task of a dataset, and the options of its loader, which gets the task where it takes it.
+
+    Without the key, it is what the loader says by its default or by an attribute `task`, as a class can have.
+    """
+    options = dict(given)
+    try:
+        takes = options_of(load)
+    except (TypeError, ValueError):  # said by whoever checks the options
+        takes = {}
+    stated, own = options.pop("task", None), takes.get("task", getattr(load, "task", None))
+    if stated is not None and stated not in TASKS:
+        wanted = nearest(str(stated), TASKS)
+        raise HeatproofError(f"The task of the dataset {name!r} is {stated!r}: {wanted}")
+    if stated is not None and "task" in takes:
+        options["task"] = stated
+    return str(stated or (own if own in TASKS else "multiclass")), options
 
 
 def read_explainer(name: str, given: dict[str, Any]) -> ExplainerChoice:

@@ -15,15 +15,20 @@ from heatproof.folder import Folder
 from heatproof.metrics.registry import METRICS
 from heatproof.metrics.single_deletion import base_name, metric_name
 from heatproof.models.packaged import is_file
+from heatproof.options import module_of
 from heatproof.plan.metrics import MetricChoice, read_metric
 from heatproof.plan.paths import PRETRAINED, Network
 from heatproof.plan.resolve import DatasetChoice, ExplainerChoice, ModelChoice, read_dataset, read_explainer, read_model
-from heatproof.registry import folded
+from heatproof.registry import folded, import_callable, is_reference
+from heatproof.responses.answers import Answers
 from heatproof.responses.base import Response, serving
 from heatproof.responses.patches import Patches
+from heatproof.tasks import CALLABLE
 
 # Means over so many images are steady, and maps of more would only take memory.
 SIMILARITY_IMAGES = 512
+# Says how good a network of several labels is.
+ANSWERS = Answers()
 # Far above what anybody trains; a plan of more takes minutes and gigabytes.
 MOST_NETWORKS = 10_000
 
@@ -40,6 +45,43 @@ class Selection:
     def datasets(self) -> dict[str, DatasetChoice]:
         """Dataset name to its entry."""
         return {name: read_dataset(name, dict(given)) for name, given in self.config["datasets"].items()}
+
+    @cached_property
+    def target_function(self) -> str:
+        """The callable target that is explained, as ``package.module:function``; "" where it is a class."""
+        target = str(self.config["target"])
+        if is_reference(target):
+            import_callable(target, "target")
+            return target
+        return ""
+
+    @property
+    def target_modules(self) -> list[str]:
+        """Modules whose code decides what is explained: that of a callable target."""
+        target = self.target_function
+        return [module_of(import_callable(target, "target"), target)] if target else []
+
+    def task_of(self, dataset: str) -> str:
+        """Return what a network on a dataset gives: the dataset's task, or ``callable``."""
+        return CALLABLE if self.target_function else self.datasets[dataset]["task"]
+
+    def lacking(self, dataset: str, metric: str) -> str | None:
+        """Return in words of a gap why a metric of the config does not apply on a dataset; None where it does."""
+        if metric not in self.metrics:
+            return None
+        entry = self.metrics[metric]
+        return entry.metric.lacking(self.task_of(dataset), entry.options)
+
+    def reads_response(self, dataset: str, response: Response) -> bool:
+        """Tell whether a metric that applies on a dataset, or the table of accuracy, reads a response."""
+        if response == ANSWERS:
+            return self.task_of(dataset) == "multilabel"
+        return any(
+            self.serving[read][0] == response
+            for name, entry in self.metrics.items()
+            if not self.lacking(dataset, name)
+            for read in entry.responses.values()
+        )
 
     @cached_property
     def explainers(self) -> dict[str, ExplainerChoice]:
@@ -242,6 +284,8 @@ class Selection:
     def response_images(self, response: Response) -> int:
         """Return of how many images a response is made."""
         more = {"drops": self.drop_images, "features": self.drop_images, "channels": self.similarity_images}
+        if response == ANSWERS:
+            return self.drop_images
         return more[response.rule] if response.rule in more else self._response_images.get(response.name, self.images)
 
     def precision_of(self, stage: str) -> str:
@@ -366,7 +410,8 @@ class Selection:
     @cached_property
     def model_responses(self) -> dict[str, Response]:
         """Responses that are made once for a network, by name; those of patches and parts are rules apart."""
-        return self.made_by("subsets")
+        of_labels = [ANSWERS] if any(self.reads_response(dataset, ANSWERS) for dataset in self.datasets) else []
+        return self.made_by("subsets") | {response.name: response for response in of_labels}
 
     @property
     def reads_parts(self) -> list[str]:
@@ -378,10 +423,18 @@ class Selection:
         entry = self.kept[weights][0] if weights in self.kept else weights
         if entry == PRETRAINED:
             return None
-        settings = {**self.models[model].finetuning, **self.config["weights"][entry]}
+        # A callable target need not be what the labels say.
+        usual = {"labels": "own" if self.target_function else "true"}
+        settings = {**usual, **self.models[model].finetuning, **self.config["weights"][entry]}
         # It changes no epoch, only how many of them are looked at.
         settings.pop("keep")
         return settings
+
+    def learns(self, dataset: str, model: str, weights: str) -> str:
+        """Return the task of what these weights are trained for: of a callable target, where no label is read."""
+        tuned = self.finetuning(model, weights)
+        own = tuned is not None and tuned["labels"] == "own"
+        return self.task_of(dataset) if own else self.datasets[dataset]["task"]
 
     def training(self, model: str, weights: str) -> Mapping[str, Any]:
         """Return how these weights are trained, where they are: by a finetuning, or else by the pretraining."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
@@ -10,12 +10,14 @@ from typing import Any
 from heatproof.config import label_baselines, normalise
 from heatproof.config_files import unset_counts
 from heatproof.data.registry import DATASETS
+from heatproof.data.rows import as_rows
 from heatproof.errors import HeatproofError
 from heatproof.perturbation.baselines import BASELINES, register_baselines
 from heatproof.plan.paths import PRETRAINED
 from heatproof.plan.plan import Plan
 from heatproof.plan.resolve import ModelChoice
 from heatproof.registry import import_callable, is_reference, load_plugins, look_up
+from heatproof.tasks import EXCLUSIVE, LOSSES, WORDS, gives
 
 
 def make_plan(config: Mapping[str, Any]) -> Plan:
@@ -44,6 +46,7 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
     finetunings = [plan.finetuning(model, weights) or {} for model in plan.models for weights in plan.weights]
     for name in [*plan.baselines, *(settings["baseline"] for settings in finetunings if settings)]:
         look_up(BASELINES, name, "baseline")
+    _check_tasks(plan)
     _check_kept(plan)
     _check_devices(plan)
     _check_patch_sums(plan)
@@ -78,6 +81,51 @@ def _check_trained(plan: Plan, dataset: str) -> None:
             "trained or finetuned on it: lower its share `evaluation`, or give the model a checkpoint and leave all "
             "`weights` but pretrained out."
         )
+
+
+def _check_tasks(plan: Plan) -> None:
+    """Refuse what needs classes where a network gives a number alone, and losses that are not those of a task."""
+    for dataset in plan.datasets:
+        task = plan.task_of(dataset)
+        if not gives(task, "decision"):
+            for key, value in _of_classes(plan, dataset):
+                why = f"and {WORDS[task]} gives a number alone"
+                raise HeatproofError(
+                    f"{key} is {value}, which needs classes, {why}"
+                    f"{'' if plan.target_function else f' (the task of {dataset!r})'}: leave it out."
+                )
+        for model, weights in plan.trainings():
+            if model not in plan.models_of(dataset):
+                continue
+            settings, learns = plan.training(model, weights), plan.learns(dataset, model, weights)
+            loss = settings.get("loss", LOSSES[learns][0])
+            if loss not in LOSSES[learns]:
+                raise HeatproofError(
+                    f"The {weights} weights of {model!r} are trained with loss: {loss} on {dataset!r}, and what is "
+                    f"learnt is {WORDS[learns]}: leave loss out, or set it to {' or '.join(LOSSES[learns])}."
+                )
+            if settings["label_smoothing"] and not gives(learns, "decision"):
+                raise HeatproofError(
+                    f"The {weights} weights of {model!r} are trained with label_smoothing on {dataset!r}, and numbers "
+                    "are learnt: leave it out."
+                )
+
+
+def _of_classes(plan: Plan, dataset: str) -> Iterator[tuple[str, Any]]:
+    """Yield the keys of a config, with their values, that mean something of classes alone."""
+    config = plan.config
+    for key in ("only_correct", "balanced"):
+        if config["evaluation"][key]:
+            yield f"evaluation.{key}", "true"
+    if config["target"] == "predicted":
+        yield "target", "predicted"
+    if config["attribution"]["output"] == "probability":
+        yield "attribution.output", "probability"
+    if "probability" in config["drops"]["outputs"]:
+        yield "drops.outputs", config["drops"]["outputs"]
+    for model in plan.models_of(dataset):
+        if (expected := plan.models[model].expected_accuracy) is not None:
+            yield f"expected_accuracy of the model {model!r}", expected
 
 
 def _check_kept(plan: Plan) -> None:
@@ -191,16 +239,18 @@ def _count(plan: Plan, dataset: str, unset: Collection[str]) -> int | None:
     listed = plan.listed_before(dataset)
     if listed:
         return len(listed["evaluation"]["ids"])
-    choice = plan.datasets[dataset]
+    choice, spec = plan.datasets[dataset], plan.dataset_spec(dataset)
     entry = DATASETS.get(choice["kind"])
-    if entry is not None:
+    if entry is not None and (choice["task"] in EXCLUSIVE or spec.rows != "label"):
         return entry.count(**choice["options"]) if entry.count else None
-    if not unset:
+    if entry is None and not unset:
         return None
+    load = entry.load if entry else import_callable(choice["kind"], "dataset")
     try:
-        made = import_callable(choice["kind"], "dataset")(seed=plan.config["seed"], **choice["options"])
-        return len(made.splits["evaluation"])
+        return len(as_rows(load(seed=plan.config["seed"], **choice["options"]), spec).splits["evaluation"])
     except Exception:
+        if entry is not None:
+            raise
         # It can fail in any way, which `heatproof.trial` and the job that opens it say.
         return None
 

@@ -12,7 +12,36 @@ from heatproof.storage.manifest import in_results, verified_bytes
 from heatproof.storage.tables import parse_parquet
 
 CASE = ("dataset", "model", "weights", "metric")
+# What a row of a picture with several of them is about.
+ABOUT = ("class", "label", "target")
 NEEDED = ("method", "image", "score", "higher_is_better")
+
+
+def of_pictures(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return one score a picture, the mean over its labels; a table without several labels as it is.
+
+    Images are resampled and compared by pictures: labels of one picture are no independent cases, and intervals are not
+    to shrink with their number.
+
+    Parameters
+    ----------
+    rows
+        Columns ``method``, ``image``, ``score``, others of a test case, and one of `ABOUT`, which tells the rows of one
+        picture apart.
+
+    Returns
+    -------
+    pandas.DataFrame
+        The same columns; of a picture with several rows, the mean of the scores that are defined, and "" for what the
+        rows are about.
+    """
+    about = [column for column in ABOUT if column in rows]
+    keys = [column for column in (*CASE, "method", "image") if column in rows]
+    if not about or not rows.duplicated(keys).any() or rows.duplicated([*keys, *about]).any():
+        return rows
+    how = {name: "mean" if name == "score" else "max" if name == "valid" else "first" for name in rows}
+    found = rows.groupby(keys, sort=False, as_index=False).agg({name: how[name] for name in rows if name not in keys})
+    return found.assign(**dict.fromkeys(about, ""))[list(rows)]
 
 
 def cases_of(table: pd.DataFrame) -> Iterator[tuple[dict[str, str], pd.DataFrame]]:
@@ -34,7 +63,8 @@ def cases_of(table: pd.DataFrame) -> Iterator[tuple[dict[str, str], pd.DataFrame
     Raises
     ------
     HeatproofError
-        If a column is missing, a method has two scores for one image, or a test case has both directions.
+        If a column is missing, a method has two scores for one image that are not of several labels, or a test case has
+        both directions.
     """
     missing = [column for column in ("metric", *NEEDED) if column not in table.columns]
     if missing:
@@ -43,6 +73,7 @@ def cases_of(table: pd.DataFrame) -> Iterator[tuple[dict[str, str], pd.DataFrame
             f"{', '.join(NEEDED)}."
         )
     names = [column for column in CASE if column in table.columns]
+    table = of_pictures(table)
     for key, rows in table.groupby(names, sort=False):
         case = dict(zip(names, map(str, key), strict=True))
         described = ", ".join(case.values())
@@ -85,7 +116,7 @@ def read_parquet(path: str | Path, columns: list[str] | None = None, *, listed: 
 
 
 def read_scores(pattern: str, cases: Iterable[Place]) -> tuple[list[str], pd.DataFrame]:
-    """Return the file of each test case, and the scores of all of them.
+    """Return the file of each test case, and the scores of all of them, one a picture (`of_pictures`).
 
     Parameters
     ----------
@@ -95,4 +126,4 @@ def read_scores(pattern: str, cases: Iterable[Place]) -> tuple[list[str], pd.Dat
         Dataset, model, weights and metric of each.
     """
     files = [pattern.format(**dict(zip(CASE, case, strict=True))) for case in cases]
-    return files, pd.concat([read_parquet(path) for path in files], ignore_index=True)
+    return files, pd.concat([of_pictures(read_parquet(path)) for path in files], ignore_index=True)

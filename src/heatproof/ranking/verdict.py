@@ -40,6 +40,26 @@ class Accuracy(NamedTuple):
     images: int
     guess: float
 
+    @property
+    def p(self) -> float:
+        """How likely guessing the most frequent class is as often right."""
+        return float(binomtest(self.right, self.images, min(self.guess, 1.0), alternative="greater").pvalue)
+
+    @property
+    def words(self) -> str:
+        """What is known, as a part of a sentence."""
+        return (
+            f"it is right on {self.right} of {self.images} images, and the most frequent class has {self.guess:.0%} of "
+            "them"
+        )
+
+
+class Guessing(NamedTuple):
+    """How likely a network that guesses is as good, of labels or numbers: a p-value, and what is known in words."""
+
+    p: float
+    words: str
+
 
 @dataclass(frozen=True)
 class Found:
@@ -98,7 +118,7 @@ def judge(
     *,
     level: float,
     ablating: Collection[str] = (),
-    accuracy: Accuracy | None = None,
+    accuracy: Accuracy | Guessing | None = None,
     right: int | None = None,
 ) -> Verdict:
     """Decide what the scores of images say of the methods.
@@ -117,7 +137,7 @@ def judge(
     ablating
         Rows that delete regions, nearly as a measure of deletion does. They are no contenders.
     accuracy
-        Of the network on intact images; None where labels are not known.
+        Of the network on intact images, beside what guessing reaches; None where labels are not known.
     right
         On how many of the scored images the network answers with the class that is explained; None if not known.
 
@@ -135,8 +155,9 @@ def judge(
     agreement = float(orders[np.triu_indices(len(orders), 1)].mean()) if len(orders) > 1 else 1.0
     inside = {name for one in found.values() for name in one.best}
     best = [name for name in means.sort_values(ascending=False, kind="stable").index if name in inside]
-    if accuracy is not None and at_chance(*accuracy, level):
-        return Verdict(CHANCE, _at_chance(accuracy), best, found, agreement)
+    if accuracy is not None and accuracy.p > 1 - level:
+        sentence = f"This network is at chance: {accuracy.words}. Its explanations say nothing."
+        return Verdict(CHANCE, sentence, best, found, agreement)
     methods = [name for name in means.dropna().index if name not in references]
     missing = [one for one in found.values() if one.verdict != FOUND]
     if missing:
@@ -287,14 +308,7 @@ def at_chance(right: int, images: int, guess: float, level: float) -> bool:
     level
         One less the chance to call a network at chance better than that.
     """
-    return binomtest(right, images, min(guess, 1.0), alternative="greater").pvalue > 1 - level
-
-
-def _at_chance(accuracy: Accuracy) -> str:
-    return (
-        f"This network is at chance: it is right on {accuracy.right} of {accuracy.images} images, and the most "
-        f"frequent class has {accuracy.guess:.0%} of them. Its explanations say nothing."
-    )
+    return Accuracy(right, images, guess).p > 1 - level
 
 
 def often_wrong(right: int, images: int) -> str:

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from heatproof.methods import ABS
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.bootstrap import bootstrap_means, interval, summarise
-from heatproof.ranking.per_image import read_parquet
+from heatproof.ranking.per_image import of_pictures, read_parquet
 from heatproof.ranking.ranks import rank_methods
 from heatproof.registry import listed
 from heatproof.report.drawing import draw_legend, draw_points, lay_out, new_figure, palette, prepare_rows, white
@@ -117,7 +117,9 @@ def compare_baselines(told: Baselines) -> None:
     scores, agreement, conclusions = [], [], []
     for (dataset, model), cases in pd.DataFrame(told.cases).groupby(["dataset", "model"], sort=False):
         tables = [
-            read_parquet(path).pivot(index="method", columns="image", values="score").reindex(methods["method"])
+            of_pictures(read_parquet(path))
+            .pivot(index="method", columns="image", values="score")
+            .reindex(methods["method"])
             for path in cases["scores"]
         ]
         values = np.stack([table.reindex(columns=tables[0].columns).to_numpy(dtype=np.float64) for table in tables])

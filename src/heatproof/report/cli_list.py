@@ -10,7 +10,7 @@ from typing import Any
 from heatproof.attribution.registry import EXPLAINERS, KINDS
 from heatproof.config_files import default_config, read_config, workflow_folder
 from heatproof.data.registry import DATASETS
-from heatproof.metrics.registry import METRICS
+from heatproof.metrics.registry import METRICS, outputs_of
 from heatproof.models.registry import ARCHITECTURES
 from heatproof.plan.validate import Plan, make_plan
 from heatproof.report.plain_text import Rows, in_columns, kind_with_options, options_as_text
@@ -104,6 +104,8 @@ LISTED = {
     "methods": "methods of a config: each map of an explainer, signed and absolute",
     "metrics": "metrics, with direction, range, source and options",
 }
+# What a metric needs of the network, in words.
+READ = {"number": "any number", "probability": "a probability", "decision": "a class decision"}
 _SECTIONS = {
     "datasets": _datasets,
     "models": _models,
@@ -138,4 +140,6 @@ def _facts_of_explainer(entry: Any) -> Iterator[str]:
 def _facts_of_metric(entry: Any) -> Iterator[str]:
     better = "higher" if entry.higher_is_better else "lower"
     yield f"{better} is better, {entry.range[0]:g} to {entry.range[1]:g}"
+    needs = list(dict.fromkeys(READ[entry.needs({"output": output})] for output in outputs_of(entry)))
+    yield "reads " + ", or ".join(needs) + (", by `output`" if len(needs) > 1 else "")
     yield entry.source

@@ -10,6 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from heatproof.metrics.bootstrap import draw_counts, interval
+from heatproof.metrics.rows import rows_of_store
 from heatproof.randomness import derive_seed, numpy_generator
 from heatproof.report.drawing import broken, draw_legend, lay_out, new_figure, palette, white
 from heatproof.report.results import publish
@@ -60,7 +61,8 @@ def in_domain_table(told: InDomain) -> pd.DataFrame:
         deletion. ``auc`` compares it with all images: it tells whether they show it without the intact image beside
         it, which is how the network sees it. Then a row of the layer ``output`` with accuracy, mean confidence
         (softmax of the predicted class) and `calibration_error` (``ece``) on intact and on deleted images, each with an
-        interval. A network whose layers cannot be followed has one row with the reason in ``gap``.
+        interval, where images have one class. A network whose layers cannot be followed has one row with the reason in
+        ``gap``.
     """
     rows = []
     for item in told.scored:
@@ -71,20 +73,25 @@ def in_domain_table(told: InDomain) -> pd.DataFrame:
         store, images = item.features + ".zarr", told.images
         opened = open_store(store)
         layers, features = opened.coordinates["layer"], read(store, "features", 0, images)
-        labels = np.asarray(opened.labels[:images])
-        confidence, predicted = (read(store, name, 0, images) for name in ("confidence", "predicted"))
-        right = predicted == labels[:, None]
+        known = rows_of_store(store, images)
+        # Each picture once: rows of one have the same features.
+        features, labels = features[known.firsts], np.asarray(opened.labels[:images])[known.firsts]
+        images = len(features)
         scores = [probe_scores(features[:, :, place], labels, told.seed) for place in range(len(layers))]
         measures = [area_under_curve(one) for one in scores]
-        measures += [_mean_of(values) for values in (*right.T, *confidence.T)]
-        measures += [calibration_error(*answer) for answer in zip(confidence.T, right.T, strict=True)]
+        if known.has_classes:
+            confidence, predicted = (read(store, name, 0, images) for name in ("confidence", "predicted"))
+            right = predicted == labels[:, None]
+            measures += [_mean_of(values) for values in (*right.T, *confidence.T)]
+            measures += [calibration_error(*answer) for answer in zip(confidence.T, right.T, strict=True)]
         found = with_intervals(measures, images, told.seed, told.bootstrap, told.level)
         areas, answers = np.split(found, [len(layers)])
         where["n_images"] = images
         for layer, one, area in zip(layers, scores, areas, strict=True):
             share = [*paired_share(one, told.level), *widened(area)]
             rows.append({**where, "layer": layer, **dict(zip(PROBED, share, strict=True))})
-        rows.append({**where, "layer": OUTPUT, **dict(zip(ANSWERED, answers.ravel(), strict=True))})
+        if known.has_classes:
+            rows.append({**where, "layer": OUTPUT, **dict(zip(ANSWERED, answers.ravel(), strict=True))})
     return pd.DataFrame(rows).reindex(columns=COLUMNS)
 
 

@@ -21,6 +21,7 @@ from heatproof.folder import NO_MODEL
 from heatproof.grids import patch_sums
 from heatproof.methods import ABS, Method
 from heatproof.metrics.arrays import spearman_rows
+from heatproof.metrics.rows import rows_of_store
 from heatproof.registry import nearest
 from heatproof.report.drawing import broken, draw_colour_bar, draw_map, lay_out, look, new_figure, plain
 from heatproof.report.pictures import COLOURS, PERCENTILE, channels_last, label_of
@@ -30,6 +31,7 @@ from heatproof.storage.files import written_aside
 from heatproof.storage.reading import own_folder
 from heatproof.storage.store import read
 from heatproof.storage.stored_maps import stored_maps
+from heatproof.tasks import gives
 
 DPI = 150
 # Inches; the frame is what stands above and below all panels.
@@ -49,13 +51,28 @@ class Panel:
 
 @dataclass(frozen=True)
 class Drops:
-    """Logit drops of the image."""
+    """What the output of the image loses without each patch.
+
+    Attributes
+    ----------
+    grid, baseline
+        Of the patches.
+    values
+        (grid × grid,).
+    logit
+        Of the intact image.
+    answer
+        What the network decides, in words; "" where numbers are explained.
+    of
+        What is read: a logit, or the output that is explained.
+    """
 
     grid: int
     baseline: str
     values: np.ndarray
     logit: float
-    predicted: int
+    answer: str
+    of: str = "logit"
 
 
 def show(
@@ -201,8 +218,16 @@ def _drops(stored: Stored, store: Path, image_id: str, grid: int | None) -> Drop
     drops = next((other for other in chosen if other.made_by["baseline"] == "zeros"), chosen[0])
     place = _place(drops, image_id)
     logit = read(drops.path, "logit", *place)[0].astype(np.float64)
-    predicted = int(read(drops.path, "predicted", *place)[0, 0])
-    return Drops(drops.made_by["grid"], drops.made_by["baseline"], logit[0] - logit[1:], float(logit[0]), predicted)
+    task = rows_of_store(str(drops.path), 0).task
+    if task == "multilabel":
+        answer = "label found" if logit[0] > 0 else "label not found"
+    elif gives(task, "decision"):
+        answer = f"predicted class {int(read(drops.path, 'predicted', *place)[0, 0])}"
+    else:
+        answer = ""
+    of = "logit" if answer else "output"
+    made_by = drops.made_by
+    return Drops(made_by["grid"], made_by["baseline"], logit[0] - logit[1:], float(logit[0]), answer, of)
 
 
 # ---- how it is drawn -------------------------------------------------------------------------------------------------
@@ -229,7 +254,7 @@ def _figure(
         if isinstance(panel, Panel):
             title, said = panel.method, _draw_map(axes, panel, grid, drops, side)
         elif isinstance(panel, Drops):
-            title, said = "logit drop without patch", _draw_drops(axes, pixels, panel)
+            title, said = f"{panel.of} drop without patch", _draw_drops(axes, pixels, panel)
         else:
             title, said = "input image", ""
             axes.imshow(pixels, interpolation="nearest")
@@ -272,8 +297,8 @@ def _draw_drops(axes: Axes, pixels: np.ndarray, drops: Drops) -> str:
     axes.imshow(tint, COLOURS, vmin=-limit, vmax=limit, alpha=0.55, extent=extent, interpolation="nearest")
     unit = _draw_numbers(axes, drops.values, (height, width), drops.grid)
     told = f", numbers{unit}" if unit else ""
-    note = f"baseline {drops.baseline}{told}\nlogit of the intact image {formatted(drops.logit, '.3g')}"
-    return f"{note}\npredicted class {drops.predicted}"
+    note = f"baseline {drops.baseline}{told}\n{drops.of} of the intact image {formatted(drops.logit, '.3g')}"
+    return f"{note}\n{drops.answer}".rstrip()
 
 
 def _draw_grid(axes: Axes, shape: tuple[int, ...], grid: int) -> None:

@@ -31,7 +31,7 @@ def montage(told: Montage) -> None:
         where = dict(zip(CASE, case, strict=True))
         opened = open_dataset(told.datasets[where["dataset"]])
         ids = opened.splits["evaluation"].ids[: told.images]
-        scores = image_scores(told.results, where)
+        scores = image_scores(told.results, where, ids)
         read = {one.method: read_maps(told.results, where, one, ids) for one in told.methods}
         maps = {name: values for name, values in read.items() if not isinstance(values, str)}
         # Best first; what is undefined everywhere comes last.

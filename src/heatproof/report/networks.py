@@ -44,7 +44,8 @@ def best_over_accuracy(table: pd.DataFrame, accuracy: pd.DataFrame, references: 
     rows = table[~table["method"].isin(list(references))].dropna(subset=["score"])
     rows = next((found for name in ("idsds", "sds") if len(found := rows[rows["metric"] == name])), rows.iloc[:0])
     best = rows.loc[rows.groupby(NETWORK, sort=False)["score"].idxmax()]
-    clean = accuracy.drop_duplicates(NETWORK)[[*NETWORK, "top1_clean"]]
+    # Of several labels, and of numbers, there is no top-1 accuracy.
+    clean = accuracy.drop_duplicates(NETWORK).reindex(columns=[*NETWORK, "top1_clean"]).dropna(subset="top1_clean")
     return best[[*NETWORK, "method", "metric", "score"]].merge(clean, on=NETWORK)
 
 

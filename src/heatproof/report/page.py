@@ -258,7 +258,7 @@ def manifests(told: ReportPage) -> Iterator[tuple[str, str, str, int]]:
             for explainer, method in explainers.items():
                 whose = name if method.reference else of
                 yield "maps", f"{whose} · {explainer}", maps_base(told.results, where, method), told.shards
-                for response in told.curves:
+                for response in (one for one in told.curves if name in one.datasets):
                     base = told.results.store("curves").format(**where, explainer=explainer, response=response.name)
                     yield "curves", f"{of} · {explainer} · {response.name}", base, response.shards
             for grid, baseline in network.grids:

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from heatproof.data.prepare import open_dataset
+from heatproof.metrics.rows import rows_of_store
 from heatproof.report.pictures import SIDE, data_uri, image_png, image_scores, label_of, map_png, read_maps
 from heatproof.storage.manifest import read_shard
 from heatproof.storage.store import describe, read
+from heatproof.tasks import gives
 
 if TYPE_CHECKING:
     from heatproof.folder import Folder
@@ -61,7 +63,7 @@ def maps(entry: PageDataset, told: ReportPage) -> dict[str, Any]:
     networks, columns = [], []
     for asked in entry.networks:
         where = asked.where
-        scores = [image_scores(told.results, {**where, "metric": metric}) for metric in asked.shown]
+        scores = [image_scores(told.results, {**where, "metric": metric}, ids) for metric in asked.shown]
         networks.append({**where, "metrics": asked.shown, "drops": _drops(told.results, where, asked.drops, ids)})
         # Method by method, so that no more than one explainer's maps of one network are held at a time.
         methods = []
@@ -99,6 +101,8 @@ def _drops(
     store = results.drops.format(**where, grid=grid, baseline=baseline) + ".zarr"
     said = read(store, "logit" if output == "logit" else "log_probability", 0, len(ids), ids).astype(np.float64)
     said = said if output == "logit" else np.exp(said)
+    # Of numbers there are no logits.
+    output = output if gives(rows_of_store(store, 0).task, "probability") else "output"
     return {"grid": grid, "baseline": baseline, "output": output, "values": short(said[:, :1] - said[:, 1:])}
 
 
@@ -141,7 +145,8 @@ def curves(told: ReportPage) -> dict[str, Any]:
         ``panels``: dataset, model, weights, number of the response, and for ``probability`` and ``logit`` of the label
         a curve for each method, None where there is none.
     """
-    responses, methods = told.curves, [method.method for method in told.methods]
+    # What no metric reads on any dataset of the run was not made.
+    responses, methods = [one for one in told.curves if one.datasets], [method.method for method in told.methods]
     wheres = [network.where for entry in told.datasets for network in entry.networks]
     lines = max(1, 2 * len(wheres) * len(responses) * len(methods))
     shares = np.linspace(0, 1, int(np.clip(CURVE_BYTES // (POINT * lines), *CURVE_POINTS)))
@@ -156,6 +161,7 @@ def curves(told: ReportPage) -> dict[str, Any]:
             {**where, "response": number, **_panel(told, where, response, shares)}
             for where in wheres
             for number, response in enumerate(responses)
+            if where["dataset"] in response.datasets
         ],
         "images": " or ".join(dict.fromkeys(str(one.images) for one in responses)),
     }

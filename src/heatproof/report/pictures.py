@@ -21,6 +21,7 @@ from heatproof.methods import Method
 from heatproof.ranking.per_image import read_parquet
 from heatproof.storage.manifest import read_shard
 from heatproof.storage.stored_maps import stored_maps
+from heatproof.tasks import row_id
 
 if TYPE_CHECKING:
     from heatproof.folder import Folder
@@ -118,10 +119,23 @@ def maps_base(results: Folder, where: Mapping[str, str], method: ShownMethod) ->
     return pattern.format(**where, explainer=method.explainer)
 
 
-def image_scores(results: Folder, where: Mapping[str, str]) -> pd.Series:
-    """Return the scores of a test case (dataset, model, weights, metric), by method and image."""
-    columns = ["method", "image", "score"]
-    return read_parquet(results.scores.format(**where), columns=columns).set_index(columns[:2])["score"]
+def image_scores(results: Folder, where: Mapping[str, str], ids: Sequence[str]) -> pd.Series:
+    """Return the scores of a test case (dataset, model, weights, metric), by method and image.
+
+    Parameters
+    ----------
+    results
+        The results folder.
+    where
+        The test case.
+    ids
+        Of images that are shown: pictures, or rows of a picture and one of its labels, by which scores are then found.
+    """
+    columns = ["method", "image", "class", "score"]
+    rows = read_parquet(results.scores.format(**where), columns=columns)
+    if not set(ids) & set(rows["image"]):
+        rows["image"] = [row_id(picture, label) for picture, label in zip(rows["image"], rows["class"], strict=True)]
+    return rows.set_index(columns[:2])["score"]
 
 
 def read_maps(results: Folder, where: Mapping[str, str], method: ShownMethod, ids: Sequence[str]) -> np.ndarray | str:
@@ -150,7 +164,16 @@ def read_maps(results: Folder, where: Mapping[str, str], method: ShownMethod, id
 
 
 def label_of(dataset: Dataset, number: int) -> str:
-    """Return what the label of an image of the evaluation split is called."""
+    """Return what the label of an image of the evaluation split is called: a class, one of several labels, or a number.
+
+    A number of a regression stands with its name, where it has several.
+    """
     label = int(dataset.splits["evaluation"].labels[number])
     name = dataset.class_names[label]
+    if getattr(dataset, "targets", None) is not None:
+        return name
+    given = getattr(dataset, "given", None)
+    if given is not None and given.ndim == 1 and given.dtype.kind == "f":
+        value = f"{given[number]:.4g}"
+        return value if len(dataset.class_names) == 1 else f"{name}: {value}"
     return name if name == str(label) else f"{label}, {name}"

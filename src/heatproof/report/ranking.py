@@ -17,6 +17,7 @@ from heatproof.attribution.registry import EXPLAINERS
 from heatproof.errors import HeatproofError
 from heatproof.methods import ABS
 from heatproof.ranking.consistency import MINIMUM, Agreement, agreement, group_means, split_order
+from heatproof.ranking.per_image import of_pictures
 from heatproof.ranking.stability import family_leaderboards, stability
 from heatproof.ranking.table import counted, design, meta_rank_table, over_images, properties_table
 from heatproof.report.drawing import new_figure, plain
@@ -138,6 +139,7 @@ def rank_table(
     HeatproofError
         As in `heatproof.ranking.table.meta_rank_table`.
     """
+    scores = of_pictures(scores) if "image" in scores else scores
     families = families_of(scores)
     every = dict.fromkeys(scores["metric"])
     scores = counted(scores)

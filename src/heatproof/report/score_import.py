@@ -28,6 +28,7 @@ NAMES = {
     "higher_is_better": ("higher_is_better",),
     "family": ("family",),
     "image": ("image", "image_id"),
+    "class": ("class", "label", "target"),
     "kind": ("kind",),
     "property": ("property",),
     "counted_as": ("counted_as",),
@@ -107,7 +108,7 @@ def _read(table: OwnTable) -> pd.DataFrame:
         raise HeatproofError(f"{path} has a row without a method: give it one, or take the row out.")
     result["score"] = _scores(path, long["score"], result["method"], rows)
     result["higher_is_better"] = _directions(path, long, result["metric"])
-    for name in ("family", "image", "kind", "property", "counted_as", "gap"):
+    for name in ("family", "image", "class", "kind", "property", "counted_as", "gap"):
         if name in long:
             result[name] = long[name].str.strip()
     return result

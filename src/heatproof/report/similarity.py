@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from heatproof.data.prepare import open_dataset
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.bootstrap import summarise
+from heatproof.metrics.rows import rows_of_store
 from heatproof.plan.paths import PRETRAINED, Network
 from heatproof.report.drawing import lay_out, new_figure, plain
 from heatproof.report.pictures import channels_last
@@ -21,6 +22,7 @@ from heatproof.report.results import publish
 from heatproof.storage.manifest import read_shard
 from heatproof.storage.store import open_store, read
 from heatproof.storage.stored_maps import stored_maps
+from heatproof.tasks import gives
 
 if TYPE_CHECKING:
     from heatproof.stages.similarity import ComparedNetworks, Similarity
@@ -66,10 +68,12 @@ def similarity_table(told: Similarity) -> pd.DataFrame:
         weights of one model) or ``unrelated`` (pretrained weights of two models). ``value`` is a mean over ``n`` images
         or channels, with its bootstrap interval:
 
-        - ``softmax``: absolute difference of the label's probabilities, 0 to 1, lower is more alike;
+        - ``softmax``: absolute difference of the label's probabilities (sigmoids of several labels), 0 to 1, lower is
+          more alike; this, ``disagreement`` and ``accuracy_change`` are left out where numbers are explained;
         - ``logit``: absolute difference of the label's logits, 0 and more, lower is more alike; not comparable between
           models with logits of different size;
-        - ``disagreement``: share of images with another predicted class, lower is more alike;
+        - ``disagreement``: share of images with another predicted class, or another answer to the label, lower is more
+          alike;
         - ``accuracy_change``: accuracy of the second less that of the first, -1 to 1;
         - ``maps``: mean absolute difference of two maps, each over its largest absolute value, 0 to 2, lower is more
           alike; a map of zeros is left out;
@@ -102,10 +106,15 @@ def _compared(told: Similarity, one: Network, two: Network) -> Iterator[dict[str
     # Those of one network stand for both: every other store is read by them.
     ids = open_store(_drops(told, one) + ".zarr").image_ids[: told.images]
     first, second = (_said(told, net, ids) for net in (one, two))
-    yield {"quantity": "softmax", "values": np.abs(second["probability"] - first["probability"])}
-    yield {"quantity": "logit", "values": np.abs(second["logit"] - first["logit"])}
-    yield {"quantity": "disagreement", "values": first["predicted"] != second["predicted"]}
-    yield {"quantity": "accuracy_change", "values": second["right"] - first["right"]}
+    rows = rows_of_store(_drops(told, one) + ".zarr", len(ids))
+    has_answers = gives(rows.task, "decision")
+    if has_answers:
+        yield {"quantity": "softmax", "values": rows.by_picture(np.abs(second["probability"] - first["probability"]))}
+    yield {"quantity": "logit", "values": rows.by_picture(np.abs(second["logit"] - first["logit"]))}
+    if has_answers:
+        answer = "predicted" if rows.has_classes else "right"
+        yield {"quantity": "disagreement", "values": rows.by_picture(first[answer] != second[answer])}
+        yield {"quantity": "accuracy_change", "values": rows.by_picture(second["right"] - first["right"])}
     for explainer in told.explainers:
         bases = [_map_store(told, net, explainer.name) for net in (one, two)]
         if any(read_shard(base, 0)["gap"] for base in bases):
@@ -114,8 +123,9 @@ def _compared(told: Similarity, one: Network, two: Network) -> Iterator[dict[str
         for place, name in enumerate(explainer.maps):
             flat = [values[:, place].reshape(len(values), -1) for values in maps]
             labels = {"explainer": explainer.name, "map": name}
-            yield {"quantity": "maps", **labels, "values": np.abs(_scaled(flat[0]) - _scaled(flat[1])).mean(1)}
-            yield {"quantity": "map_ranks", **labels, "values": spearman_rows(*flat)}
+            apart = np.abs(_scaled(flat[0]) - _scaled(flat[1])).mean(1)
+            yield {"quantity": "maps", **labels, "values": rows.by_picture(apart)}
+            yield {"quantity": "map_ranks", **labels, "values": rows.by_picture(spearman_rows(*flat))}
     if _have_channels(told, one, two):
         most = min(MOST, told.images // 2)
         shared = shared_images(_channels(told, one, ids), _channels(told, two, ids), most)
@@ -159,7 +169,9 @@ def _said(told: Similarity, net: Network, ids: Sequence[str]) -> dict[str, np.nd
     """Return what a network says of the intact images, and where it is right."""
     names = ("logit", "log_probability", "predicted", "target_rank")
     said = {name: read(_drops(told, net) + ".zarr", name, 0, len(ids), ids)[:, 0] for name in names}
-    return {**said, "probability": np.exp(said["log_probability"]), "right": (said["target_rank"] < 1).astype(float)}
+    rows = rows_of_store(_drops(told, net) + ".zarr", len(ids))
+    right = said["target_rank"] < 1 if rows.has_classes else said["logit"] > 0
+    return {**said, "probability": np.exp(said["log_probability"]), "right": right.astype(float)}
 
 
 def _channels(told: Similarity, net: Network, ids: Sequence[str]) -> np.ndarray:

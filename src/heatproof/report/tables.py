@@ -13,16 +13,16 @@ from heatproof.metrics.bootstrap import least_share, summarise
 from heatproof.metrics.registry import METRICS
 from heatproof.metrics.single_deletion import base_name
 from heatproof.ranking.best import best_set
-from heatproof.ranking.per_image import read_parquet, read_scores
+from heatproof.ranking.per_image import of_pictures, read_parquet, read_scores
 from heatproof.ranking.ranks import rank_methods
 from heatproof.ranking.table import counted, meta_rank_table, property_of, stand_ins
+from heatproof.report.accuracy import accuracy_table
 from heatproof.report.results import CASE, NETWORK, above_reference, publish
 from heatproof.report.verdict import verdicts
 from heatproof.storage.manifest import require_manifest
-from heatproof.storage.store import describe, read
 
 if TYPE_CHECKING:
-    from heatproof.stages.tables import AllScores, Drops, Tables
+    from heatproof.stages.tables import AllScores, Tables
 
 SCORE_COLUMNS = [*NETWORK, "method", "metric", "score", "ci_low", "ci_high", "n_images", "n_undefined", "rank"]
 SCORE_COLUMNS += ["in_best_set"]
@@ -31,7 +31,8 @@ APPLICABILITY = [*NETWORK, "explainer", "images", "figure", "value", "limit", "g
 
 def tables(told: Tables) -> None:
     """Write verdict.csv, idsds_table.csv, meta_rank.csv, accuracy.csv and applicability.csv."""
-    scores = pd.concat([read_parquet(path) for path in told.scores], ignore_index=True)
+    rows = [read_parquet(path) for path in told.scores]
+    scores = pd.concat([of_pictures(one) for one in rows], ignore_index=True)
     table = _scored(scores, told.scores, told)
     directions = {metric: higher_is_better(metric) for metric in table["metric"].unique()}
     # The same deletion with another output is no test case of its own.
@@ -41,7 +42,7 @@ def tables(told: Tables) -> None:
     accuracy = accuracy_table(told.drops, told.images, told.target)
     _insert(table, "n_images", passes(table, told.scores, told.explainer_of))
     made = {
-        "verdict": verdicts(scores, table, accuracy, told.deletions, told.references, told.ablating, told.level),
+        "verdict": verdicts(rows, table, accuracy, told.deletions, told.references, told.ablating, told.level),
         "idsds_table": table,
         "meta_rank": meta_rank_table(ranked, images=scores, **told.resampling),
         "accuracy": accuracy,
@@ -80,7 +81,10 @@ def _scored(
     """Return `score_table`, with the kinds of models and the share of intact images that are classified wrongly."""
     drawn: dict[str, Any] = {**told.resampling, "least_coverage": told.least_coverage}
     table = with_kinds(score_table(scores, read_gaps(files), directions=directions, **drawn), told.model_kinds)
-    shares = {case: manifest["share_wrong"] for case, manifest in read_manifests(files).items()}
+    shares = {
+        case: np.nan if manifest["share_wrong"] is None else manifest["share_wrong"]
+        for case, manifest in read_manifests(files).items()
+    }
     cases = table[CASE].itertuples(index=False, name=None)
     _insert(table, "ci_high", {"share_wrong": [shares[case] for case in cases]})
     return table
@@ -249,43 +253,3 @@ def applicability_table(scores: list[str]) -> pd.DataFrame:
     # Every metric of the patch drops reads the same maps.
     one = [*NETWORK, "explainer", "figure"]
     return pd.DataFrame(rows, columns=APPLICABILITY).drop_duplicates(one, ignore_index=True)
-
-
-def accuracy_table(drops: Sequence[Drops], images: int, target: str | int = "label") -> pd.DataFrame:
-    """Return accuracy on intact images and with the worst patch deleted (Hesse et al. 2024, table 3).
-
-    An image counts as right with its worst patch deleted only if it is right whichever patch is deleted. Top-k is a
-    label among the k largest logits.
-
-    Parameters
-    ----------
-    drops
-        All cached patch drops.
-    images
-        How many images have drops.
-    target
-        The class whose rank is cached. That of the label is known for labels alone, and top-5 with it.
-
-    Returns
-    -------
-    pandas.DataFrame
-        One row each, accuracies in [0, 1], higher is better. ``in_domain`` tells whether the weights were finetuned
-        with this grid and baseline; ``majority`` is the share of the most frequent class, which guessing reaches.
-    """
-    rows = []
-    for item in drops:
-        store = item.drops + ".zarr"
-        labels = np.asarray(describe(store)["labels"])[:images]
-        rank = read(store, "target_rank", 0, images)
-        if target != "label":
-            wrong = read(store, "predicted", 0, images) != labels[:, None]
-            rank = np.where(wrong, np.inf, 0)
-        row: dict[str, Any] = {key: getattr(item, key) for key in ("dataset", "model", "weights", "grid", "baseline")}
-        row["in_domain"] = base_name(item.metric) == "idsds"
-        for k in (1, 5):
-            known = k == 1 or target == "label"
-            row[f"top{k}_clean"] = float((rank[:, 0] < k).mean()) if known else np.nan
-            row[f"top{k}_worst_patch"] = float((rank[:, 1:] < k).all(1).mean()) if known else np.nan
-        majority = float(np.unique(labels, return_counts=True)[1].max() / len(labels))
-        rows.append({**row, "majority": majority, "n_images": images})
-    return pd.DataFrame(rows)

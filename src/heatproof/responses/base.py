@@ -181,12 +181,13 @@ class Session:
 
 @dataclass(frozen=True)
 class ScoredImages:
-    """Images that a metric scores: ids, labels (N,), height and width in pixels, and the seed."""
+    """Images that a metric scores: ids, labels (N,), height and width in pixels, the seed, and the network's task."""
 
     ids: Sequence[str]
     labels: np.ndarray
     size: tuple[int, int]
     seed: int
+    task: str = "multiclass"
 
 
 @dataclass(frozen=True)

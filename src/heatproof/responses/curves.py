@@ -38,14 +38,17 @@ class ResponseCurve:
         (N, 2): the label, and the class predicted for the intact image.
     pixels
         Pixels of an image.
+    task
+        Of the network: what a decision is follows from it, see `decided`.
     """
 
     arrays: Mapping[str, np.ndarray]
     classes: np.ndarray
     pixels: int
+    task: str = "multiclass"
 
     def read(self, output: str, target: str) -> np.ndarray:
-        """Return the responses (N, S) float64: a logit, a probability in [0, 1], or 1 where the class is predicted.
+        """Return the responses (N, S) float64: a logit, a probability in [0, 1], or 1 where the target is decided for.
 
         Raises
         ------
@@ -57,7 +60,7 @@ class ResponseCurve:
                 raise HeatproofError(f"{name} is {value!r}: take one of {', '.join(allowed)}.")
         which = TARGETS.index(target)
         if output == "accuracy":
-            return (self.arrays["predicted"] == self.classes[:, which, None]).astype(np.float64)
+            return decided(self.arrays, self.classes, self.task)[:, :, which].astype(np.float64)
         values = self.arrays["logit" if output == "logit" else "log_probability"][:, :, which].astype(np.float64)
         return values if output == "logit" else np.exp(values)
 
@@ -65,6 +68,24 @@ class ResponseCurve:
     def fractions(self) -> np.ndarray:
         """Share of the pixels that has changed: (N, S) float64."""
         return self.arrays["changed"] / self.pixels
+
+
+def decided(arrays: Mapping[str, np.ndarray], classes: np.ndarray, task: str) -> np.ndarray:
+    """Return where a network decides for each target: (N, S, 2) bool.
+
+    Classes exclude each other, so that the predicted one is the decision. Of several labels each is decided for itself:
+    it is there where its logit is above 0, whatever the logits of the others.
+
+    Parameters
+    ----------
+    arrays, classes
+        As in `ResponseCurve`.
+    task
+        One of `heatproof.tasks.WITH_PROBABILITY`.
+    """
+    if task == "multilabel":
+        return arrays["logit"] > 0
+    return arrays["predicted"][:, :, None] == classes[:, None]
 
 
 class TwoTargets(MapResponse):
@@ -166,7 +187,7 @@ class Curves(TwoTargets):
         arrays |= {name: quantities[name] for name in AT_POINTS}
         arrays |= {name: quantities[name][:, 0] for name in OF_WHOLE_MAP}
         arrays["changed"] = arrays["changed"].astype(np.int64)
-        return ResponseCurve(arrays, classes, int(quantities["pixels"][0, 0]))
+        return ResponseCurve(arrays, classes, int(quantities["pixels"][0, 0]), images.task)
 
     def points_of(self, other: Response) -> list[int] | None:
         """Return the indices of another curve's fractions; None for updated maps with other points."""

@@ -11,7 +11,7 @@ from heatproof.errors import HeatproofError
 from heatproof.models.registry import UNSCALED, normalisation_of
 from heatproof.options import Bounds
 from heatproof.responses.base import Along, Arrays, Batch, Options, ScoredImages, Session
-from heatproof.responses.curves import SAID, TwoTargets
+from heatproof.responses.curves import SAID, TwoTargets, decided
 
 # Of images that are no more than in [0, 1], whatever their channels.
 # The thresholds of the published code, which are those of `heatproof.perturbation.pic`.
@@ -72,9 +72,10 @@ class Pictures(TwoTargets):
         return self.stacked(every)
 
     def as_argument(self, quantities: Arrays, images: ScoredImages) -> dict[str, np.ndarray]:
-        """Return arrays by name, and the ``classes`` (N, 2) that they are of."""
+        """Return arrays by name, the ``classes`` (N, 2) that they are of, and where these are ``decided`` for."""
         arrays, classes = self.both(quantities, images)
-        return {**arrays, "entropy": quantities["entropy"].astype(np.int64), "classes": classes}
+        entropy, of_targets = quantities["entropy"].astype(np.int64), decided(arrays, classes, images.task)
+        return {**arrays, "entropy": entropy, "classes": classes, "decided": of_targets}
 
     def made_up(self, size: tuple[int, int]) -> Arrays:
         """Return responses that rise with the entropy."""

@@ -21,9 +21,9 @@ from heatproof.data.few import few_of_split, read_rows
 from heatproof.data.prepare import check_target, open_dataset
 from heatproof.errors import NotApplicable
 from heatproof.methods import Method
-from heatproof.models.adapter import check_loaded
+from heatproof.models.adapter import check_loaded, reader_of
 from heatproof.models.memory import batch_size_of
-from heatproof.models.network import use_machine
+from heatproof.models.network import reader_of_dataset, use_machine
 from heatproof.perturbation.batching import intact_responses, open_network
 from heatproof.perturbation.dataset_mean import dataset_options, mean_split, needs_dataset
 from heatproof.responses.base import Along, Batch, Explain, Response, Session, response_of
@@ -34,6 +34,7 @@ from heatproof.storage.publishing import public
 from heatproof.storage.sources import images_of, ranges_of
 from heatproof.storage.store import ArraySpec
 from heatproof.storage.stored_maps import stored_maps
+from heatproof.tasks import gives
 
 if TYPE_CHECKING:
     from heatproof.stages.responses import ExplainedResponse, RunResponse
@@ -81,9 +82,10 @@ def respond(job: RunResponse, runtime: Runtime) -> None:
     """
     network = job.network
     device, dataset, response = use_machine(runtime), open_dataset(network.dataset), response_of(job.response)
+    reader = reader_of_dataset(network.dataset, dataset, network.target)
     how = replace(runtime, compile=runtime.compile and not response.looks_inside)
     session = Session(
-        open_network=partial(open_network, network, dataset.num_classes, how, device),
+        open_network=partial(open_network, network, reader, how, device),
         device=device,
         batch_size=batch_size_of(runtime.batch_size, device),
         seed=network.seed,
@@ -152,8 +154,10 @@ def _run(job: RunResponse, todo: Sequence[Work], response: Response, session: Se
     start, stop = min(work.piece.missing()[0] for work in todo), job.shard.images[1]
     few = session.normalised(read_rows(dataset, few_of_split(dataset)))
     passes = check_loaded(network.network, few.to(session.device))
+    reader = reader_of(network.network)
     for work in todo:
         work.piece.provenance["check_passes"] = passes
+        work.piece.lacks_probability = reader is not None and not gives(reader.task, "probability")
     # Reading and the intact images are paid by the first explainer of a batch.
     began = time.monotonic()
     for low, images in prefetch(

@@ -212,7 +212,8 @@ def maps_of(graph: Planned, network: Network, explainer: str) -> StoredExplainer
 def _stored(graph: Planned, network: Network, name: str) -> StoredExplainer:
     plan, (dataset, model, weights) = graph.plan, network
     of, entry, known = graph.once(_maps_of, network), plan.explainers[name], model != NO_MODEL
-    modules = [*Maps.code, *([plan.models[model].module] if known else []), entry.module]
+    own = [plan.models[model].module, *plan.target_modules] if known else []
+    modules = [*Maps.code, *own, entry.module]
     drops = (plan.finetuning(model, weights) if known else None) or plan.config["finetuning"]
     options = plan.explainer_options(name, drops["baseline"])
     filled = options.get("baseline")

@@ -180,9 +180,10 @@ class PageDataset:
 
 @dataclass(frozen=True)
 class PageCurve:
-    """A response whose curves are on the page, with the metrics that read it."""
+    """A response whose curves are on the page, with the metrics that read it, and the datasets on which one does."""
 
     name: str
+    datasets: list[str]
     settings: dict[str, Any]
     metrics: list[str]
     images: int
@@ -242,7 +243,8 @@ class ReportPage(Report):
         "the first images under every method",
         """
         The first evaluation images under every method and every network, with the score of that one image below each
-        map. Red speaks for the class of the label, blue against it, and zero is white. Each map has its own scale.
+        map. Red speaks for the class, label or number that is explained, blue against it, and zero is white. Each map
+        has its own scale.
 
         Use it to see what a score means, and to find maps that went wrong: constant ones, ones with a border, ones
         that are the same for all networks. Do not choose a method by it. What looks good to people and what the model
@@ -347,6 +349,7 @@ def _curves(plan: Plan) -> list[PageCurve]:
     return [
         PageCurve(
             name=name,
+            datasets=[dataset for dataset in plan.datasets if plan.reads_response(dataset, response)],
             settings=dict(response.settings),
             metrics=[metric for response, metric in read if response == name],
             images=plan.response_images(response),
@@ -367,6 +370,8 @@ def _read_of_networks(plan: Plan, told: ReportPage) -> list[str]:
             inputs += [file for shard in plan.shards(images) for file in response_files(Patches, base, shard)]
     inputs += map_files(plan, networks, images, plan.explainers)
     for network, explainer, curve in product(networks, plan.explainers, told.curves):
+        if network.dataset not in curve.datasets:
+            continue
         base = plan.results.store("curves").format(**network._asdict(), explainer=explainer, response=curve.name)
         inputs += [file for shard in range(curve.shards) for file in response_files(MapResponse, base, shard)]
     return inputs

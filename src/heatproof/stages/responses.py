@@ -145,7 +145,8 @@ def _asked(graph: Planned, network: Network, response: Response) -> tuple[Networ
 
 def _modules(plan: Plan, network: Network, response: Response) -> list[str]:
     filled = baseline_modules(response.settings.get("baseline"))
-    return [*RunResponse.code, plan.models[network.model].module, type(response).__module__, *filled]
+    own = [plan.models[network.model].module, *plan.target_modules, type(response).__module__]
+    return [*RunResponse.code, *own, *filled]
 
 
 def explained_response(graph: Planned, network: Network, response: Response, explainer: str) -> ExplainedResponse:
@@ -221,8 +222,8 @@ class Subsets(RunResponse):
 
     @classmethod
     def every(cls, plan: Plan) -> Iterable[Wildcards]:
-        """Return every network with every response, and its shards."""
-        return each(networks(plan), _shards_of(plan, plan.model_responses))
+        """Return every network with every response that is read on its dataset, and its shards."""
+        return _read_on(plan, each(networks(plan), _shards_of(plan, plan.model_responses)), plan.model_responses)
 
     @classmethod
     def narrowed(cls, plan: Plan) -> Mapping[str, Iterable[str]]:
@@ -245,8 +246,10 @@ class Parts(RunResponse):
     @classmethod
     def every(cls, plan: Plan) -> Iterable[Wildcards]:
         """Return every network with every shard, if a metric reads parts."""
-        images = plan.response_images(cls.kind()) if plan.reads_parts else 0
-        return each(networks(plan), shards(plan, images))
+        parts = cls.kind()
+        images = plan.response_images(parts) if plan.reads_parts else 0
+        every = each(networks(plan), shards(plan, images))
+        return [where for where in every if plan.reads_response(where["dataset"], parts)]
 
     @classmethod
     def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
@@ -282,7 +285,8 @@ class Curves(RunResponse):
     @classmethod
     def every(cls, plan: Plan) -> Iterable[Wildcards]:
         """Return every network with every response and its shards, and with every explainer if jobs are apart."""
-        return each(networks(plan), _shards_of(plan, plan.method_responses), whose(plan, plan.explainers))
+        every = each(networks(plan), _shards_of(plan, plan.method_responses), whose(plan, plan.explainers))
+        return _read_on(plan, every, plan.method_responses)
 
     @classmethod
     def stores(cls, plan: Plan) -> Iterable[list[str]]:
@@ -312,6 +316,11 @@ class Curves(RunResponse):
         )
         maps = [map_file(one.maps_store, where["shard"]) for one in told.explainers]
         return told, [*inputs_of(graph, told.network, where), *maps]
+
+
+def _read_on(plan: Plan, every: Iterable[Wildcards], responses: Mapping[str, Response]) -> list[Wildcards]:
+    """Return the wildcards of responses that a metric reads which applies on the dataset."""
+    return [where for where in every if plan.reads_response(where["dataset"], responses[where["response"]])]
 
 
 def _shards_of(plan: Plan, responses: Mapping[str, Response]) -> list[Wildcards]:

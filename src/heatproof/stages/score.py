@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from heatproof.plan.paths import Case, Network, map_file, response_file, response_files
+from heatproof.plan.paths import Case, map_file, response_file, response_files
 from heatproof.provenance import Key, as_json
 from heatproof.specs import ResponseSpec, Runtime
 from heatproof.stage import Planned, Stage, Wildcards, stage, unshown
@@ -15,8 +15,8 @@ from heatproof.stages.attribute import maps_of
 from heatproof.stages.responses import explained_response, response_key
 
 if TYPE_CHECKING:
-    from heatproof.plan.metrics import MetricChoice
     from heatproof.plan.plan import Plan
+    from heatproof.responses.base import Response
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,8 @@ class Score(Stage):
     options, higher_is_better
         Of the metric.
     responses
-        Argument of the metric's function to what it takes.
+        Argument of the metric's function to what it takes; nothing where the metric does not apply to the dataset's
+        task, and all methods are gaps.
     methods
         All methods.
     images, only_correct, balanced
@@ -131,7 +132,7 @@ class Score(Stage):
                 points,
                 entry.output,
             )
-            for argument, (response, points) in plan.served(entry).items()
+            for argument, (response, points) in _served(plan, case).items()
         }
         methods = [
             ScoredMethod(one.name, one.index, one.transform, plan.maps_of(*network, name), name)
@@ -155,7 +156,7 @@ class Score(Stage):
             drops=plan.store_of(network, plan.intact(network)),
             shard_size=plan.config["shard_size"],
             seed=plan.config["seed"],
-            upstream=_upstream(graph, network, entry),
+            upstream=_upstream(graph, case),
         )
         return told, _inputs(plan, case)
 
@@ -171,14 +172,26 @@ class Score(Stage):
         return partial(score, self)
 
 
-def _upstream(graph: Planned, network: Network, entry: MetricChoice) -> Key:
+def _served(plan: Plan, case: Case) -> dict[str, tuple[Response, list[int] | None]]:
+    """Return what is read of responses; nothing where the metric does not apply to the dataset's task."""
+    if plan.lacking(case.network.dataset, case.metric):
+        return {}
+    return plan.served(plan.entry(case.network.model, case.network.weights, case.metric))
+
+
+def _reads_maps(plan: Plan, case: Case) -> bool:
+    entry = plan.entry(case.network.model, case.network.weights, case.metric)
+    return "maps" in entry.metric.inputs and not plan.lacking(case.network.dataset, case.metric)
+
+
+def _upstream(graph: Planned, case: Case) -> Key:
     """Return one key for all that is behind the scores of a test case."""
-    plan = graph.plan
+    plan, network = graph.plan, case.network
     keys = [response_key(graph, network, plan.intact(network))]
-    if "maps" in entry.metric.inputs:
+    if _reads_maps(plan, case):
         explainers = [*plan.model_explainers, *plan.reference_explainers]
         keys += [maps_of(graph, network, name).key for name in explainers]
-    for response, _ in plan.served(entry).values():
+    for response, _ in _served(plan, case).values():
         if response.along_maps:
             keys += [explained_response(graph, network, response, name).key for name in plan.explainers]
         else:
@@ -188,13 +201,13 @@ def _upstream(graph: Planned, network: Network, entry: MetricChoice) -> Key:
 
 def _inputs(plan: Plan, case: Case) -> list[str]:
     """Return the shards that the scores of a test case are of."""
-    network, entry = case.network, plan.entry(case.network.model, case.network.weights, case.metric)
+    network, reads_maps = case.network, _reads_maps(plan, case)
     files, intact = [], plan.intact(network)
     for shard in plan.shards(plan.images_of(case.metric)):
         files.append(response_file(intact, plan.store_of(network, intact), "predicted", shard))
         for explainer in plan.explainers:
-            if "maps" in entry.metric.inputs:
+            if reads_maps:
                 files.append(map_file(plan.maps_of(*network, explainer), shard))
-            for response, _ in plan.served(entry).values():
+            for response, _ in _served(plan, case).values():
                 files += response_files(response, plan.store_of(network, response, explainer), shard)
     return list(dict.fromkeys(files))

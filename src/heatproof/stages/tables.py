@@ -8,11 +8,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.attribution.registry import EXPLAINERS
-from heatproof.plan.paths import response_file
+from heatproof.plan.paths import Network, response_file
+from heatproof.plan.selection import ANSWERS
 from heatproof.provenance import Key
+from heatproof.responses.base import NetworkResponse
 from heatproof.responses.patches import Patches
 from heatproof.stage import Planned, Report, read_as, shown, stage
 from heatproof.stages.methods import Ranked, Scored, all_metrics, keys_of, ranked, scored, shown_methods
+from heatproof.tasks import EXCLUSIVE
 
 if TYPE_CHECKING:
     from heatproof.plan.plan import Plan
@@ -21,7 +24,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Drops:
-    """Patch drops of a network by their store, with the metric that reads them."""
+    """Patch drops of a network by their store, with the metric that reads them.
+
+    Attributes
+    ----------
+    dataset, model, weights, grid, baseline, metric
+        Of what they are.
+    drops
+        The store.
+    labels
+        The manifest of the dataset, which says what is known of its images; "" where the drops hold their classes.
+    answers
+        The store of what the network says of every label; "" where images have one class.
+    """
 
     dataset: str
     model: str
@@ -30,6 +45,8 @@ class Drops:
     baseline: str
     metric: str
     drops: str
+    labels: str = ""
+    answers: str = ""
 
 
 @stage("tables")
@@ -70,9 +87,15 @@ class Tables(Report, Ranked):
             the methods that cannot be told from the best), ``open`` (a map that knows no network cannot be told from
             the best either, or the images are too few to tell methods apart), ``too few images`` (the best method is
             above the best reference map, and so few images cannot tell; ``images_needed`` would with a chance of
-            0.8), ``none above references``, or ``at chance`` (the network is no better than guessing the most
-            frequent class, and its explanations say nothing). Methods that delete regions themselves take no part,
-            and ``cannot_see`` says what the scores do not measure.
+            0.8), ``none above references``, or ``at chance`` (the network is no better than guessing, and its
+            explanations say nothing). Guessing is the most frequent class; of several labels, an AUROC of 0.5, by
+            a permutation of the pictures' labels; of numbers, those that do not rise with the labels, by a one-sided
+            test of Spearman's ρ, because a network that answers in another unit, whose R² is below 0, is not at
+            chance for that. Nothing says what a callable target should be. Methods that delete regions themselves take
+            no part, and ``cannot_see`` says what the scores do not measure.
+
+            Of several labels there is a row over all of them, whose ``label`` is empty, and one for each label, of the
+            pictures that have it; each holds by itself, and not all of them together.
 
             ``n_above_references`` counts the methods that are above every reference map by paired one-sided tests
             over the images, with Holm's correction over the methods.
@@ -130,6 +153,11 @@ class Tables(Report, Ranked):
             Where ``worst_patch`` stays low, deleted patches are still out of domain, and the IDSDS of that model
             deserves no more trust than its SDS. ``in_domain`` tells which weights were finetuned with this grid and
             baseline.
+
+            Networks of other tasks have a ``task`` and other columns. Of several labels: ``auroc`` and
+            ``average_precision`` (guessing: 0.5 and ``base_rate``), and ``recall``, the share of present labels that
+            are found, of all labels and by ``label``, on the pictures that are explained. Of numbers: ``mae``, the mean
+            absolute error, and ``r2`` against the mean of the labels. ``p_chance`` is the p-value of guessing.
             """,
             accuracy="accuracy.csv",
         )
@@ -168,7 +196,7 @@ class Tables(Report, Ranked):
         """Return what the job is told, and the files that it waits for."""
         plan = graph.plan
         drops = [
-            Drops(*network, grid, baseline, metric, plan.results.drops.format(**where))
+            Drops(*network, grid, baseline, metric, plan.results.drops.format(**where), *_known(plan, network))
             for network in plan.networks()
             for metric, (grid, baseline, output) in plan.metrics_of(network.weights, network.model).items()
             # Accuracy is the same whatever the drops are of.
@@ -200,15 +228,28 @@ class Tables(Report, Ranked):
         ranks = [
             response_file(Patches, item.drops, name, shard) for item in drops for shard in shards for name in arrays
         ]
+        answers = [
+            response_file(NetworkResponse, item.answers, "logit", shard)
+            for item in drops
+            if item.answers
+            for shard in shards
+        ]
         # What a lower precision did to scores stands beside them.
         beside = [graph.told("precision").files["table"]] if plan.guarded else []
-        return told, [*told.scores, *ranks, *beside]
+        return told, [*told.scores, *ranks, *dict.fromkeys(answers), *beside]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return what writes the tables."""
         from heatproof.report.tables import tables
 
         return partial(tables, self)
+
+
+def _known(plan: Plan, network: Network) -> tuple[str, str]:
+    """Return where labels of images stand, and what a network says of all of them; "" for classes of images."""
+    task = plan.task_of(network.dataset)
+    labels = "" if task in EXCLUSIVE else plan.results.dataset.format(dataset=network.dataset)
+    return labels, plan.store_of(network, ANSWERS) if plan.reads_response(network.dataset, ANSWERS) else ""
 
 
 @stage("all_scores")

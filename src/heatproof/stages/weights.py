@@ -14,6 +14,7 @@ from heatproof.plan.paths import PRETRAINED, Network
 from heatproof.provenance import Key
 from heatproof.specs import DatasetSpec, FinetuningSettings, Runtime, TrainingSettings
 from heatproof.stage import Output, Planned, Product, Stage, Wildcards, stage, unshown
+from heatproof.tasks import CALLABLE
 
 if TYPE_CHECKING:
     from heatproof.plan.plan import Plan
@@ -57,6 +58,8 @@ class Checkpoint(Stage):
         Path or URL of the checkpoint, and the digest that the config gives for it.
     expected_accuracy
         The accuracy that the config expects, in [0, 1].
+    unanswered
+        Whether the network need not answer what labels say, as with a callable target: no accuracy is measured.
     """
 
     code = ("heatproof.models.fetch",)
@@ -67,23 +70,26 @@ class Checkpoint(Stage):
     checkpoint: str
     sha256: str | None
     expected_accuracy: float | None = None
+    unanswered: bool = False
 
     @classmethod
     def _of(cls, plan: Plan, model: str, dataset: str = "") -> Self:
         entry = plan.models[model]
         return cls(
-            dataset=plan.dataset_spec(dataset) if dataset else None,
+            dataset=plan.trained_on(dataset) if dataset else None,
             model=plan.trained_spec(model),
             checkpoint=entry.checkpoint or "",
             sha256=entry.sha256,
             expected_accuracy=entry.expected_accuracy,
+            unanswered=bool(plan.target_function),
         )
 
     @property
     def identity(self) -> Any:
         """All but the place of a checkpoint whose SHA-256 is known, and what is expected of it."""
         anywhere = bool(self.sha256) and not is_packaged(self.checkpoint)
-        return replace(self, checkpoint="" if anywhere else self.checkpoint, expected_accuracy=None)
+        checkpoint = "" if anywhere else self.checkpoint
+        return replace(self, checkpoint=checkpoint, expected_accuracy=None, unanswered=False)
 
     @property
     def modules(self) -> list[str]:
@@ -166,6 +172,9 @@ class Training(Stage):
         from its weights.
     training
         Settings of the training.
+    whole_output
+        Whether the network need not answer what labels say, as with a callable target: it is read as a whole, and no
+        label is.
     """
 
     dataset: DatasetSpec
@@ -174,6 +183,7 @@ class Training(Stage):
     upstream: Key | None = None
     keep: list[int] = field(default_factory=list)
     training: TrainingSettings
+    whole_output: bool = False
 
     @property
     def identity(self) -> Any:
@@ -221,7 +231,7 @@ class Pretrain(Training):
     def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
         """Return what the job of a network is told, and the files that it waits for."""
         plan, model = graph.plan, where["model"]
-        dataset, entry = plan.dataset_spec(where["dataset"]), plan.models[model]
+        dataset, entry = plan.trained_on(where["dataset"]), plan.models[model]
         begun = graph.told("fetch_start", model=model) if entry.transfer else None
         told = cls(
             dataset=dataset,
@@ -229,7 +239,8 @@ class Pretrain(Training):
             start=begun.files["weights"] if begun else None,
             upstream=begun.key if begun else None,
             keep=plan.keep(PRETRAINED),
-            training=TrainingSettings(**plan.training_settings(entry.pretraining)),
+            training=TrainingSettings(**plan.training_settings(entry.pretraining, dataset.task)),
+            whole_output=bool(plan.target_function) and not entry.pretraining["epochs"],
         )
         # The manifest too: where no file can be older than it, it is what goes when the start is another.
         return told, [dataset.manifest, *([begun.files["weights"], begun.manifest] if begun else [])]
@@ -275,15 +286,16 @@ class Finetune(Training):
     def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
         """Return what the job of a network is told, and the files that it waits for."""
         plan, network = graph.plan, Network(**where)
-        dataset, begun = plan.dataset_spec(network.dataset), weights_of(graph, network._replace(weights=PRETRAINED))
-        settings = plan.finetuning(network.model, network.weights) or {}
+        dataset, begun = plan.trained_on(network.dataset), weights_of(graph, network._replace(weights=PRETRAINED))
+        settings, learns = plan.finetuning(network.model, network.weights) or {}, plan.learns(*network)
         told = cls(
             dataset=dataset,
             model=plan.trained_spec(network.model),
             start=begun.files["weights"],
             upstream=begun.key,
             keep=plan.keep(network.weights),
-            training=FinetuningSettings(**plan.training_settings(settings)),
+            training=FinetuningSettings(**plan.training_settings(settings, learns)),
+            whole_output=learns == CALLABLE,
         )
         return told, [dataset.manifest, begun.files["weights"]]
 

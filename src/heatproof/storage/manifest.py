@@ -122,10 +122,16 @@ class ShardManifest(Manifest):
 
 @dataclass(frozen=True)
 class ListOfImages:
-    """Ids and labels of the images of a split."""
+    """Ids and labels of the images of a split.
+
+    Of evaluation rows of several labels, numbers or a callable target, the label is what the row is about; `pictures`
+    has the id of each row's picture, and `given` what the dataset says of it: its labels, or the row's number.
+    """
 
     ids: list[str]
-    labels: list[int]
+    labels: list[int] | list[float] | list[list[int]] | list[list[float]]
+    pictures: list[str] = field(default_factory=list)
+    given: list[int] | list[float] | list[list[int]] | list[list[float]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -137,6 +143,7 @@ class DatasetManifest:
     code: str
     class_names: list[str]
     splits: dict[str, ListOfImages]
+    task: str = "multiclass"
     preprocessing: str | None = None
     data: Data = field(default_factory=dict)
 

@@ -56,7 +56,41 @@ def rows_of(content: bytes, separator: str) -> Iterator[list[str]]:
         raise ValueError(str(error)) from None
 
 
-def parse_csv(content: bytes, separator: str = ",", *, text: bool = True, most_cells: int = MOST_CELLS) -> pd.DataFrame:
+def unpacked(content: bytes, most: int = MOST_BYTES) -> bytes:
+    """Return the bytes of a file, unpacked if it is packed by gzip.
+
+    Raises
+    ------
+    ValueError
+        If it is damaged, or has more than `most` bytes, unpacked.
+    """
+    import zlib
+
+    parts = []
+    while content.startswith(b"\x1f\x8b"):
+        unpacking = zlib.decompressobj(wbits=31)
+        try:
+            parts.append(unpacking.decompress(content, most + 1))
+        except zlib.error as error:
+            raise ValueError(str(error)) from None
+        most -= len(parts[-1])
+        if most < 0:
+            raise ValueError("it has too many bytes, unpacked")
+        if not unpacking.eof:
+            raise ValueError("its end is missing")
+        # A file can be several packed ones, one after the other.
+        content = unpacking.unused_data
+    return b"".join(parts) if parts else content
+
+
+def parse_csv(
+    content: bytes,
+    separator: str = ",",
+    *,
+    text: bool = True,
+    most_cells: int = MOST_CELLS,
+    header: bool = True,
+) -> pd.DataFrame:
     """Return a table of CSV in UTF-8.
 
     Parameters
@@ -69,6 +103,8 @@ def parse_csv(content: bytes, separator: str = ",", *, text: bool = True, most_c
         Whether every cell is text as it stands there; else columns have the types that pandas finds.
     most_cells
         The most cells that such a table has.
+    header
+        Whether the first row names the columns, which are numbers from 0 on else.
 
     Raises
     ------
@@ -89,6 +125,7 @@ def parse_csv(content: bytes, separator: str = ",", *, text: bool = True, most_c
         # Rows that are longer than the header would be cut with a warning.
         warnings.simplefilter("error", pd.errors.ParserWarning)
         as_text: Any = {"dtype": str, "keep_default_na": False} if text else {}
+        as_text |= {} if header else {"header": None}
         return pd.read_csv(BytesIO(content), sep=separator, encoding="utf-8-sig", index_col=False, **as_text)
 
 

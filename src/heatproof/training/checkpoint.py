@@ -22,14 +22,24 @@ log = logging.getLogger(__name__)
 DIGEST_BYTES = hashlib.sha256().digest_size
 
 
-class EpochRow(TypedDict):
-    """One row of a training's history; epochs count from 0."""
+class Losses(TypedDict):
+    """What each row of a history has."""
 
     epoch: int
     lr: float
     train_loss: float
     validation_loss: float
+
+
+class EpochRow(Losses, total=False):
+    """One row of a training's history; epochs count from 0.
+
+    It has ``validation_accuracy``, or where numbers are learnt ``validation_error``, the mean absolute error in their
+    own unit.
+    """
+
     validation_accuracy: float
+    validation_error: float
 
 
 class Journal:
@@ -94,7 +104,9 @@ def require_rows(rows: Any) -> None:
         If it is none.
     """
     for row in rows:
-        if row.keys() != EpochRow.__annotations__.keys() or not all(isinstance(one, Real) for one in row.values()):
+        judged = row.keys() & EpochRow.__optional_keys__
+        others = row.keys() - EpochRow.__optional_keys__ == EpochRow.__required_keys__
+        if len(judged) != 1 or not others or not all(isinstance(one, Real) for one in row.values()):
             raise TypeError("no row of a history")
 
 

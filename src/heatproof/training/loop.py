@@ -21,7 +21,7 @@ from heatproof.randomness import counter_uniform, torch_generator
 from heatproof.specs import FinetuningSettings, Schedule
 from heatproof.training.checkpoint import EpochRow, Journal, require_rows
 from heatproof.training.devices import Devices, sound_backward
-from heatproof.training.losses import loss_of, right_of
+from heatproof.training.losses import SQUARED, error_of, loss_of, right_of
 
 log = logging.getLogger(__name__)
 
@@ -190,8 +190,7 @@ def fit(
             )
         scheduler.step()
         lowest = min((row["validation_loss"] for row in trained.history), default=float("inf"))
-        row = EpochRow(epoch=epoch, lr=lr, train_loss=train_loss, validation_loss=loss, validation_accuracy=accuracy)
-        trained.history.append(row)
+        trained.history.append(_row(schedule, epoch, lr, train_loss, loss, accuracy))
         if not team.is_main:
             continue
         if loss < lowest:
@@ -212,8 +211,7 @@ def fit(
         # As it was built: no epoch, and one row of what it is.
         loss, accuracy = validate(model, validation, schedule.batch_size, schedule.loss)
         nothing = float("nan")
-        row = EpochRow(epoch=-1, lr=0.0, train_loss=nothing, validation_loss=loss, validation_accuracy=accuracy)
-        trained.history.append(row)
+        trained.history.append(_row(schedule, -1, 0.0, nothing, loss, accuracy))
         trained = trained._replace(best=_copy(model))
     elif team.is_main and not _has_moved(before, trained.best):
         what, lr = "finetuning" if isinstance(schedule, FinetuningSettings) else "training", schedule.lr
@@ -221,8 +219,25 @@ def fit(
             f"The {what} moved no weight in {schedule.epochs} epochs: raise lr, now {lr:g}, or give more images."
         )
     chosen = min(trained.history, key=lambda row: row["validation_loss"])
-    log.info("best epoch %(epoch)d: validation accuracy %(validation_accuracy).4f", chosen)
+    if schedule.loss == SQUARED:
+        log.info("best epoch %(epoch)d: validation error %(validation_error).4g", chosen)
+    else:
+        log.info("best epoch %(epoch)d: validation accuracy %(validation_accuracy).4f", chosen)
     return trained
+
+
+def _row(schedule: Schedule, epoch: int, lr: float, train_loss: float, loss: float, judged: float) -> EpochRow:
+    """Return a row of the history; `judged` is the second number of `validate`."""
+    row = EpochRow(epoch=epoch, lr=lr, train_loss=train_loss, validation_loss=loss)
+    row["validation_error" if schedule.loss == SQUARED else "validation_accuracy"] = judged
+    return row
+
+
+def as_built(model: nn.Module) -> Trained:
+    """Return a network as it was built, of which no epoch is known and nobody judges the answers."""
+    nothing = float("nan")
+    row = EpochRow(epoch=-1, lr=0.0, train_loss=nothing, validation_loss=nothing, validation_accuracy=nothing)
+    return Trained(_copy(model), [row], {})
 
 
 def _has_moved(before: State, after: State) -> bool:
@@ -322,7 +337,8 @@ def _one_epoch(
 def validate(model: nn.Module, examples: Examples, batch_size: int, loss: str = "cross_entropy") -> tuple[float, float]:
     """Return the mean loss, without label smoothing, and the share of images in [0, 1] with the most likely label.
 
-    The share is that of the known labels where an image can have several, and NaN for numbers.
+    The share is that of the known labels where an image can have several; of numbers, the mean absolute error in their
+    own unit is in its place.
     """
     model.eval()
     device, count = _device(model), len(examples.labels)
@@ -331,7 +347,7 @@ def validate(model: nn.Module, examples: Examples, batch_size: int, loss: str = 
     for rows, images in prefetch(examples.images.__getitem__, pieces, device):
         outputs, labels = model(images.to(device, memory_format=torch.channels_last)).cpu(), examples.labels[rows]
         total += float(loss_of(loss, outputs, labels, scale=examples.scale, summed=True))
-        correct, of = right_of(loss, outputs, labels)
+        correct, of = error_of(outputs, labels) if loss == SQUARED else right_of(loss, outputs, labels)
         right, known = right + correct, known + of
     return total / count, right / known if known else float("nan")
 

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from heatproof.errors import HeatproofError
 from heatproof.tasks import CALLABLE, check_task
+from heatproof.tasks import LOSSES as TASK_LOSSES
 
 SQUARED = "squared_error"
 LOSSES = ("cross_entropy", "binary_cross_entropy", SQUARED)
@@ -31,7 +32,8 @@ def loss_for(task: str | None, given: str = "cross_entropy") -> str:
     """
     if task != CALLABLE:
         check_task(task)
-    return {"multilabel": "binary_cross_entropy", "regression": SQUARED, CALLABLE: SQUARED}.get(task or "", given)
+    known = TASK_LOSSES[task or "multiclass"]
+    return given if given in known else known[0]
 
 
 def scale_of(numbers: torch.Tensor) -> torch.Tensor:
@@ -133,6 +135,12 @@ def right_of(name: str, outputs: torch.Tensor, labels: torch.Tensor) -> tuple[fl
         return float((right[some] / known.sum(1)[some]).sum()), int(some.sum())
     wanted = labels.argmax(1) if labels.ndim == 2 else labels
     return float((outputs.argmax(1) == wanted).sum()), len(outputs)
+
+
+def error_of(outputs: torch.Tensor, labels: torch.Tensor) -> tuple[float, int]:
+    """Return the sum over images of the mean absolute error of numbers (N, K), and how many images there are."""
+    wanted = labels.reshape(len(labels), -1).to(outputs.dtype)
+    return float((outputs - wanted).abs().mean(1).sum()), len(outputs)
 
 
 class WholeOutput:

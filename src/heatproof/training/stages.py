@@ -9,15 +9,25 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from safetensors import SafetensorError
 
 from heatproof.data.prepare import open_dataset
 from heatproof.data.registry import Dataset
+from heatproof.data.rows import pictures_of
 from heatproof.errors import RESUME_HINT, HeatproofError, runs_out
-from heatproof.models.network import build_network, find_head, load_weights, save_weights, use_machine
+from heatproof.models.adapter import attach, hooks_of
+from heatproof.models.network import (
+    build_loaded,
+    build_network,
+    find_head,
+    load_weights,
+    reader_of_dataset,
+    save_weights,
+    use_machine,
+)
 from heatproof.models.state import copy_of
 from heatproof.models.weights_file import read_safetensors
 from heatproof.perturbation.baselines import baseline_images
@@ -35,17 +45,19 @@ from heatproof.training.loop import (
     Images,
     Session,
     Trained,
+    as_built,
     delete_patches,
     delete_random_patches,
     draw_patches,
     fit,
     in_batches,
 )
-from heatproof.training.losses import SQUARED, answers_of, scale_of
+from heatproof.training.losses import SQUARED, WholeOutput, answers_of, scale_of
 from heatproof.training.reading import Joined, read_examples
 from heatproof.training.several import J, Train, train_on_several
 
 if TYPE_CHECKING:
+    from heatproof.models.output_reader import OutputReader
     from heatproof.stages.weights import Finetune, KeepEpoch, Pretrain, Training
 
 log = logging.getLogger(__name__)
@@ -90,8 +102,12 @@ def pretrain(job: Pretrain, runtime: Runtime) -> None:
 @_training
 def _pretrain(job: Pretrain, device: torch.device, session: Session) -> Trained:
     dataset = open_dataset(job.dataset)
-    seed = job.training.seed
-    network = build_network(job.model, dataset.num_classes, derive_seed(seed, "initial weights"))
+    seed, reader = job.training.seed, reader_of_dataset(job.dataset, dataset)
+    assert reader.classes is not None, "a dataset says how many outputs there are"
+    network = build_network(job.model, reader.classes, derive_seed(seed, "initial weights"), reader)
+    if job.whole_output:
+        # What it answers need not be what labels say, and nothing is learnt of them.
+        return as_built(network)
     if job.start:
         load_weights(network, job.start, but=find_head(job.model))
     train, validation = _examples(dataset, job)
@@ -113,9 +129,12 @@ def finetune(job: Finetune, runtime: Runtime) -> None:
 @_training
 def _finetune(job: Finetune, device: torch.device, session: Session) -> Trained:
     dataset = open_dataset(job.dataset)
-    network = build_network(job.model, dataset.num_classes)
-    load_weights(network, job.start)
+    reader = reader_of_dataset(job.dataset, dataset)
+    assert reader.classes is not None, "a dataset says how many outputs there are"
+    network = build_loaded(job.model, reader.classes, job.start, reader)
     train, validation = _examples(dataset, job)
+    if job.whole_output:
+        train, validation = of_whole_output(network.to(device).eval(), [train, validation], job.training.batch_size)
     options = dataset_options(job.training.baseline, None, dataset, job.model.facts)
     return fit_in_domain(network.to(device), train, validation, job.training, options, session)
 
@@ -271,7 +290,8 @@ def _answers_of(network: torch.nn.Module, loss: str, device: torch.device) -> Ca
 
 def _examples(dataset: Dataset, job: Training) -> list[Examples]:
     """Return the training and the validation images, normalised, with the labels that are learnt."""
-    found, settings = [], job.training
+    dataset = pictures_of(dataset)
+    found, settings, scale = [], job.training, None
     for split in ("train", "validation"):
         if not len(dataset.splits[split]):
             raise HeatproofError(
@@ -283,9 +303,27 @@ def _examples(dataset: Dataset, job: Training) -> list[Examples]:
             # By the dataset's seed: pretraining and finetuning learn the same wrong labels.
             order = torch_generator(job.dataset.seed, f"shuffled labels of {split}")
             labels = labels[torch.randperm(len(labels), generator=order)]
+        if job.dataset.task == "regression" and settings.labels != "own":
+            labels = labels.float()
+            # Of the training images, for the validation images too.
+            scale = scale_of(labels) if scale is None else scale
         smallest = settings.random_resized_crop if split == "train" else 0.0
-        found.append(read_examples(dataset, split, labels, job.model.facts, smallest, settings.seed))
+        read = read_examples(dataset, split, labels, job.model.facts, smallest, settings.seed)
+        found.append(replace(read, scale=scale))
     return found
+
+
+def of_whole_output(network: torch.nn.Module, examples: list[Examples], batch_size: int) -> list[Examples]:
+    """Let a network be read as a whole, and return images with the scale on which its answers differ."""
+    if hooks := hooks_of(network):
+        hooks.remove()
+    attach(network, reader=cast("OutputReader", whole := WholeOutput()))
+    images, device = examples[0].images, next(network.parameters()).device
+    first = min(SCALED, len(examples[0].labels))
+    with torch.no_grad():
+        told = [network(images[at : min(at + batch_size, first)].to(device)) for at in range(0, first, batch_size)]
+    scale = whole.scale_of(torch.cat(told)).cpu()
+    return [replace(one, scale=scale) for one in examples]
 
 
 def _history(history: list[EpochRow]) -> str:

@@ -1,0 +1,30 @@
+"""The table of docs/conventions.md that says which metric applies to which task, from what metrics declare."""
+
+from blocks import rows
+
+from heatproof.metrics.registry import METRICS, outputs_of
+from heatproof.report.cli_list import READ
+from heatproof.tasks import CALLABLE, TASKS
+
+
+def _cell(name: str, task: str) -> str:
+    entry = METRICS[name]
+    if entry.lacking(task) is None:
+        return "applies"
+    if "output" in entry.options and entry.lacking(task, {"output": "logit"}) is None:
+        return "set `output: logit`"
+    return f"no: it reads {' or '.join(dict.fromkeys(READ[entry.needs({'output': one})] for one in outputs_of(entry)))}"
+
+
+def tasks_table() -> str:
+    """Return, for each metric, what it reads by default, and whether it applies to each task."""
+    every = (*TASKS, CALLABLE)
+    # Others can be registered beside heatproof's own, in any order.
+    names = sorted(name for name, entry in METRICS.items() if not entry.is_own)
+    table = [["metric", "reads by default", *(f"`{task}`" for task in TASKS), "a callable target"]]
+    for name in names:
+        table.append([f"`{name}`", READ[METRICS[name].needs()], *(_cell(name, task) for task in every)])
+    return rows(table)
+
+
+BLOCKS = {"tasks_table": tasks_table}

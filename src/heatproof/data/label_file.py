@@ -1,0 +1,203 @@
+"""A table of labels as it stands in its file: names of columns, and cells that are texts."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from heatproof.errors import HeatproofError
+from heatproof.storage.reading import one_sentence, parse_json, read_bytes, shown
+from heatproof.storage.tables import MOST_BYTES, MOST_COLUMNS, parse_csv, parse_parquet, rows_of, unpacked
+
+AS_LABELS = ("save it again as CSV in UTF-8, or as JSON lines", "a table of labels")
+# What Excel writes in western Europe where nobody asks for UTF-8; it gives every byte a letter, so that it never fails.
+GUESSED = "cp1252"
+NO_TABLES = {
+    b"PK\x03\x04": "is an Excel workbook or a ZIP archive",
+    b"\xd0\xcf\x11\xe0": "is an Excel workbook",
+}
+SEPARATOR_TOLD = re.compile(r"\"?sep=(.)\"?")
+LINE_ENDS = re.compile(r"\r\n|\r|\n")
+
+# A text, or the texts of a list.
+Cell = str | list[str]
+
+
+class RawTable(NamedTuple):
+    """A table of texts.
+
+    Attributes
+    ----------
+    names
+        Of its columns; numbers from 1 on where the file has no header, and for a column without a name.
+    columns
+        The cells of each column; an empty text where there is none.
+    first
+        Number of the first row of cells in the file, for messages.
+    is_guess
+        Whether its letters beyond ASCII were read in an encoding that nobody named.
+    """
+
+    names: list[str]
+    columns: list[list[Cell]]
+    first: int = 2
+    is_guess: bool = False
+
+    @property
+    def rows(self) -> int:
+        """How many rows of cells there are."""
+        return len(self.columns[0]) if self.columns else 0
+
+
+def read_raw_table(path: Path, *, header: bool = True, encoding: str | None = None) -> RawTable:
+    """Read a table of CSV (comma, semicolon, tab or blanks), JSON or Parquet, packed by gzip or not, by its content.
+
+    Parameters
+    ----------
+    path
+        The file.
+    header
+        Whether the first line of CSV names the columns.
+    encoding
+        Of a text that is neither UTF-8 nor UTF-16 with its mark.
+
+    Raises
+    ------
+    HeatproofError
+        If it is missing, none of these, or larger than any table.
+    """
+    if not path.is_file():
+        raise HeatproofError(f"There is no table of labels {shown(path)}: `labels` has to be a path from `root`.")
+    with one_sentence(path, *AS_LABELS):
+        content = unpacked(read_bytes(path, MOST_BYTES))
+        for mark, what in NO_TABLES.items():
+            if content.startswith(mark):
+                raise HeatproofError(
+                    f"{shown(path)} {what}, which no library of heatproof's reads: save the table as CSV (in Excel: "
+                    "Save as, CSV UTF-8), and name that file in `labels`."
+                )
+        if content.startswith(b"PAR1"):
+            return _of_frame(parse_parquet(content))
+        text, is_guess = _decoded(path, content, encoding)
+        if text.lstrip()[:1] in ("[", "{"):
+            return _of_records(_records(text))._replace(is_guess=is_guess)
+        return _of_lines(text, header)._replace(is_guess=is_guess)
+
+
+def _decoded(path: Path, content: bytes, encoding: str | None) -> tuple[str, bool]:
+    """Return the text of a file, and whether its encoding is a guess."""
+    if encoding is not None:
+        try:
+            text = content.decode(codecs.lookup(encoding).name)
+        except LookupError:
+            raise HeatproofError(
+                f"`encoding` is {encoding!r}, which Python has no encoding of that name for: take one such as utf-8, "
+                "utf-16, cp1252, latin-1, cp1251, shift_jis or gb18030."
+            ) from None
+        except UnicodeError:
+            raise HeatproofError(
+                f"{shown(path)} is not text in {encoding}: name another `encoding`, such as utf-16 or cp1252, or save "
+                "the table as CSV in UTF-8."
+            ) from None
+        # UTF-8 with its mark is called utf-8 as well.
+        return text.removeprefix("\ufeff"), False
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return content.decode("utf-16"), False
+    if b"\0" in content:
+        raise ValueError("it is not text in UTF-8")
+    try:
+        return content.decode("utf-8-sig"), False
+    except UnicodeDecodeError:
+        return content.decode(GUESSED, "replace"), True
+
+
+def _of_lines(text: str, header: bool) -> RawTable:
+    """Return a table of CSV."""
+    lines = [line for line in LINE_ENDS.split(text) if line.strip()]
+    first = 1
+    # CelebA and others write the number of rows into the first line.
+    if (
+        len(lines) > 2
+        and lines[0].strip().isdecimal()
+        and lines[0].strip() in (str(len(lines) - 1), str(len(lines) - 2))
+    ):
+        text = text.lstrip("\ufeff \t\r\n").partition(lines[0].strip())[2]
+        lines, first = lines[1:], 2
+    if not lines:
+        raise ValueError("it is empty")
+    # Excel reads and writes a first line that says what stands between columns.
+    told = SEPARATOR_TOLD.fullmatch(lines[0].strip("\r\n\ufeff"))
+    if told and len(lines) > 1:
+        text, lines, first = "\n".join(lines[1:]), lines[1:], first + 1
+    separator = told[1] if told else max(",;\t", key=lines[0].count)
+    if separator not in lines[0] and len(lines[0].split()) > 1:
+        text, separator = "\n".join("\t".join(line.split()) for line in lines), "\t"
+        lines = text.split("\n")
+    if header and len(lines) > 1:
+        names, cells = (len(next(rows_of(line.encode(), separator), [])) for line in lines[:2])
+        # The first column has no name, as R and CelebA write tables.
+        if cells == names + 1 and lines[1].rstrip()[-1:] != separator:
+            text = separator + text.lstrip("\r\n")
+    frame = parse_csv(text.encode("utf-8"), separator, header=False)
+    columns = [["" if cell != cell else str(cell).strip() for cell in frame[place].tolist()] for place in frame.columns]
+    names = [column[0] for column in columns] if header else [""] * len(columns)
+    named = [name or str(number) for number, name in enumerate(names, start=1)]
+    return RawTable(named, [list(column[header:]) for column in columns], first + header)
+
+
+def _records(text: str) -> list[dict[str, Any]]:
+    """Return the records of a JSON list, or of JSON lines."""
+    if text.lstrip().startswith("["):
+        records = parse_json(text.encode("utf-8"))
+    else:
+        try:
+            records = [parse_json(line.encode("utf-8")) for line in text.split("\n") if line.strip()]
+        except ValueError as error:
+            raise ValueError(f"it is neither a list of records nor one record a line: {error}") from None
+    if not all(isinstance(record, dict) for record in records) or (len(records) == 1 and _is_tree(records[0])):
+        raise ValueError("it is no list of records, which are mappings of columns to values")
+    return records
+
+
+def _is_tree(record: dict[str, Any]) -> bool:
+    """Tell whether a mapping holds tables, as a file of COCO does, and is no record."""
+    return any(isinstance(value, list) and value and isinstance(value[0], dict) for value in record.values())
+
+
+def _of_records(records: Sequence[dict[str, Any]]) -> RawTable:
+    names = list(dict.fromkeys(name for record in records for name in record))
+    if len(names) > MOST_COLUMNS:
+        raise ValueError(f"it has {len(names):,} columns, and {MOST_COLUMNS:,} is the limit")
+    return RawTable(names, [[_cell(record.get(name)) for record in records] for name in names], 1)
+
+
+def _cell(value: Any) -> Cell:
+    if isinstance(value, list):
+        return [str(_cell(each)) for each in value]
+    if isinstance(value, str):
+        return value.strip()
+    if value is None:
+        return ""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _of_frame(frame: Any) -> RawTable:
+    """Return a table of pandas with texts for cells."""
+    columns: list[list[Cell]] = []
+    for place in range(frame.shape[1]):
+        column = frame.iloc[:, place]
+        blank = column.isna().tolist()
+        cells = [
+            ""
+            if none or isinstance(cell, bytes)
+            else _cell(cell)
+            if isinstance(cell, bool | int | float)
+            else str(cell)
+            for cell, none in zip(column.tolist(), blank, strict=True)
+        ]
+        columns.append(list(cells))
+    return RawTable([str(name) for name in frame.columns], columns, 1)

@@ -1,0 +1,158 @@
+"""Find the table of labels of a folder, and the options with which it is read: what `heatproof init` writes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from heatproof.data.label_file import RawTable, read_raw_table
+from heatproof.data.label_paths import Pictures
+from heatproof.data.label_table import GROUPS, LabelTable, read_label_table, same_name
+from heatproof.data.label_values import LabelOptions, LabelQuestion
+from heatproof.data.pictures import pictures_below, subfolders
+from heatproof.errors import HeatproofError
+
+ENDINGS = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".parquet", ".csv.gz", ".tsv.gz", ".jsonl.gz", ".json.gz")
+# Tables that are looked at, and questions that one table can raise.
+MOST_TABLES, MOST_QUESTIONS = 100, 12
+FOLDERS = "folders"
+# Fewer cannot be divided into three splits so that each has some.
+LEAST_GROUPS = 10
+# Tables that a sentence names.
+NAMED = 3
+
+
+class FoundTable(NamedTuple):
+    """A table of labels with options of the dataset.
+
+    Attributes
+    ----------
+    options
+        As a config has them, ``labels`` among them.
+    table
+        What is read with them.
+    assumed
+        What the table left open, and was answered carefully: one sentence each.
+    """
+
+    options: dict[str, Any]
+    table: LabelTable
+    assumed: list[str]
+
+
+def find_labels(
+    folder: Path, labels: str | None = None, task: str | None = None, columns: Mapping[str, Any] | None = None
+) -> FoundTable | None:
+    """Return the table of labels of a folder; None where a folder a class says them.
+
+    Parameters
+    ----------
+    folder
+        Of pictures.
+    labels
+        The table, a path from where the command runs, or ``folders``; None: the one in the folder, or beside it where
+        there are no class folders.
+    task, columns
+        See `find_options`.
+
+    Raises
+    ------
+    HeatproofError
+        As `find_options` does, or if the folder has class folders and a table, or several tables.
+    """
+    if labels == FOLDERS:
+        return None
+    if labels is not None:
+        if not Path(labels).expanduser().is_file():
+            raise HeatproofError(f"There is no file {labels}: --labels is a table of labels, or {FOLDERS}.")
+        return find_options(folder, Path(labels).expanduser(), task, columns)
+    has_classes = len(subfolders(folder)) > 1
+    pictures = Pictures([picture.path for picture in pictures_below(folder)])
+    tables = _tables_in(folder, pictures)
+    if not tables and not has_classes:
+        tables = _tables_in(folder.resolve().parent, pictures)
+    if len(tables) > 1 or (tables and has_classes):
+        named = ", ".join(map(str, tables[:NAMED]))
+        what = (
+            "class folders and " * has_classes
+            + ("tables" if len(tables) > 1 else "a table")
+            + " that name its pictures"
+        )
+        either = f", or --labels {FOLDERS}" * has_classes
+        raise HeatproofError(f"{folder} has {what}, {named}: give --labels {tables[0]}{either}.")
+    return find_options(folder, tables[0], task, columns) if tables else None
+
+
+def _tables_in(place: Path, pictures: Pictures) -> list[Path]:
+    files = sorted(path for path in place.iterdir() if path.name.lower().endswith(ENDINGS) and path.is_file())
+    return [path for path in files[:MOST_TABLES] if _names_pictures(path, pictures)]
+
+
+def _names_pictures(path: Path, pictures: Pictures) -> bool:
+    try:
+        raw: RawTable = read_raw_table(path)
+    except HeatproofError:
+        return False
+    columns = zip(raw.names, raw.columns, strict=True)
+    return raw.rows > 0 and any(pictures.named_by(column) for _, column in columns)
+
+
+def _group_in(raw: RawTable, columns: Mapping[str, Any]) -> str | None:
+    """Return the column of patients or the like, where several pictures have one and there are enough to be divided."""
+    if any(same_name(name) == "group" for name in [*raw.names, *columns]):
+        return None
+    taken = [each for one in columns.values() for each in (one if isinstance(one, list) else [one])]
+    for name, column in zip(raw.names, raw.columns, strict=True):
+        if same_name(name) in GROUPS and name not in taken and LEAST_GROUPS <= len(set(map(str, column))) < raw.rows:
+            return name
+    return None
+
+
+def find_options(
+    folder: Path, table: Path, task: str | None = None, columns: Mapping[str, Any] | None = None
+) -> FoundTable:
+    """Return the options with which a table is read; questions that have a careful answer are answered by it.
+
+    Parameters
+    ----------
+    folder, table
+        The pictures, and the table, a path from where the command runs.
+    task, columns
+        What the caller says of them.
+
+    Raises
+    ------
+    HeatproofError
+        If the table cannot be read, or leaves open what nobody but the caller knows.
+    """
+    labels = os.path.relpath(os.path.realpath(table), os.path.realpath(folder))
+    options: dict[str, Any] = {"columns": dict(columns or {})} | ({"task": task} if task else {})
+    assumed: list[str] = []
+    for _ in range(MOST_QUESTIONS):
+        reading = {key: options[key] for key in ("header", "encoding") if key in options}
+        said = LabelOptions(**{key: options[key] for key in LabelOptions._fields if key in options})
+        try:
+            found = read_label_table(folder, labels, options["columns"], said, **reading)
+        except LabelQuestion as error:
+            if not error.answer:
+                raise HeatproofError(
+                    f"{error} `heatproof init` takes that as --task TASK or --column label=NAME."
+                ) from None
+            chosen = {**options["columns"], **error.answer.get("columns", {})}
+            options |= {**error.answer, "columns": chosen}
+            given = "; ".join(
+                f"{option}: {json.dumps(value, ensure_ascii=False)}" for option, value in error.answer.items()
+            )
+            assumed.append(f"{given} ({str(error).removesuffix('.')})")
+            continue
+        group = _group_in(read_raw_table(folder / labels, **reading), options["columns"])
+        if group is not None:
+            options["columns"]["group"] = group
+            assumed.append(f"group: {group}, so that what has one is in one split")
+            continue
+        shown = {key: value for key, value in options.items() if key != "columns" or value}
+        return FoundTable({"labels": Path(labels).as_posix(), "task": found.task, **shown}, found, assumed)
+    raise HeatproofError(f"{table} leaves more open than can be found: write `labels` and its options into a config.")

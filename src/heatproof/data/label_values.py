@@ -1,0 +1,513 @@
+"""Labels of images from the cells of a table: a class, several labels, or a number."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from heatproof.data.label_file import Cell
+from heatproof.errors import HeatproofError
+
+Task = Literal["binary", "multiclass", "multilabel", "regression"]
+# How a config writes an empty cell.
+BLANK = "blank"
+# What people and programs write where nothing is known; -1 counts among numbers.
+MISSING = ("", "nan", "na", "n/a", "none", "null", "<na>", "#n/a", "nat", "?")
+# What people write where an image has none of the labels.
+NOTHING = (
+    "no finding",
+    "no findings",
+    "no label",
+    "no labels",
+    "no tag",
+    "no tags",
+    "nothing",
+    "none",
+    "normal",
+    "healthy",
+)
+TRUTHS = {"true": 1, "yes": 1, "false": 0, "no": 0}
+NUMBER = re.compile(r"([+\-−]?)(\d+(?:[.,]\d*)?|[.,]\d+)(e[+-]?\d+)?", re.IGNORECASE)
+# A thousand in one country, and one in another.
+THOUSANDS = re.compile(r"[+\-−]?[1-9]\d{0,2}(,\d{3})+")
+IN_LIST = re.compile(r"'([^']*)'|\"([^\"]*)\"|“([^”]*)”|([^\s,'\"“”][^,'\"“”]*)")
+# Between labels in a cell, the clearest first.
+SEPARATORS = ("|", ";", ",", " ")
+# Longer ones are names; larger ones no computer counts with.
+LONGEST_NUMBER = 300
+# So many different numbers are seldom numbers of classes.
+MANY = 20
+NAMED = 4
+
+
+class LabelQuestion(HeatproofError):
+    """What a table leaves open; the sentence names the option that answers it.
+
+    Attributes
+    ----------
+    answer
+        Options that are the careful answer; empty where there is none.
+    """
+
+    def __init__(self, sentence: str, answer: Mapping[str, Any] | None = None) -> None:
+        super().__init__(sentence)
+        self.answer = answer or {}
+
+
+class Spelled:
+    """Cells that a config lists, such as ``[blank, -1]``: texts in any capitals, and numbers in any spelling."""
+
+    def __init__(self, given: Any) -> None:
+        texts = ["" if str(one).casefold() == BLANK else str(one).strip() for one in _listed(given)]
+        self._texts = {text.casefold() for text in texts}
+        self._numbers = {number for text in texts if (number := number_of(text)) is not None}
+
+    def __contains__(self, text: str) -> bool:
+        return text.casefold() in self._texts or (bool(self._numbers) and number_of(text) in self._numbers)
+
+
+def _listed(given: Any) -> list[Any]:
+    """Return what a config gives as a list, as one value or not at all."""
+    return [] if given is None else list(given) if isinstance(given, list | tuple) else [given]
+
+
+class LabelOptions(NamedTuple):
+    """What a config says of the labels of a table.
+
+    Attributes
+    ----------
+    task
+        None: as the cells say, a class where that is open.
+    separator
+        Between several labels in a cell.
+    unknown, none
+        Cells that stand for an unknown label, and for none; None where the config does not say.
+    """
+
+    task: Task | None = None
+    separator: str | None = None
+    unknown: Any = None
+    none: Any = None
+
+
+class Labels(NamedTuple):
+    """The labels of rows.
+
+    Attributes
+    ----------
+    task
+        What they are for.
+    class_names
+        The classes or labels; for regression the name of the column alone.
+    values
+        (N,) int64 classes, (N, K) int8 with 1 present, 0 absent and -1 unknown, or (N,) float64.
+    known
+        (N,) bool: False where nothing is known of a row, which is left out.
+    """
+
+    task: Task
+    class_names: list[str]
+    values: np.ndarray
+    known: np.ndarray
+
+
+def number_of(text: str) -> int | float | None:
+    """Return the number that a text spells, with a point or a comma; None if it is none, or longer than any."""
+    found = NUMBER.fullmatch(text) if len(text) <= LONGEST_NUMBER else None
+    if found is None:
+        return None
+    sign, digits, exponent = found.groups()
+    plain = f"{sign.replace('−', '-')}{digits.replace(',', '.')}"
+    if digits.isdecimal() and exponent is None:
+        return int(plain)
+    number = float(plain + (exponent or ""))
+    return number if abs(number) < float("inf") else None
+
+
+def name_of(number: float, spelled: Iterable[str]) -> str:
+    """Return the name of the class of a number: its digits, as they stand where that is one spelling of digits."""
+    several = set(spelled)
+    alone = next(iter(several))
+    if len(several) == 1 and alone.isdecimal():
+        return alone
+    is_plain = float(number).is_integer() and abs(number) < 1e15
+    return str(int(number)) if is_plain or isinstance(number, int) else repr(number)
+
+
+class LabelReader:
+    """Reads labels from columns of cells.
+
+    Parameters
+    ----------
+    where
+        The table, for messages.
+    said
+        What the config says.
+    first
+        Number of the first row.
+    """
+
+    def __init__(self, where: str, said: LabelOptions, first: int = 2) -> None:
+        if said.separator == "":
+            raise HeatproofError("`separator` is empty: give what stands between labels in a cell, such as '|'.")
+        self._where, self._said, self._first = where, said, first
+        self._unknown, self._none = Spelled(said.unknown), Spelled(said.none)
+
+    def read(self, names: Sequence[str], columns: Sequence[Sequence[Cell]], *, is_list: bool = False) -> Labels:
+        """Return the labels of all rows.
+
+        Parameters
+        ----------
+        names, columns
+            The columns of labels and their cells: one, or one for each class where `is_list`.
+
+        Raises
+        ------
+        HeatproofError
+            If a cell is none of what a label can be, or `LabelQuestion` if it may be several.
+        """
+        if is_list:
+            return self._one_hot(
+                names, [self._texts(name, column) for name, column in zip(names, columns, strict=True)]
+            )
+        name, column = names[0], columns[0]
+        lists = self._lists(column)
+        if lists is not None:
+            self._require_multilabel(f"cells of the column {name!r} are lists")
+            return self._several(name, lists)
+        cells = self._texts(name, column)
+        separator = self._said.separator
+        if separator is not None:
+            self._require_multilabel(f"`separator` says that cells of the column {name!r} have several labels")
+        elif self._said.task in (None, "multilabel"):
+            self._ask_separator(name, cells)
+        if separator is not None or self._said.task == "multilabel":
+            return self._several(name, [_parts(cell, separator) for cell in cells])
+        return self._number(name, cells) if self._said.task == "regression" else self._class(name, cells)
+
+    def _row(self, place: int) -> str:
+        return f"Row {place + self._first} of {self._where}"
+
+    def _texts(self, name: str, column: Sequence[Cell]) -> list[str]:
+        for place, cell in enumerate(column):
+            if not isinstance(cell, str):
+                raise HeatproofError(
+                    f"{self._row(place)} has a list in the column {name!r}, and other rows have none: write lists in "
+                    "all rows."
+                )
+        return [str(cell) for cell in column]
+
+    def _lists(self, column: Sequence[Cell]) -> list[list[str]] | None:
+        """Return the lists of a column of lists, also of such that are written as texts; None if it is none."""
+        filled = [cell for cell in column if isinstance(cell, list) or (cell and not self._is_said(cell))]
+        if not filled or not all(isinstance(one, list) or (one[0] == "[" and one[-1] == "]") for one in filled):
+            return None
+        return [_of_list(cell) for cell in column]
+
+    def _is_said(self, cell: str) -> bool:
+        return cell in self._unknown or cell in self._none
+
+    def _require_multilabel(self, why: str) -> None:
+        if self._said.task not in (None, "multilabel"):
+            raise HeatproofError(
+                f"The task is {self._said.task}, and {why}: say task: multilabel, or name another column."
+            )
+
+    # ---- what is asked -----------------------------------------------------------------------------------------------
+
+    def _ask_missing(self, name: str, cells: Sequence[str], *, several: bool) -> None:
+        """Ask what blanks, nan, -1 and the like mean, where the config does not say."""
+        counts = Counter(cells)
+        is_said = self._said.unknown is not None and not _listed(self._said.unknown)
+        numbers = {number for cell in counts if (number := number_of(cell)) is not None}
+        is_odd_one = len(numbers) > 1 and {number for number in numbers if number < 0} == {-1}
+        odd = [
+            cell
+            for cell in counts
+            if not (cell in self._unknown or (several and cell in self._none) or (is_said and cell))
+            and (cell.casefold() in MISSING or (is_odd_one and number_of(cell) == -1))
+        ]
+        if not odd:
+            return
+        answer = [BLANK if not cell else -1 if number_of(cell) == -1 else cell for cell in odd]
+        listed = ", ".join(map(str, dict.fromkeys(answer)))
+        count = sum(counts[cell] for cell in odd)
+        what = f"has the label {odd[0]!r}" if odd[0] else "has no label"
+        more = f" ({count} rows have such)" if count > 1 else ""
+        other = ""
+        if several:
+            other = f", or none: [{listed}] where it means that the image has no label"
+        elif self._said.unknown is None and odd[0]:
+            other = f", or unknown: [] where it is a {'number' if self._said.task == 'regression' else 'class'}"
+        raise LabelQuestion(
+            f"{self._row(list(cells).index(odd[0]))} {what} in the column {name!r}{more}: fill it in, or say unknown: "
+            f"[{listed}], with which what is not known is left out{other}.",
+            {"unknown": [*_listed(self._said.unknown), *dict.fromkeys(answer)]},
+        )
+
+    def _ask_separator(self, name: str, cells: Sequence[str]) -> None:
+        """Ask whether cells have several labels, where parts of them come again in other cells."""
+        distinct = {cell for cell in cells if cell and not self._is_said(cell)}
+        are_numbers = all(number_of(cell) is not None for cell in distinct)
+        for separator in SEPARATORS:
+            parted = {cell: _parts(cell, separator) for cell in distinct}
+            several = {cell for cell, parts in parted.items() if len(parts) > 1}
+            # A comma in every number is that of decimals; in some of them it may stand between two.
+            if not several or (are_numbers and len(several) == len(distinct)):
+                continue
+            parts = {part for one in parted.values() for part in one}
+            is_sure = len(parts) < len(distinct) or all(number_of(part) is not None for part in parts)
+            is_reused = (
+                _are_sets(parted)
+                if separator == " "
+                else any(not distinct.isdisjoint(parted[cell]) for cell in several)
+            )
+            if separator == "|" or is_sure or is_reused:
+                shown = min(several, key=len)
+                labels = f"{len(parted[shown])} labels, {' and '.join(map(repr, parted[shown][:NAMED]))}"
+                other = "or task: multiclass if it is one class"
+                if self._said.task:
+                    other = "or name what stands between labels"
+                elif are_numbers:
+                    other = "or task: regression, or multiclass, if it is one number"
+                is_clear = is_sure or separator != " " or self._said.task is not None
+                raise LabelQuestion(
+                    f"The column {name!r} of {self._where} has cells such as {shown!r}: say separator: {separator!r} "
+                    f"if that is {labels}, {other}.",
+                    {"separator": separator} if is_clear and not are_numbers else None,
+                )
+
+    def _ask_task(self, name: str, values: Mapping[str, float], rows: int) -> None:
+        """Ask whether numbers are classes, where they may be measured."""
+        distinct = sorted(set(values.values()))
+        is_whole = all(float(number).is_integer() for number in distinct)
+        is_run = is_whole and distinct[0] in (0, 1) and distinct[-1] - distinct[0] == len(distinct) - 1
+        seldom = 2 * len(distinct) > rows
+        if is_whole and not (
+            (len(distinct) > MANY and (seldom or not is_run)) or (seldom and not is_run and len(distinct) > 2)
+        ):
+            return
+        several = ", or separator: ',' if cells have several labels" if any("," in text for text in values) else ""
+        raise LabelQuestion(
+            f"The column {name!r} of {self._where} has {len(distinct):,} different numbers, from {distinct[0]:g} to "
+            f"{distinct[-1]:g}: say task: regression if they are measured, or task: multiclass if each is a class"
+            f"{several}."
+        )
+
+    # ---- what is read ------------------------------------------------------------------------------------------------
+
+    def _class(self, name: str, cells: Sequence[str]) -> Labels:
+        self._ask_missing(name, cells, several=False)
+        known = self._known(cells)
+        distinct = {cell for cell, is_known in zip(cells, known, strict=True) if is_known}
+        values = self._values(name, distinct)
+        if values and len(values) == len(distinct) and self._said.task is None:
+            self._ask_task(name, values, int(known.sum()))
+        names, numbers = _numbered(distinct, values)
+        self._require_classes(names)
+        labels = np.array([numbers.get(cell, -1) for cell in cells], dtype=np.int64)
+        return Labels(self._said.task or "multiclass", names, labels, known)
+
+    def _known(self, cells: Sequence[str]) -> np.ndarray:
+        known = {cell: cell not in self._unknown for cell in set(cells)}
+        return np.array([known[cell] for cell in cells], dtype=bool)
+
+    def _require_classes(self, names: Sequence[str]) -> None:
+        if len(names) < 2:
+            raise HeatproofError(f"{self._where} has {len(names)} labels: a classifier needs two at least.")
+        if self._said.task == "binary" and len(names) > 2:
+            raise HeatproofError(
+                f"The task is binary, and {self._where} has {len(names)} classes, {', '.join(names[:NAMED])}"
+                f"{', …' if len(names) > NAMED else ''}: say task: multiclass."
+            )
+
+    def _number(self, name: str, cells: Sequence[str]) -> Labels:
+        self._ask_missing(name, cells, several=False)
+        known = self._known(cells)
+        values = self._values(name, {cell for cell, is_known in zip(cells, known, strict=True) if is_known})
+        for place in np.flatnonzero(known).tolist():
+            if cells[place] not in values:
+                raise HeatproofError(
+                    f"{self._row(place)} has {cells[place]!r} in the column {name!r}, and the task is regression: "
+                    f"write a number, or say unknown: [{cells[place]}], with which such pictures are left out."
+                )
+        numbers = np.array([values.get(cell, np.nan) for cell in cells], dtype=np.float64)
+        if len(np.unique(numbers[known])) < 2:
+            raise HeatproofError(
+                f"The column {name!r} of {self._where} has one number in all rows: a regression needs different ones."
+            )
+        return Labels("regression", [name], numbers, known)
+
+    def _values(self, name: str, distinct: Iterable[str]) -> dict[str, int | float]:
+        """Return the numbers among texts.
+
+        Raises
+        ------
+        HeatproofError
+            If one may be a thousand or one, and others are numbers.
+        """
+        several = list(distinct)
+        values = {text: number for text in several if (number := number_of(text)) is not None}
+        unclear = next((text for text in sorted(several) if THOUSANDS.fullmatch(text)), None)
+        if unclear is not None and all(text in values or THOUSANDS.fullmatch(text) for text in several):
+            raise HeatproofError(
+                f"The column {name!r} of {self._where} has {unclear!r}, which is a thousand or one: write such numbers "
+                f"as {unclear.replace(',', '')} or {unclear.replace(',', '.')}."
+            )
+        return values
+
+    def _several(self, name: str, rows: Sequence[Sequence[str]]) -> Labels:
+        """Return the labels of rows that name several each."""
+        # An empty list says that there is none; an empty cell does not.
+        self._ask_missing(name, [part for row in rows for part in row], several=True)
+        kept = [[part for part in row if part not in self._none] for row in rows]
+        known = np.array([not any(part in self._unknown for part in row) for row in kept], dtype=bool)
+        distinct = {part for row, is_known in zip(kept, known, strict=True) if is_known for part in row}
+        if self._said.none is None:
+            together = {part for row in kept if len(row) > 1 for part in row}
+            nothing = sorted(part for part in distinct - together if part.casefold() in NOTHING)
+            if nothing:
+                raise LabelQuestion(
+                    f"The column {name!r} of {self._where} has {nothing[0]!r}, always alone: say none: [{nothing[0]}] "
+                    "if it means that an image has none of the labels, or none: [] if it is a label.",
+                    {"none": nothing},
+                )
+        names, numbers = _numbered(distinct, self._values(name, distinct))
+        if not names:
+            raise HeatproofError(f"The column {name!r} of {self._where} has no label: fill it in.")
+        labels = np.zeros((len(rows), len(names)), dtype=np.int8)
+        for place in np.flatnonzero(known).tolist():
+            labels[place, [numbers[part] for part in kept[place]]] = 1
+        labels[~known] = -1
+        return Labels("multilabel", names, labels, known)
+
+    def _one_hot(self, names: Sequence[str], columns: Sequence[Sequence[str]]) -> Labels:
+        """Return the labels of a table with a column for each class."""
+        task = self._said.task
+        if self._said.separator is not None or task == "regression":
+            option = "separator" if self._said.separator is not None else "task: regression"
+            raise HeatproofError(
+                f"`columns` names {len(names)} columns of labels, one a class, and {option} is of one column: leave "
+                "one of the two out."
+            )
+        codes = np.array([self._codes(column) for column in columns], dtype=np.int8).reshape(len(names), -1).T
+        ones = (codes == 1).sum(axis=1)
+        if task is None:
+            found = "multiclass" if (ones == 1).all() else "multilabel"
+            seen = "exactly one is, in all rows" if found == "multiclass" else "not exactly one is, in some rows"
+            raise LabelQuestion(
+                f"`columns` names {len(names)} columns of labels of {self._where}: say task: multiclass if one of them "
+                f"is 1 in each row, or task: multilabel if several can be ({seen}).",
+                {"task": found},
+            )
+        self._ask_codes(names, columns, codes)
+        codes[codes == ODD] = -1
+        if task == "multilabel":
+            return Labels("multilabel", list(names), codes, (codes >= 0).any(axis=1))
+        self._require_classes(names)
+        known = (ones == 1) | ~(codes == -1).any(axis=1)
+        for place in np.flatnonzero(known & (ones != 1))[:1].tolist():
+            raise HeatproofError(
+                f"{self._row(place)} has {ones[place]} of the classes, and the task is {task}: one of the columns has "
+                "to be 1; say task: multilabel if several can be."
+            )
+        return Labels(task, list(names), codes.argmax(axis=1).astype(np.int64), known)
+
+    def _codes(self, column: Sequence[str]) -> list[int]:
+        """Return 1, 0, -1 for unknown, and `ODD` for what the config has to say."""
+        coded = {cell: self._code(cell) for cell in set(column)}
+        return [coded[cell] for cell in column]
+
+    def _code(self, cell: str) -> int:
+        if cell in self._unknown:
+            return -1
+        if cell in self._none:
+            return 0
+        number = number_of(cell)
+        return int(number) if number in (0, 1) else TRUTHS.get(cell.casefold(), ODD)
+
+    def _ask_codes(self, names: Sequence[str], columns: Sequence[Sequence[str]], codes: np.ndarray) -> None:
+        """Ask what cells mean that are neither 1 nor 0."""
+        rows, places = np.nonzero(codes == ODD)
+        if not rows.size:
+            return
+        odd = list(dict.fromkeys(columns[place][row] for row, place in zip(rows, places, strict=True)))
+        answer: list[str | int] = [BLANK if not cell else -1 if number_of(cell) == -1 else cell for cell in odd]
+        listed = ", ".join(map(str, dict.fromkeys(answer[:NAMED])))
+        # -1 beside 1 alone is the other of two values, as in CelebA.
+        option = "none" if answer == [-1] and not (codes == 0).any() else "unknown"
+        are_usual = all(cell.casefold() in MISSING or number_of(cell) == -1 for cell in odd)
+        raise LabelQuestion(
+            f"{self._row(int(rows[0]))} has {repr(odd[0]) if odd[0] else 'an empty cell'} in the column "
+            f"{names[places[0]]!r}, neither 1 nor 0 ({len(rows)} cells have such): say unknown: "
+            f"[{listed}] if nothing is known of the label there, or "
+            f"none: [{listed}] if the image has it not.",
+            {option: [*_listed(getattr(self._said, option)), *dict.fromkeys(answer)]} if are_usual else None,
+        )
+
+
+ODD = -2
+
+
+def _are_sets(parted: Mapping[str, Sequence[str]]) -> bool:
+    """Tell whether words look like labels: all those of a cell in another, or one in the middle here and there.
+
+    Names of classes share words as well, which stand first or last in each, as that of "golden retriever"
+    and "curly coated retriever" does.
+    """
+    cells = [frozenset(parts) for parts in parted.values()]
+    by_word: dict[str, set[frozenset[str]]] = {}
+    places: dict[str, set[tuple[int, int]]] = {}
+    for parts, cell in zip(parted.values(), cells, strict=True):
+        for place, part in enumerate(parts):
+            by_word.setdefault(part, set()).add(cell)
+            places.setdefault(part, set()).add((place, len(parts) - place))
+    moved = any(len({one for one, _ in seen}) > 1 and len({end for _, end in seen}) > 1 for seen in places.values())
+    return moved or any(cell < other for cell in cells for other in by_word[min(cell)])
+
+
+def _of_list(cell: Cell) -> list[str]:
+    """Return the labels of a list, or of one that is written as a text."""
+    if isinstance(cell, list):
+        return [part.strip() for part in cell]
+    if cell[:1] != "[":
+        return [cell]
+    return [next(part for part in parts if part).strip() for parts in IN_LIST.findall(cell[1:-1]) if any(parts)]
+
+
+def _parts(cell: str, separator: str | None) -> list[str]:
+    """Return the labels in a cell; one that is empty stays, because nothing is known of it."""
+    if separator is None:
+        return [cell]
+    several = cell.split() if not separator.strip() else [part.strip() for part in cell.split(separator)]
+    return [part for part in several if part] or [""]
+
+
+def _numbered(distinct: Iterable[str], values: Mapping[str, float]) -> tuple[list[str], dict[str, int]]:
+    """Return the names of labels in their order, and the number of each text: numbers by value, then texts.
+
+    Spellings of one number are one label.
+    """
+    spelled: dict[float, set[str]] = {}
+    for text in distinct:
+        if text in values:
+            spelled.setdefault(values[text], set()).add(text)
+    names, numbers = [], {}
+    for number in sorted(spelled):
+        numbers |= dict.fromkeys(spelled[number], len(names))
+        names.append(name_of(number, spelled[number]))
+    for text in sorted(text for text in distinct if text not in values):
+        numbers[text] = len(names)
+        names.append(text)
+    return names, numbers
+
+
+def is_of_class(column: Sequence[Cell]) -> bool:
+    """Tell whether the cells of a column are 1 in some rows, and else 0, -1 or nothing."""
+    cells = {str(cell).casefold() for cell in column}
+    numbers = {TRUTHS.get(cell, number_of(cell)) for cell in cells if cell not in MISSING}
+    return 1 in numbers and numbers <= {0, 1, -1} and len(cells) > 1

@@ -1,0 +1,186 @@
+"""Rows of the evaluation split: one for each number that is explained and scored.
+
+A picture of classes is a row. Where a picture has several labels, each of them is a row, and so is each number of a
+regression. This is the one place that knows: the wrapped dataset has targets (N,) int64 in the place of labels, so that
+explainers, responses, stores and scores see whole numbers whatever the task is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+
+from heatproof.data.registry import Dataset, HasParts, Split
+from heatproof.specs import DatasetSpec
+from heatproof.tasks import EXCLUSIVE, row_id
+
+EVALUATION = "evaluation"
+
+
+def as_rows(dataset: Dataset, spec: DatasetSpec) -> Dataset:
+    """Return a dataset with the rows that its spec asks for: the dataset itself where each picture has one class."""
+    if spec.task in EXCLUSIVE and spec.rows != "distinct":
+        return dataset
+    kind = RowsWithParts if isinstance(dataset, HasParts) else Rows
+    return cast("Dataset", kind(dataset, spec))
+
+
+def pictures_of(dataset: Dataset) -> Dataset:
+    """Return the dataset behind one with rows, with labels as it gives them; any other as it is."""
+    return dataset.dataset if isinstance(dataset, Rows) else dataset
+
+
+class Rows:
+    """A dataset whose evaluation split has a row for each number that is explained; other splits are as they were.
+
+    Attributes
+    ----------
+    dataset
+        The dataset behind.
+    targets
+        The distinct labels (T, …) of a callable target, sorted, the same in every job; None for others. Row i is about
+        target ``splits["evaluation"].labels[i]``.
+    """
+
+    def __init__(self, dataset: Dataset, spec: DatasetSpec) -> None:
+        self.dataset, self._rows, self._task = dataset, spec.rows, spec.task
+
+    def __getattr__(self, name: str) -> Any:
+        # Of the dataset itself, such as what is to be known of its files; not before there is one.
+        if name == "dataset":
+            raise AttributeError(name)
+        found = getattr(self.dataset, name)
+        return self._files if name == "image_files" and callable(found) else found
+
+    @cached_property
+    def _made(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """The picture of each row, its target, and the distinct labels of a callable target."""
+        labels = self._labels
+        every = np.arange(len(labels))
+        if self._rows == "distinct":
+            distinct, numbers = np.unique(labels, axis=0, return_inverse=True)
+            return every, numbers.reshape(-1).astype(np.int64), distinct
+        columns = labels.reshape(len(labels), -1)
+        if self._rows == "picture":
+            # Which number is meant, the run says.
+            return every, np.zeros(len(labels), np.int64), None
+        pictures, targets = np.nonzero(columns == 1 if self._task == "multilabel" else np.ones(columns.shape, bool))
+        return pictures, targets.astype(np.int64), None
+
+    @property
+    def _labels(self) -> np.ndarray:
+        return np.asarray(self.dataset.splits[EVALUATION].labels)
+
+    @property
+    def pictures(self) -> np.ndarray:
+        """The picture (N,) of each row, by its number in the evaluation split of the dataset behind."""
+        return self._made[0]
+
+    @property
+    def targets(self) -> np.ndarray | None:
+        """The distinct labels of a callable target."""
+        return self._made[2]
+
+    @property
+    def without_rows(self) -> int:
+        """How many pictures of the evaluation split have no label that could be explained."""
+        return len(self._labels) - len(np.unique(self.pictures))
+
+    @property
+    def given(self) -> np.ndarray:
+        """What the dataset says of the picture of each row: its labels, or of a regression the row's own number."""
+        labels, (pictures, targets, _) = self._labels, self._made
+        if self._task == "regression" and self._rows == "label":
+            return labels.reshape(len(labels), -1)[pictures, targets]
+        return labels[pictures]
+
+    @cached_property
+    def splits(self) -> Mapping[str, Split]:
+        """Splits, of which ``evaluation`` has a row for each number that is explained."""
+        return _Splits(self.dataset.splits, self._evaluation)
+
+    def _evaluation(self) -> Split:
+        ids, (pictures, targets, _) = self.dataset.splits[EVALUATION].ids, self._made
+        if self._rows == "label" and not (self._task == "regression" and len(self.class_names) == 1):
+            names = self.class_names
+            return Split(tuple(row_id(ids[p], names[t]) for p, t in zip(pictures, targets, strict=True)), targets)
+        return Split(tuple(ids[picture] for picture in pictures), targets)
+
+    @property
+    def num_classes(self) -> int:
+        """How many numbers there are that a row can be about."""
+        return self.dataset.num_classes if self.targets is None else len(self.targets)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of what a row can be about: labels, numbers of a regression, or distinct labels in words."""
+        names = tuple(self.dataset.class_names)
+        return names if self.targets is None else tuple(_told(one, self._task, names) for one in self.targets)
+
+    def images(self, split: str, start: int, stop: int) -> np.ndarray:
+        """Return images [start, stop) of a split: (N, 3, H, W) float32 in [0, 1]."""
+        return self._read(self.dataset.images, split, start, stop)
+
+    def _read(self, read: Any, split: str, start: int, stop: int) -> np.ndarray:
+        """Return what is read of rows, each picture once; rows of a picture follow each other."""
+        if split != EVALUATION:
+            return cast("np.ndarray", read(split, start, stop))
+        pictures = self.pictures[start:stop]
+        if not len(pictures):
+            return cast("np.ndarray", read(split, 0, 0))
+        # Pictures that have no row lie between, and are not read.
+        wanted, places = np.unique(pictures, return_inverse=True)
+        runs = np.split(wanted, np.flatnonzero(np.diff(wanted) > 1) + 1)
+        found = np.concatenate([read(split, int(run[0]), int(run[-1]) + 1) for run in runs])
+        return found if len(wanted) == len(pictures) else found[places]
+
+    def _files(self, split: str) -> Sequence[Any]:
+        files = list(cast("Any", self.dataset).image_files(split))
+        return [files[picture] for picture in self.pictures] if files and split == EVALUATION else files
+
+
+class RowsWithParts(Rows):
+    """Rows of a dataset whose objects have parts."""
+
+    @property
+    def part_names(self) -> tuple[str, ...]:
+        """Names of the K kinds of parts."""
+        return cast("HasParts", self.dataset).part_names
+
+    def part_masks(self, split: str, start: int, stop: int) -> np.ndarray:
+        """Return where each part of images [start, stop) is visible: (N, K, H, W) bool."""
+        return self._read(cast("HasParts", self.dataset).part_masks, split, start, stop)
+
+    def without_part(self, split: str, start: int, stop: int) -> np.ndarray:
+        """Return images [start, stop) without each of their parts: (N, K, 3, H, W) float32 in [0, 1]."""
+        return self._read(cast("HasParts", self.dataset).without_part, split, start, stop)
+
+
+class _Splits(Mapping[str, Split]):
+    def __init__(self, splits: Mapping[str, Split], make: Any) -> None:
+        self._splits, self._make, self._made = splits, make, None
+
+    def __getitem__(self, name: str) -> Split:
+        if name != EVALUATION or name not in self._splits:
+            return self._splits[name]
+        self._made = self._made or self._make()
+        return cast("Split", self._made)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._splits)
+
+    def __len__(self) -> int:
+        return len(self._splits)
+
+
+def _told(label: Any, task: str, names: Sequence[str]) -> str:
+    """Return what a label is called: a class by its name, several labels by theirs, and a number as it is."""
+    if task in EXCLUSIVE:
+        return names[int(label)]
+    if task == "multilabel":
+        present = [name for name, value in zip(names, label, strict=True) if value == 1]
+        return " + ".join(present) or "no label"
+    return ", ".join(f"{value:g}" for value in np.atleast_1d(label))

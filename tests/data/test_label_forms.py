@@ -1,0 +1,155 @@
+"""Tables of labels in the form of public data sets: what each becomes, or the sentence."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from label_forms import CELEBA, CHEXPERT, COUNT, FINDINGS, FORMS, ISIC, VIEWS, becomes, made, opened, table
+
+from heatproof.data.label_search import find_labels
+from heatproof.errors import HeatproofError
+
+DOCUMENT = Path(__file__).parents[2] / "docs/datasets.md"
+NAMED = {form.name: form for form in FORMS}
+
+
+def by_file(dataset):
+    """Return the label of each picture, by its name."""
+    return {
+        image_id: label
+        for split in dataset.splits.values()
+        for image_id, label in zip(split.ids, split.labels, strict=True)
+    }
+
+
+def of_form(tmp_path, name):
+    form = NAMED[name]
+    dataset = opened(made(tmp_path, form), form)
+    labels = by_file(dataset)
+    assert set(labels) <= set(form.pictures)
+    return dataset, np.array([labels[name] for name in form.pictures if name in labels])
+
+
+def test_the_documents_say_what_forms_become():
+    text = DOCUMENT.read_text(encoding="utf-8")
+    missing = [row for row in table() if row not in text]
+    assert missing == [], "run python tests/data/label_forms.py, and lay its rows into docs/datasets.md"
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_form_has_splits_whose_labels_are_of_its_task_or_a_sentence(tmp_path, name):
+    form = NAMED[name]
+    said = becomes(tmp_path, form)
+    if said.startswith("asked"):
+        assert form.table in said
+        assert said.endswith(".")
+        return
+    dataset = opened(tmp_path, form)
+    kinds = {"multilabel": (np.int8, 2), "regression": (np.float64, 1)}
+    dtype, dimensions = kinds.get(dataset.task, (np.int64, 1))
+    seen = [image_id for split in dataset.splits.values() for image_id in split.ids]
+    assert len(seen) == len(set(seen)) >= COUNT - 1
+    for split in dataset.splits.values():
+        assert len(split) > 0
+        assert split.labels.dtype == dtype
+        assert split.labels.ndim == dimensions
+        assert split.labels.shape[0] == len(split)
+    assert dataset.num_classes == len(dataset.class_names)
+
+
+def test_one_column_a_class_keeps_its_order(tmp_path):
+    dataset, labels = of_form(tmp_path, "ISIC 2018, task 3")
+    assert dataset.class_names == tuple(ISIC)
+    np.testing.assert_array_equal(labels, np.arange(COUNT) % 7)
+
+
+def test_unknown_labels_are_minus_one(tmp_path):
+    dataset, labels = of_form(tmp_path, "CheXpert")
+    assert dataset.class_names == tuple(CHEXPERT)
+    assert set(map(str, VIEWS)) == {image_id for split in dataset.splits.values() for image_id in split.ids}
+    np.testing.assert_array_equal(labels[:, 1], np.tile([1, 0, -1, -1], COUNT // 4))
+
+
+def test_minus_one_is_absent_where_the_config_says_so(tmp_path):
+    dataset, labels = of_form(tmp_path, "CelebA, list_attr_celeba.txt")
+    assert dataset.class_names == tuple(CELEBA)
+    rows = np.arange(COUNT)
+    np.testing.assert_array_equal(labels, np.stack([rows % (k + 2) > 0 for k in range(4)], 1).astype(int))
+
+
+def test_several_labels_in_a_cell(tmp_path):
+    dataset, labels = of_form(tmp_path, "ChestX-ray14, files in folders")
+    expected = [[name in FINDINGS[n % 6].split("|") for name in dataset.class_names] for n in range(COUNT)]
+    np.testing.assert_array_equal(labels, np.array(expected, dtype=int))
+    patients = [{int(Path(image_id).name[:8]) // 3 for image_id in split.ids} for split in dataset.splits.values()]
+    assert sum(map(len, patients)) == len(set.union(*patients))
+
+
+def test_lists_that_are_written_as_texts(tmp_path):
+    dataset, labels = of_form(tmp_path, "PadChest, whose cells are lists")
+    assert dataset.class_names == ("cardiomegaly", "pleural effusion", "scoliosis")
+    np.testing.assert_array_equal(labels[:4], [[0, 0, 0], [1, 1, 0], [0, 0, 1], [1, 0, 1]])
+
+
+def test_numbers_are_measured_where_the_task_is_regression(tmp_path):
+    dataset, labels = of_form(tmp_path, "RSNA bone age")
+    assert dataset.class_names == ("boneage",)
+    np.testing.assert_array_equal(labels, 7.0 + 3 * np.arange(COUNT))
+
+
+def test_classes_that_pandas_wrote_as_floats_are_in_the_order_of_numbers(tmp_path):
+    dataset, labels = of_form(tmp_path, "classes that pandas wrote beside a blank")
+    assert dataset.class_names == tuple(map(str, range(12)))
+    np.testing.assert_array_equal(labels, np.delete(np.arange(COUNT) % 12, 12))
+
+
+# Of these, `init` knows no careful answer, or nobody does.
+ASKED = {
+    "HAM10000": "--column label=NAME",
+    "MIMIC-CXR, whose labels are of studies": "no column file",
+    "RSNA pneumonia, with a row for each box": "more than one row",
+    "RSNA bone age, without `task`": "--task TASK",
+    "ages of UTKFace, without `task`": "--task TASK",
+    "Planet Amazon": "--task TASK",
+    "Planet Amazon, without options": "--task TASK",
+    "COCO": "no list of records",
+    "CUB-200-2011, images.txt, without a header": "--task TASK",
+    "an Excel workbook": "save the table as CSV",
+}
+
+
+def found(tmp_path, name):
+    form = NAMED[name]
+    columns = {
+        what: str(given) if isinstance(given, int) else given for what, given in form.options.get("columns", {}).items()
+    }
+    columns = {} if name in ASKED and name != "RSNA bone age, without `task`" else columns
+    return find_labels(tmp_path, str(tmp_path / form.table), form.options.get("task"), columns)
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_init_asks_what_it_cannot_know(tmp_path, name):
+    made(tmp_path, NAMED[name])
+    if name.startswith("RSNA pneumonia"):
+        with pytest.raises(HeatproofError, match=ASKED[name]):
+            find_labels(tmp_path, str(tmp_path / NAMED[name].table), None, {"file": "patientId", "label": "Target"})
+        return
+    with pytest.raises(HeatproofError, match=ASKED[name]):
+        found(tmp_path, name)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMED if name not in ASKED])
+def test_init_finds_the_options(tmp_path, name):
+    """What it writes is read as it stands; with the right options, where the form has some, labels are the same."""
+    form = NAMED[name]
+    made(tmp_path, form)
+    options = dict(found(tmp_path, name).options)
+    assert options.pop("labels") == form.table
+    dataset = opened(tmp_path, form._replace(options=options))
+    if not becomes(tmp_path, form).startswith("asked"):
+        right = opened(tmp_path, form)
+        assert (dataset.task, dataset.class_names) == (right.task, right.class_names)
+        told, meant = by_file(dataset), by_file(right)
+        assert set(told) == set(meant)
+        for image_id in told:
+            np.testing.assert_array_equal(told[image_id], meant[image_id])

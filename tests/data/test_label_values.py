@@ -1,0 +1,237 @@
+"""Labels from cells: numbers in any spelling, what is unknown, several labels; what is open is asked by name."""
+
+import numpy as np
+import pytest
+
+from heatproof.data.label_values import LabelOptions, LabelQuestion, LabelReader, number_of
+from heatproof.errors import HeatproofError
+
+
+def read(cells, name="label", **options):
+    return LabelReader("labels.csv", LabelOptions(**options)).read([name], [cells])
+
+
+def several(columns, **options):
+    names = [f"c{number}" for number in range(len(columns))]
+    return LabelReader("labels.csv", LabelOptions(**options)).read(names, columns, is_list=True)
+
+
+SPELLINGS = {
+    "plain": str,
+    "of pandas": lambda n: f"{n}.0",
+    "leading zeros": lambda n: f"{n:03d}",
+    "with a sign": lambda n: f"{n:+d}",
+    "exponents": lambda n: f"{n}e0",
+    "large exponents": lambda n: f"{n / 10:.1f}E+01",
+    "decimal commas": lambda n: f"{n},0",
+    "a point at the end": lambda n: f"{n}.",
+    "mixed": lambda n: (f"{n}", f"{n}.0", f"{n:02d}", f"{n}e0")[n % 4],
+}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_classes_are_in_the_order_of_numbers_for_every_spelling(spelling):
+    numbers = np.random.default_rng(0).permutation(np.repeat(np.arange(12), 5))
+    found = read([SPELLINGS[spelling](int(number)) for number in numbers])
+    assert found.task == "multiclass"
+    np.testing.assert_array_equal(found.values, numbers)
+    assert [number_of(name) for name in found.class_names] == list(range(12))
+
+
+def test_two_spellings_of_a_number_are_one_class():
+    found = read(["1", "1.0", "10", "2", "2.0", "1e1"])
+    assert found.class_names == ["1", "2", "10"]
+    np.testing.assert_array_equal(found.values, [0, 0, 2, 1, 1, 2])
+
+
+def test_names_stay_as_they_are():
+    assert read(["01", "02", "01", "02"]).class_names == ["01", "02"]
+    assert read(["-1", "-2", "3", "-1", "-2", "3"]).class_names == ["-2", "-1", "3"]
+    assert read(["b", "10", "9", "a", "1_0", "b", "10", "9"]).class_names == ["9", "10", "1_0", "a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        *[("1", 1), ("01", 1), ("1.0", 1), ("1e0", 1), ("+1", 1), ("1,5", 1.5), (".5", 0.5), ("−2", -2), ("-2", -2)],
+        *[("1_000", None), ("", None), ("nan", None), ("inf", None), ("0x1", None), ("1e999", None), ("9" * 999, None)],
+        *[("1.2.3", None), ("1,000,000", None), ("e", None), (".", None)],
+    ],
+)
+def test_what_is_a_number(text, number):
+    assert number_of(text) == number
+
+
+@pytest.mark.parametrize("cell", ["", "nan", "NaN", "NA", "N/A", "None", "null", "<NA>", "-1", "-1.0"])
+def test_what_is_unknown_is_no_class_by_guess(cell):
+    cells = [*"012012012", cell]
+    with pytest.raises(LabelQuestion, match=r"Row 11 of labels\.csv .*say unknown: \[") as caught:
+        read(cells)
+    found = read(cells, **caught.value.answer)
+    assert found.class_names == ["0", "1", "2"]
+    assert found.known.tolist() == [True] * 9 + [False]
+    assert read(cells, unknown=["blank", -1, "nan", "na", "n/a", "none", "null", "<na>"]).class_names == ["0", "1", "2"]
+    if cell:
+        assert len(read(cells, unknown=[]).class_names) == 4, "the config says that it is a class"
+    else:
+        with pytest.raises(LabelQuestion, match=r"unknown: \[blank\]"):
+            read(cells, unknown=[])
+
+
+def test_what_the_config_forgets_is_asked():
+    with pytest.raises(LabelQuestion, match=r"unknown: \[nan, -1\], with which what is not known is left out\."):
+        read([*"000111", "nan", "", "-1"], unknown="blank")
+
+
+def test_what_is_unknown_is_said_in_one_sentence():
+    with pytest.raises(LabelQuestion, match=r"unknown: \[nan, blank, -1\]") as caught:
+        read([*"000111", "nan", "", "-1", ""])
+    assert read([*"000111", "nan", "", "-1", ""], **caught.value.answer).known.sum() == 6
+
+
+ASKED = {
+    "ages": ([str(20 + n % 24) for n in range(240)], "24 different numbers, from 20 to 43: say task: regression"),
+    "fractions": (["0.5", "1.5"] * 9, "2 different numbers, from 0.5 to 1.5: say task: regression .* task: multiclass"),
+    "seldom": ([str(7 * n) for n in range(9)], "9 different numbers"),
+    "as many as rows": ([str(n) for n in range(30)], "30 different numbers"),
+    "commas": (["1,2", "3,4"] * 9, r"or separator: ','"),
+    "some commas": (["1,2", "3", "1", "2"] * 9, r"separator: ',' .* or task: regression, or multiclass"),
+    "bars": (["a|b", "c|d"] * 9, r"separator: '\|' if that is 2 labels, '\w' and '\w', or task: multiclass"),
+    "semicolons": (["a;b", "a", "b"] * 9, "separator: ';'"),
+    "tags": (["haze primary", "clear primary water", "agriculture clear primary"] * 9, "separator: ' '"),
+    "ids": (["16 0", "7 1 2 0", "5"] * 9, "separator: ' '"),
+}
+
+
+@pytest.mark.parametrize("case", ASKED)
+def test_what_may_be_read_in_two_ways_is_asked(case):
+    cells, message = ASKED[case]
+    with pytest.raises(LabelQuestion, match=message):
+        read(cells)
+    assert read(cells, task="multiclass").class_names == read(cells, task="multiclass").class_names
+    assert len(read(cells, task="multiclass").class_names) == len(set(cells))
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        ["golden retriever", "labrador retriever", "curly coated retriever"],
+        ["Paris, France", "Lyon, France", "Nice, France"],
+        [f"class {number}" for number in range(1, 12)],
+        ["healthy", "None of these", "normal"],
+        [str(number) for number in range(100)],
+        [str(number) for number in range(1, 101)],
+        ["3", "7", "9"],
+        ["true", "false"],
+    ],
+)
+def test_what_is_plain_is_not_asked(cells):
+    assert set(read(cells * 9).class_names) == set(cells)
+
+
+def test_several_labels_in_a_cell():
+    found = read(
+        ["b|a", "a", " 10 | 9 ", "No Finding", "", "?"], separator="|", none="no finding", unknown=["blank", "?"]
+    )
+    assert found.task == "multilabel"
+    assert found.class_names == ["9", "10", "a", "b"]
+    np.testing.assert_array_equal(found.values[:4], [[0, 0, 1, 1], [0, 0, 1, 0], [1, 1, 0, 0], [0, 0, 0, 0]])
+    assert found.values.dtype == np.int8
+    assert found.known.tolist() == [True] * 4 + [False] * 2
+
+
+@pytest.mark.parametrize("written", ["['a', 'b']", '["a", "b"]', "[“a”, “b”]", "[a, b]", "['a' 'b']", ["a", "b"]])
+def test_lists_as_they_are_written(written):
+    empty = [] if isinstance(written, list) else "[]"
+    found = read([written, ["b"] if isinstance(written, list) else "['b']", empty])
+    assert (found.task, found.class_names) == ("multilabel", ["a", "b"])
+    np.testing.assert_array_equal(found.values, [[1, 1], [0, 1], [0, 0]])
+
+
+@pytest.mark.parametrize(
+    ("cells", "options", "message"),
+    [
+        (["a|b", "", "a"], {"separator": "|"}, r"unknown: \[blank\], .* or none: \[blank\]"),
+        (["a|b", "none", "a"], {"separator": "|"}, r"unknown: \[none\], .* or none: \[none\]"),
+        (["a|b", "Normal", "a"], {"separator": "|"}, r"say none: \[Normal\] if .* or none: \[\] if it is a label"),
+        (["a|b", "a"], {"separator": ""}, "`separator` is empty"),
+        (["a|b", "a"], {"separator": "|", "task": "regression"}, "say task: multilabel"),
+        ([["a"], ["b"]], {"task": "multiclass"}, "cells of the column 'label' are lists: say task: multilabel"),
+        ([["a"], "b"], {}, "has a list in the column 'label', and other rows have none"),
+        (["a", "a"], {}, "has 1 labels: a classifier needs two"),
+        (
+            ["a", "b", "c"],
+            {"task": "binary"},
+            "task is binary, and labels.csv has 3 classes, a, b, c: say task: multicl",
+        ),
+        (["1.5", "x"], {"task": "regression"}, "has 'x' .* write a number, or say unknown: .x."),
+        (["1.5", ""], {"task": "regression"}, r"say unknown: \[blank\]"),
+        (["1.5", "1.5"], {"task": "regression"}, "one number in all rows"),
+        (
+            ["1,000", "500"],
+            {"task": "regression"},
+            "'1,000', which is a thousand or one: write such numbers as 1000 or 1.000",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_one_sentence(cells, options, message):
+    with pytest.raises(HeatproofError, match=message):
+        read(cells, **options)
+
+
+def test_none_says_that_a_label_is_a_label():
+    assert read(["a|b", "Normal", "a"], separator="|", none=[]).class_names == ["Normal", "a", "b"]
+
+
+def test_numbers_are_measured():
+    found = read(["1,5", "2", "", "-3e0"], "boneage", task="regression", unknown="blank")
+    assert (found.class_names, found.values.dtype) == (["boneage"], np.float64)
+    np.testing.assert_array_equal(found.values[found.known], [1.5, 2, -3])
+
+
+@pytest.mark.parametrize(("one", "zero"), [("1.0", "0.0"), ("1", "0"), ("True", "False"), ("yes", "no")])
+@pytest.mark.parametrize("task", ["multiclass", "multilabel"])
+def test_one_column_a_class(one, zero, task):
+    columns = [[one, zero, zero], [zero, zero, one], [zero, one, zero], [zero] * 3]
+    with pytest.raises(
+        LabelQuestion, match=r"say task: multiclass if one of them is 1 .* or task: multilabel"
+    ) as caught:
+        several(columns)
+    assert caught.value.answer == {"task": "multiclass"}
+    found = several(columns, task=task)
+    assert found.class_names == ["c0", "c1", "c2", "c3"]
+    dense = np.array([[1, 0, 0, 0], [0, 0, 1, 0], [0, 1, 0, 0]])
+    np.testing.assert_array_equal(found.values, dense.argmax(1) if task == "multiclass" else dense)
+
+
+@pytest.mark.parametrize("cell", ["", "-1", "-1.0", "nan", "u"])
+def test_cells_that_are_neither_one_nor_zero_are_asked(cell):
+    columns = [["1", cell, "0"], ["0", "1", "1"]]
+    shown = {"": "blank", "-1.0": "-1"}.get(cell, cell)
+    with pytest.raises(LabelQuestion, match=rf"unknown: \[{shown}\] .* or none: \[{shown}\]"):
+        several(columns, task="multilabel")
+    np.testing.assert_array_equal(several(columns, task="multilabel", unknown=shown).values, [[1, 0], [-1, 1], [0, 1]])
+    np.testing.assert_array_equal(several(columns, task="multilabel", none=[shown]).values, [[1, 0], [0, 1], [0, 1]])
+
+
+def test_zero_can_be_unknown_as_in_pascal_voc():
+    found = several([["1", "0", "-1"], ["-1", "1", "1"]], task="multilabel", none=-1, unknown=0)
+    np.testing.assert_array_equal(found.values, [[1, 0], [-1, 1], [0, 1]])
+
+
+def test_a_row_of_which_nothing_is_known_is_left_out():
+    found = several([["1", "", "0"], ["0", "", "1"]], task="multilabel", unknown="blank")
+    assert found.known.tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ([["1", "1"], ["0", "1"]], "Row 3 of labels.csv has 2 of the classes"),
+        ([["1", "0"], ["0", "0"]], "Row 3 of labels.csv has 0 of the classes"),
+        ([["0.3", "1"], ["0.7", "0"]], "has '0.3' in the column 'c0', neither 1 nor 0"),
+    ],
+)
+def test_one_class_a_row_where_the_task_says_so(columns, message):
+    with pytest.raises(HeatproofError, match=message):
+        several(columns, task="multiclass")

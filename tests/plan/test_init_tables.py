@@ -1,0 +1,140 @@
+"""`heatproof init` finds the table of labels, writes the options that it is read with, or asks by name."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+from heatproof.check import check_config
+from heatproof.cli import main
+from heatproof.config_files import read_config
+from heatproof.data.image_folder import image_folder
+from heatproof.errors import HeatproofError
+from heatproof.new_config import init
+from heatproof.plan.validate import make_plan
+
+COUNT = 40
+
+
+@pytest.fixture
+def photos(tmp_path, monkeypatch):
+    """Forty pictures of 32×32 pixels in one folder, beside which the command is run."""
+    monkeypatch.chdir(tmp_path)
+    generator = np.random.default_rng(0)
+    (tmp_path / "photos").mkdir()
+    for number in range(COUNT):
+        pixels = generator.integers(0, 256, (32, 32, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "photos" / f"{number}.png")
+    return "photos"
+
+
+def write(path, header, row):
+    Path(path).write_text("\n".join([header, *(row(number) for number in range(COUNT))]) + "\n", encoding="utf-8")
+
+
+def written(photos, **options):
+    """Return the dataset that `init` writes, as its options and as it is read, and the text of the config."""
+    said = init(photos, "cifar_resnet20", **options)
+    text = Path("mine.yaml").read_text(encoding="utf-8")
+    assert "heatproof run mine.yaml" in said
+    plan = make_plan(read_config("mine.yaml"))
+    given = dict(yaml.safe_load(text)["datasets"][0]["photographs"])
+    assert given.pop("dataset") == "image_folder"
+    assert plan.datasets["photographs"]["options"].get("labels") == given.get("labels")
+    return given, image_folder(seed=0, **given), text
+
+
+@pytest.mark.parametrize("place", ["photos/labels.csv", "labels.csv", "photos/metadata.tsv"])
+def test_a_table_in_the_folder_or_beside_it_is_found(photos, place):
+    mark = "\t" if place.endswith("tsv") else ","
+    write(place, f"Path{mark}Label", lambda n: f"{n}.png{mark}{('ant', 'bee')[n % 2]}")
+    given, dataset, text = written(photos)
+    assert given["labels"] == ("../labels.csv" if place == "labels.csv" else Path(place).name)
+    assert (given["task"], dataset.class_names) == ("multiclass", ("ant", "bee"))
+    assert "for photos: 2 classes; 28 train, 4 validation, 8 evaluation images" in text
+    assert "gives 2 classes, by its columns file Path; label Label" in text
+    assert "is sound" in check_config("mine.yaml")
+
+
+def test_what_was_found_and_assumed_is_written_with_a_comment(photos):
+    write(
+        "photos/train.csv",
+        "Image Index,Finding,patient_id",
+        lambda n: f"{n}.png,{('A|B', 'A', 'No Finding', '')[n % 4]},{n // 2}",
+    )
+    given, dataset, text = written(photos, columns=["label=Finding"])
+    assert given["separator"] == "|"
+    assert given["unknown"] == ["blank"]
+    assert given["none"] == ["No Finding"]
+    assert given["columns"] == {"label": "Finding", "group": "patient_id"}
+    assert (given["task"], dataset.task, dataset.class_names) == ("multilabel", "multilabel", ("A", "B"))
+    assert "for photos: 2 labels, several an image; " in text
+    assert '# Assumed: none: ["No Finding"] (The column' in text
+    assert "# Assumed: group: patient_id" in text
+    assert "10 of 40 pictures are left out, of which no label is known." in text
+
+
+def test_the_task_is_asked_and_given(photos):
+    write("photos/ages.csv", "file,age", lambda n: f"{n}.png,{20 + n % 25}")
+    with pytest.raises(HeatproofError, match=r"25 different numbers, .*--task TASK"):
+        init(photos, "cifar_resnet20")
+    assert not Path("mine.yaml").exists()
+    given, dataset, text = written(photos, task="regression")
+    assert (given["task"], dataset.task, dataset.class_names) == ("regression", "regression", ("age",))
+    assert "for photos: numbers; " in text
+
+
+def test_the_task_stands_for_tags_between_blanks(photos):
+    write("photos/t.csv", "image_name,tags", lambda n: f"{n},{('haze', 'clear primary', 'clear primary road')[n % 3]}")
+    given, dataset, _ = written(photos, task="multilabel")
+    assert (given["separator"], dataset.class_names) == (" ", ("clear", "haze", "primary", "road"))
+
+
+def test_columns_of_classes_are_named_on_the_command_line(photos, capsys):
+    write("photos/t.csv", "id,a,b,c", lambda n: f"{n},{n % 2},{1 - n % 2},{n % 3}")
+    arguments = ["init", photos, "--model", "cifar_resnet20", "--column", "label=a", "--column", "label=b"]
+    assert main([*arguments, "--task", "multiclass"]) == 0
+    given = yaml.safe_load(Path("mine.yaml").read_text())["datasets"][0]["photographs"]
+    assert given["columns"] == {"label": ["a", "b"], "file": "id"}
+    assert main([*arguments, "--column", "label", "--out", "other.yaml"]) == 1
+    assert "--column label: write what it is and its name" in capsys.readouterr().err
+
+
+def test_class_folders_and_a_table_are_asked(photos):
+    for number in range(COUNT):
+        folder = Path("photos") / ("ant", "bee")[number % 2]
+        folder.mkdir(exist_ok=True)
+        (Path("photos") / f"{number}.png").rename(folder / f"{number}.png")
+    write("photos/labels.csv", "file,label", lambda n: f"{n}.png,{('one', 'two')[n // 2 % 2]}")
+    with pytest.raises(
+        HeatproofError, match=r"class folders and a table .*--labels photos/labels.csv, or --labels folders"
+    ):
+        init(photos, "cifar_resnet20")
+    assert written(photos, labels="folders")[1].class_names == ("ant", "bee")
+    Path("mine.yaml").unlink()
+    assert written(photos, labels="photos/labels.csv")[1].class_names == ("one", "two")
+    Path("mine.yaml").unlink()
+    Path("photos/labels.csv").rename("labels.csv")
+    assert written(photos)[1].class_names == ("ant", "bee"), "a table elsewhere does not change what folders say"
+
+
+def test_several_tables_are_asked(photos):
+    for name in ("a.csv", "b.csv"):
+        write(f"photos/{name}", "file,label", lambda n: f"{n}.png,{n % 2}")
+    Path("photos/notes.txt").write_text("remarks\nof the day\n")
+    with pytest.raises(
+        HeatproofError, match=r"has tables that name its pictures, photos/a.csv, photos/b.csv: give --labels"
+    ):
+        init(photos, "cifar_resnet20")
+    with pytest.raises(HeatproofError, match=r"There is no file c.csv: --labels is a table of labels, or folders"):
+        init(photos, "cifar_resnet20", labels="c.csv")
+
+
+def test_what_a_table_says_ends_no_comment(photos):
+    Path("photos/labels.csv").write_text(
+        "\n".join(['file,"the\nplugins: [evil]"', *(f"{n}.png,{'ab'[n % 2]}" for n in range(COUNT))]), encoding="utf-8"
+    )
+    _, _, text = written(photos)
+    assert "plugins" not in yaml.safe_load(text)

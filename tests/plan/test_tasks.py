@@ -1,0 +1,226 @@
+"""What a config says of tasks and targets: what follows from it, and what is refused in one sentence."""
+
+import sys
+
+import pytest
+from toy_project import BASE
+
+from heatproof import provenance
+from heatproof.check import check_config
+from heatproof.config_files import merge
+from heatproof.errors import HeatproofError
+from heatproof.plan.graph import Graph
+from heatproof.plan.validate import make_plan
+from heatproof.tasks import LOSSES
+from heatproof.trial import try_out
+
+FUNCTION = "questions:margin"
+
+
+def plan_of(task=None, dataset="questions:dataset", **change):
+    settings = {"dataset": dataset, **({"task": task} if task else {})}
+    model = {"net": {"architecture": "questions:linear", "mean": [0.5] * 3, "std": [0.5] * 3}}
+    base = {"datasets": [{"toy": settings}], "models": [model], "explainers": ["saliency"], "evaluation": {"images": 6}}
+    return make_plan(merge(BASE, merge(base, change)))
+
+
+@pytest.mark.parametrize(
+    ("task", "target", "rows"),
+    [
+        ("binary", "label", "label"),
+        ("multiclass", 1, "label"),
+        ("multilabel", "label", "label"),
+        ("multilabel", 1, "picture"),
+        ("multilabel", "predicted", "picture"),
+        ("regression", 0, "picture"),
+        ("multilabel", FUNCTION, "distinct"),
+        ("multiclass", FUNCTION, "distinct"),
+    ],
+)
+def test_what_a_row_is(task, target, rows):
+    plan = plan_of(task, target=target)
+    assert (plan.dataset_spec("toy").task, plan.dataset_spec("toy").rows) == (task, rows)
+    # The loader takes the task as an option.
+    assert plan.dataset_spec("toy").options == {"task": task}
+    assert plan.task_of("toy") == ("callable" if target == FUNCTION else task)
+
+
+def test_the_task_is_what_the_loader_says():
+    assert plan_of().datasets["toy"]["task"] == "multiclass"
+    assert plan_of(dataset="questions:says_so").datasets["toy"]["task"] == "multilabel"
+    assert plan_of("multiclass", dataset="questions:says_so").datasets["toy"]["task"] == "multiclass"
+
+
+def test_a_dataset_that_says_its_task_when_it_is_opened_is_named_before_any_job():
+    with pytest.raises(HeatproofError, match="says that its task is multilabel, and the config has multiclass: write"):
+        try_out(plan_of(dataset="questions:undecided"))
+    (said,) = try_out(plan_of("multilabel", dataset="questions:undecided"))
+    assert said.startswith("toy: 12 evaluation pictures are")
+
+
+@pytest.mark.parametrize("task", ["binary", "multiclass", "multilabel", "regression"])
+def test_losses_are_those_of_the_task(task):
+    graph = Graph(plan_of(task))
+    for told in (graph.told("pretrain", dataset="toy", model="net"), finetune(graph)):
+        assert told.training.loss == LOSSES[task][0]
+        assert told.training.labels == "true"
+        assert not told.whole_output
+
+
+def finetune(graph):
+    return graph.told("finetune", dataset="toy", model="net", weights="finetuned")
+
+
+def test_a_callable_target_is_finetuned_on_its_own_answers():
+    graph = Graph(plan_of("multiclass", target=FUNCTION))
+    assert graph.told("pretrain", dataset="toy", model="net").training.loss == "cross_entropy"
+    told = finetune(graph)
+    assert (told.training.labels, told.training.loss, told.whole_output) == ("own", "squared_error", True)
+    told = finetune(Graph(plan_of("multiclass", target=FUNCTION, finetuning={"labels": "true"})))
+    assert (told.training.labels, told.training.loss, told.whole_output) == ("true", "cross_entropy", False)
+    told = finetune(Graph(plan_of("multilabel", finetuning={"labels": "own"})))
+    assert (told.training.labels, told.training.loss, told.whole_output) == ("own", "binary_cross_entropy", False)
+
+
+NEEDS_CLASSES = {
+    "only_correct": {"evaluation": {"only_correct": True}},
+    "balanced": {"evaluation": {"balanced": True}},
+    "output is probability": {"attribution": {"output": "probability"}},
+    "outputs is": {"drops": {"outputs": ["logit", "probability"]}},
+    "expected_accuracy": {
+        "models": [
+            {
+                "net": {
+                    "architecture": "questions:linear",
+                    "mean": [0.5] * 3,
+                    "std": [0.5] * 3,
+                    "checkpoint": "w.pt",
+                    "expected_accuracy": 0.9,
+                }
+            }
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize("key", NEEDS_CLASSES)
+def test_what_needs_classes_is_refused_for_numbers(key):
+    for task, target in (("regression", "label"), ("multiclass", FUNCTION)):
+        with pytest.raises(HeatproofError, match=rf"{key}.*, which needs classes, .* gives a number alone.*: leave it"):
+            plan_of(task, target=target, **NEEDS_CLASSES[key])
+    assert plan_of("multilabel", **NEEDS_CLASSES[key])
+
+
+def test_the_predicted_class_of_numbers_is_refused():
+    with pytest.raises(HeatproofError, match="target is predicted, which needs classes"):
+        plan_of("regression", target="predicted")
+
+
+REFUSED = {
+    "no task": ("classes", {}, "The task of the dataset 'toy' is 'classes': "),
+    "a loss of classes for numbers": (
+        "regression",
+        {"finetuning": {"loss": "cross_entropy"}},
+        "finetuned weights of 'net' are trained with loss: cross_entropy on 'toy', and what is learnt is a regression",
+    ),
+    "a loss of exclusive classes for labels": (
+        "multilabel",
+        {"pretraining": {"loss": "cross_entropy"}},
+        "leave loss out, or set it to binary_cross_entropy",
+    ),
+    "a loss of numbers for classes": ("binary", {"pretraining": {"loss": "squared_error"}}, "leave loss out, or set it"),
+    "smoothed numbers": ("regression", {"pretraining": {"label_smoothing": 0.1}}, "with label_smoothing on 'toy'"),
+    "no target": ("multiclass", {"target": "labels"}, "'target' in the config must be `label`, `predicted`, the number"),
+    "no module": ("multiclass", {"target": "nowhere_at_all:f"}, "The target 'nowhere_at_all:f' cannot be imported"),
+    "no function": ("multiclass", {"target": "questions:nothing"}, "The target 'questions:nothing'"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_contradicts_the_task_is_refused_by_name(what):
+    task, change, says = REFUSED[what]
+    with pytest.raises(HeatproofError) as refused:
+        plan_of(task, **change)
+    assert says in str(refused.value)
+
+
+METRICS = [{"rise_deletion": {"steps": 4}}, {"by_logit": {"metric": "rise_deletion", "steps": 4, "output": "logit"}}]
+
+
+@pytest.mark.parametrize(
+    ("task", "target", "scored"),
+    [
+        ("multiclass", "label", ["rise_deletion", "by_logit"]),
+        ("multilabel", "label", ["rise_deletion", "by_logit"]),
+        ("regression", "label", ["by_logit"]),
+        ("multilabel", FUNCTION, ["by_logit"]),
+    ],
+)
+def test_no_response_is_made_for_a_metric_that_does_not_apply(task, target, scored):
+    plan = plan_of(task, target=target, metrics=[METRICS[0]], weights=["pretrained"])
+    graph = Graph(plan)
+    applies = "rise_deletion" in scored
+    assert any(job.stage == "curves" for job in graph.jobs()) == applies
+    told = graph.told("score", dataset="toy", model="net", weights="pretrained", metric="rise_deletion")
+    assert bool(told.responses) == applies
+    both = Graph(plan_of(task, target=target, metrics=METRICS, weights=["pretrained"]))
+    for metric in ("rise_deletion", "by_logit"):
+        told = both.told("score", dataset="toy", model="net", weights="pretrained", metric=metric)
+        assert bool(told.responses) == (metric in scored)
+
+
+def test_the_same_networks_are_scored_whatever_is_asked_of_them():
+    def keys(**change):
+        graph = Graph(plan_of("multilabel", finetuning={"labels": "true"}, **change))
+        return [graph.told("pretrain", dataset="toy", model="net").key, finetune(graph).key]
+
+    assert keys() == keys(target=1) == keys(target=FUNCTION)
+
+
+def test_the_code_of_a_function_counts_as_that_of_what_it_explains(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    module = tmp_path / "asked_of_it.py"
+
+    def keys(code):
+        module.write_text(f"def total(output, labels):\n    return {code}\n")
+        sys.modules.pop("asked_of_it", None)
+        for known in (provenance.read_source, provenance._digest_of, provenance._code_of):
+            known.cache_clear()
+        graph = Graph(plan_of("multiclass", target="asked_of_it:total"))
+        return {job.stage: job.told.key for job in graph.jobs() if job.stage in ("finetune", "drops")} | {
+            "attribute": graph.jobs_on(["attribute"], {})[0].products[0].key
+        }
+
+    before, same, after = keys("output.sum(1)"), keys("output.sum(1)  # all"), keys("output.mean(1)")
+    assert before == same
+    assert {stage for stage in before if before[stage] != after[stage]} == {"drops", "attribute"}
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        ("no_number", "returned torch.float32 (3, 3) for a batch of 3: return a floating-point tensor (3,)"),
+        ("whole_mask", "fails on the model's output (IndexError"),
+    ],
+)
+def test_a_function_is_tried_before_any_job(function, says):
+    with pytest.raises(HeatproofError) as refused:
+        try_out(plan_of("multiclass", target=f"questions:{function}"))
+    assert f"the target function '{function}' {says}" in str(refused.value)
+
+
+def test_check_says_what_is_explained(tmp_path):
+    import yaml
+
+    config = {
+        "datasets": [{"toy": {"dataset": "questions:dataset", "task": "multilabel"}}],
+        "models": [{"net": {"architecture": "questions:linear", "mean": [0.5] * 3, "std": [0.5] * 3}}],
+        "evaluation": {"images": 6},
+    }
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(config))
+    said = check_config(path)
+    assert "toy: multilabel, each label that a picture has is explained" in said
+    assert "toy: 12 evaluation pictures are" in said
+    path.write_text(yaml.safe_dump({**config, "target": "questions:all_numbers"}))
+    assert "toy: multilabel, of which questions:all_numbers is explained" in check_config(path)
