@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,13 +12,14 @@ import torch
 
 from heatproof.data.few import few_of_images
 from heatproof.errors import HeatproofError
-from heatproof.evaluation import COMMON, Metrics, evaluate
+from heatproof.evaluation import FOR_STUDIES, Metrics, evaluate
 from heatproof.inputs.maps import read_maps
 from heatproof.inputs.read import read_inputs
+from heatproof.inputs.targets import Question
 from heatproof.metrics.arrays import area, spearman_rows
 from heatproof.metrics.registry import METRICS
-from heatproof.models.adapter import adapted, check_network, predicted
-from heatproof.models.logits import read_logits
+from heatproof.models.adapter import adapted, check_network
+from heatproof.models.output_reader import OutputReader
 from heatproof.registry import look_up
 from heatproof.responses.curves import Curves
 
@@ -82,11 +82,13 @@ class Study:
         for name in chosen:
             look_up(METRICS, name, "metric")
         for key in common:
-            look_up(dict.fromkeys(COMMON[:4]), key, "option of a study of metrics")
+            look_up(dict.fromkeys((*FOR_STUDIES, "target")), key, "option of a study of metrics")
         # Checked before its answers are kept, by which chance and dependence on the batch would not be found.
-        with adapted(model, images, int(common.get("seed", 0))) as network:
-            of_network = partial(predicted, network)
-            source = read_inputs(model, images, targets, common.get("image_ids"), maps=maps, predict=of_network)
+        question = Question(common.get("task"), common.get("target"))
+        with adapted(model, images, int(common.get("seed", 0)), question.reader()) as network:
+            source = read_inputs(
+                model, images, targets, common.get("image_ids"), maps=maps, network=network, question=question
+            )
             found = read_maps(maps, source)
             if found.names is None:
                 raise HeatproofError("The maps have no names of methods: give a mapping from methods to maps.")
@@ -94,8 +96,17 @@ class Study:
             network.check_precision(source.images)
             check_network(network, source.images[few_of_images(source.digests, source.images)])
         # Whatever had labels is in order now.
-        common = {**common, "image_ids": source.ids}
-        return cls(CachedNetwork(model), source.images, source.targets, arrays, chosen, source.ids, common)
+        common = {name: value for name, value in common.items() if name not in ("task", "target")}
+        if source.kind:
+            # What is read of the network are columns, of which each image has one; rows of one picture need names.
+            common["task"] = "multilabel" if source.kind == "multilabel" else "regression"
+            ids = [f"{name} {row}" for row, name in enumerate(source.ids)]
+            source = replace(source, ids=ids if len(set(source.ids)) < len(ids) else source.ids)
+        common["image_ids"] = source.ids
+        reader = question.reader()
+        reader.targets = source.distinct
+        kept = CachedNetwork(model, reader=reader)
+        return cls(kept, source.images, source.targets, arrays, chosen, source.ids, common)
 
     def score(self, name: str, options: Mapping[str, Any], maps: np.ndarray) -> xarray.Dataset:
         """Return what `heatproof.evaluate` says of some maps."""
@@ -205,9 +216,10 @@ class CachedNetwork(torch.nn.Module):
         Images that it was asked about.
     """
 
-    def __init__(self, model: Any, most: int = MOST) -> None:
+    def __init__(self, model: Any, most: int = MOST, reader: OutputReader | None = None) -> None:
         super().__init__()
         self.model = model
+        self.reader = reader or OutputReader()
         self.passes = self.requested = 0
         self._answers = _Answers(most)
         # The model was checked, and keeps the modes of its parts.
@@ -218,7 +230,7 @@ class CachedNetwork(torch.nn.Module):
         self.requested += len(images)
         if images.device.type != "cpu":
             self.passes += len(images)
-            return read_logits(self.model(images), len(images))
+            return self._read(images)
         # NumPy has no bfloat16.
         values = images.detach().contiguous().flatten(1).view(torch.uint8).numpy()
         keys = [hashlib.blake2b(one, digest_size=16).digest() for one in values]
@@ -228,12 +240,17 @@ class CachedNetwork(torch.nn.Module):
         if fresh:
             self.passes += len(fresh)
             given = images if len(fresh) == len(images) else images[list(fresh.values())]
-            logits = read_logits(self.model(given), len(given))
+            logits = self._read(given)
             new = dict(zip(fresh, logits.detach().clone(), strict=True))
             answers = {**{key: known[key] for key in keys if key in known}, **new}
             if len(known) + len(new) <= self._answers.most:
                 known.update(new)
         return torch.stack([answers[key] for key in keys])
+
+    def _read(self, images: torch.Tensor) -> torch.Tensor:
+        """Return the numbers (B, K) of images, of a target function those of all of its targets."""
+        with self.reader.asking(range(len(self.reader.targets))):
+            return self.reader.read(self.model(images), len(images), images.device)
 
 
 class _Answers:

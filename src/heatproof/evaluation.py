@@ -1,8 +1,9 @@
-"""`heatproof.evaluate`: score attribution maps of any torch classifier without the workflow."""
+"""`heatproof.evaluate`: score attribution maps of any torch network without the workflow."""
 
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -14,10 +15,12 @@ from heatproof.errors import HeatproofError, first_line
 from heatproof.finetuned import Domain, deletion_of, domain_of, warn_out_of_domain
 from heatproof.grids import patch_sums
 from heatproof.inputs.arrays import warn_of_range
-from heatproof.inputs.labels import Scored as ScoredClasses
+from heatproof.inputs.explained import explained_words
+from heatproof.inputs.labels import Scored as ScoredTargets
 from heatproof.inputs.labels import by_image, joined_options
 from heatproof.inputs.maps import explained_classes, read_maps
 from heatproof.inputs.read import read_inputs
+from heatproof.inputs.targets import Question, check_columns, shown_targets
 from heatproof.methods import Method, methods_of
 from heatproof.metrics.registry import METRICS, Metric
 from heatproof.metrics.scoring import Explanations, Scored, score_batch
@@ -26,12 +29,14 @@ from heatproof.options import BatchSize, check_plain, short
 from heatproof.perturbation.baselines import BASELINES
 from heatproof.registry import look_up, nearest
 from heatproof.responses.base import Along, Batch, Explain, Reading, Response, ScoredImages, Session, serving
+from heatproof.tasks import Need, lacking
 
 if TYPE_CHECKING:
     import torch
     import xarray
 
     from heatproof.inputs.source import ImageSource
+    from heatproof.models.adapter import Adapted
 
 OUTPUTS = ("logit", "log_probability")
 # Axes of what a metric reads of a response, after the images.
@@ -42,7 +47,9 @@ AXES = {
     "curves": ("step", "target"),
     "pictures": ("picture", "target"),
 }
-COMMON = ("seed", "batch_size", "device", "image_ids", "ranking", "explain", "details")
+# Options of every metric; the first ones are those of studies of metrics too.
+FOR_STUDIES = ("seed", "batch_size", "device", "image_ids", "task")
+COMMON = (*FOR_STUDIES, "ranking", "explain", "details")
 Metrics = Sequence[str] | Mapping[str, Mapping[str, Any]]
 
 
@@ -69,16 +76,18 @@ def evaluate(
         A name listed by `heatproof list metrics`, for example ``"mas_insertion"``; a list of names; or a mapping from
         names to options. In a mapping the names are free if the option ``metric`` names the metric.
     model
-        A classifier in eval mode, with all of its parts: images (B, C, H, W) to logits (B, K). One logit z is that of
-        class 1 of two, whose logits are [-z/2, z/2]. A float64 model is read in float64.
+        A network in eval mode, with all of its parts: images (B, C, H, W) to logits (B, K), or to anything that a
+        `target` function takes. One logit z is that of class 1 of two, whose logits are [-z/2, z/2]. A float64 model is
+        read in float64.
     images
         (N, C, H, W), any number of channels, normalised as the model expects. The memory format (for example
         channels_last) is kept. Or an xarray.DataArray with the dimensions image, channel, y, x, in any order; or a
         loader or a folder, as in `heatproof.explain`, which is read into memory.
     targets
-        (N,) integers, the classes that the maps explain, and that are scored. None for the classes that maps of
-        `heatproof.explain` say they explain, else the labels of a loader or a folder, else the predicted classes.
-        Metrics with ``target="predicted"`` score the class predicted for the intact image instead, which has to be the
+        What the maps explain, and what is scored, as in `heatproof.explain`: (N,) integers, the classes; for
+        ``multilabel`` (N, K) of 0 and 1, of which every pair of an image and its label is a row of maps and of scores.
+        None for the classes or labels that maps of `heatproof.explain` say they explain, else the labels of a loader or
+        a folder, else the predicted classes. Metrics with ``target="predicted"`` score the class predicted for the intact image instead, which has to be the
         one that the maps explain.
     maps
         (N, H, W), tensor or array, summed over channels; higher is more relevant. Or an xarray.DataArray with the
@@ -91,6 +100,8 @@ def evaluate(
         Options of the metric: ``grid``, ``baseline``, ``order``, ``steps``, ``step_size`` or ``fractions``,
         ``imputation``, ``target``, ``output`` and others. Options of every metric:
 
+        - ``task``, and ``target`` where it is a function of outputs and targets, as in `heatproof.explain`; a
+          ``target`` that is a text is the option of metrics;
         - ``seed`` (0), for ties, noise and random baselines;
         - ``batch_size`` (64), images in one network pass; ``"auto"`` is 512 on an NVIDIA GPU;
         - ``device`` of the model (default: that of its parameters);
@@ -118,8 +129,10 @@ def evaluate(
         of the pixels that is changed. As attributes the metric (``sds`` where ``idsds`` was asked for and the
         network was not finetuned with this grid and filling), its direction, source, all options, as JSON the complete
         settings of the responses that it read, and its range, but for logits where it is one of probabilities.
-        ``task`` is ``binary`` for a model of one logit, else ``multiclass``; ``check_passes`` are the images that went
-        through the model to find whether an image's answer depends on chance or on the rest of its batch.
+        ``task`` is that which was given, else ``binary`` for a model of one logit and ``multiclass`` for others, or
+        ``callable`` for a target function; ``check_passes`` are the images that went
+        through the model to find whether an image's answer depends on chance or on the rest of its batch. A metric that
+        reads a probability or a class decision has no scores where the task gives a number alone, and `reason` says so.
         Each with a dimension ``method`` before the others where maps of several methods were given. For several
         metrics, a dict of such datasets by name. Metrics that read the same response share its passes: SIC and AIC, or
         insertion, deletion and their difference, cost the passes of one.
@@ -158,7 +171,6 @@ def evaluate(
         HALF,
         adapted,
         check_network,
-        predicted,
     )
     from heatproof.models.memory import batch_size_of
     from heatproof.models.probabilities import warn_of_probabilities
@@ -168,7 +180,11 @@ def evaluate(
         require_module(model)
     common = {key: options.pop(key) for key in COMMON if key in options}
     check_plain(_plain_options, common, "heatproof.evaluate")
-    domain = domain_of(model, images)
+    # A text is the option of a metric.
+    given = options.get("target")
+    function = options.pop("target", None) if given is None or callable(given) else None
+    question = Question(common.get("task"), function)
+    domain = domain_of(model, images, question.kind)
     metrics = selected_metrics({metric: {}} if isinstance(metric, str) else metric, options, domain)
     ranking, explain, seed = common.get("ranking"), common.get("explain"), int(common.get("seed", 0))
     read = [response for one in metrics.values() for response in one.responses.values()]
@@ -188,13 +204,14 @@ def evaluate(
     named = None if common.get("device") is None else _device(common["device"])
     # The device of a network without parameters.
     placed = torch.empty(0, device=named) if named else images
-    with adapted(model, placed, seed) as network:
+    with adapted(model, placed, seed, question.reader()) as network:
         # Without targets, maps that say which class they explain are scored by it, and others by the predicted class.
-        of_network = partial(predicted, network)
-        source = read_inputs(model, images, targets, common.get("image_ids"), maps=maps, predict=of_network)
+        source = read_inputs(
+            model, images, targets, common.get("image_ids"), maps=maps, network=network, question=question
+        )
         warn_of_range(source.images, model)
         warn_out_of_domain([one.options for one in metrics.values() if one.is_renamed], domain)
-        values, names, gaps = read_maps(maps, source, _scored(metrics, of_network, source, maps))
+        values, names, gaps = read_maps(maps, source, _scored(metrics, network, source, maps))
         known: dict[int, Any] = {}
         metrics = {
             key: one._replace(options=joined_options(one.options, source, known)) for key, one in metrics.items()
@@ -205,9 +222,13 @@ def evaluate(
         # One of an image's own precision has no half of it: sums are of float32.
         images = images.float() if images.dtype in HALF else images.clone() if images.is_inference() else images
         check_network(network, images[few_of_images(source.digests, images)])
-        network.check_targets(labels, source.ids)
-        if network.one_logit:
+        check_columns(network, source)
+        if network.one_logit or network.task == "multilabel":
             warn_of_probabilities(network)
+        lacks = {name: why for name, one in metrics.items() if (why := lacking(network.task, need_of(one)))}
+        if lacks:
+            told = "; ".join(f"{name!r} does not apply, as {why}" for name, why in lacks.items())
+            warnings.warn(f"Some scores are missing: {told}.", stacklevel=2)
         session = Session(
             open_network=lambda: network.network,
             device=named or network.device,
@@ -218,10 +239,19 @@ def evaluate(
         )
         batch = Batch(images, labels, source.ids)
         along = Along(values, methods_of(dict.fromkeys(names or ["map"], False)))
-        found = score_all(session, batch, metrics, along, bool(common.get("details")))
+        applying = {name: one for name, one in metrics.items() if name not in lacks}
+        found = score_all(session, batch, applying, along, bool(common.get("details")))
+        scored = ScoredImages(source.ids, labels.cpu().numpy(), (values.shape[2], values.shape[3]), seed)
+        missing = {
+            name: {one.name: _missing(metrics[name], scored, why) for one in along.methods}
+            for name, why in lacks.items()
+        }
+        found = {name: {**missing, **found}[name] for name in metrics}
     results = {name: _joined(scored, names, gaps) for name, scored in found.items()}
     for one in results.values():
         one.attrs |= {"task": network.task, "check_passes": network.check_passes}
+        if source.kind:
+            one.coords["target"] = ("image", shown_targets(source))
     return results[metric] if isinstance(metric, str) else results
 
 
@@ -374,21 +404,36 @@ class _Asking:
 
 
 def _scored(
-    metrics: Mapping[str, SelectedMetric],
-    predict: Callable[[torch.Tensor], torch.Tensor],
-    source: ImageSource,
-    maps: Any,
-) -> list[ScoredClasses]:
-    """Return the classes that metrics score: the targets, those that the network predicts, or both."""
-    assert source.targets is not None
+    metrics: Mapping[str, SelectedMetric], network: Adapted, source: ImageSource, maps: Any
+) -> list[ScoredTargets]:
+    """Return what metrics score: the targets, what the network predicts, or both."""
+    from heatproof.models.adapter import predicted
+
     of_predicted = [one.options.get("target") == "predicted" for one in metrics.values()]
-    scored = [] if all(of_predicted) else [ScoredClasses(source.targets.cpu().numpy())]
+    scored = [] if all(of_predicted) and source.kind in ("", "multilabel") else [ScoredTargets(source.explained)]
     # Only labelled maps say what they explain.
-    if any(of_predicted) and explained_classes(maps, source) is not None:
-        predicted = np.concatenate([predict(part).cpu().numpy() for _, part in source.batches()])
+    if any(of_predicted) and source.kind in ("", "multilabel") and explained_classes(maps, source) is not None:
+        answers = [one for _, part in source.batches() for one in predicted(network, part).tolist()]
         remedy = "give maps that explain the predicted classes, or leave target='predicted' out"
-        scored.append(ScoredClasses(predicted, "the network predicts", remedy))
+        scored.append(ScoredTargets(explained_words(source.kind, answers, None), "the network predicts", remedy))
     return scored
+
+
+def need_of(one: SelectedMetric) -> Need:
+    """Return what a metric with its options reads of a network: a number, a probability or a decision."""
+    name, output = one.entry.name, one.options.get("output", "logit")
+    if output == "accuracy" or name == "aic" or one.options.get("target") == "predicted":
+        return "decision"
+    return "probability" if "probability" in output or name == "sic" else "number"
+
+
+def _missing(one: SelectedMetric, images: ScoredImages, why: str) -> xarray.Dataset:
+    """Return the scores of a metric that does not apply: none, with the reason."""
+    count = len(images.ids)
+    nothing = Scored("", np.full(count, np.nan), np.zeros(count, bool), {}, {"maps": np.zeros((count, 1, 1))})
+    made = _dataset(one, one.options, images, nothing)
+    made["reason"] = ("image", [why] * count)
+    return made
 
 
 def _recomputed(
@@ -415,7 +460,9 @@ def _recomputed(
     return make
 
 
-def _plain_options(*, seed: int = 0, batch_size: BatchSize = 64, details: bool = False) -> None:
+def _plain_options(
+    *, seed: int = 0, batch_size: BatchSize = 64, details: bool = False, task: str | None = None
+) -> None:
     """Options of `evaluate` that are plain values, whatever the metric."""
 
 

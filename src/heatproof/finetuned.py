@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from heatproof.metrics.single_deletion import Deletion
 from heatproof.perturbation.baselines import BASELINES
+from heatproof.tasks import CALLABLE
 
 if TYPE_CHECKING:
     import torch
@@ -51,7 +52,7 @@ class Domain:
         return {**options, "baseline_options": {**given, "value": list(self.record["colour"])}}
 
 
-def domain_of(model: Any, images: Any = None) -> Domain:
+def domain_of(model: Any, images: Any = None, task: str = "") -> Domain:
     """Read which deleted patches a network was finetuned on.
 
     The record counts for the very weights and layers that the finetuning left, in any floating-point precision. A
@@ -65,6 +66,9 @@ def domain_of(model: Any, images: Any = None) -> Domain:
     images
         What is explained, (N, C, H, W): patches of a grid are as large as in the finetuning on images of its size
         alone. What tells no shape before it is read, such as a folder, counts as of that size.
+    task
+        ``multilabel``, ``regression`` or ``callable``; empty for classes. What was finetuned on labels of one task is in
+        domain for that alone, and on its own answers for all.
 
     Returns
     -------
@@ -89,6 +93,11 @@ def domain_of(model: Any, images: Any = None) -> Domain:
         return Domain(None, "the network has other weights than heatproof.finetune left", {})
     if record.get("layers") != layer_digest(model):
         return Domain(None, "the network has other layers than heatproof.finetune left", {})
+    learnt = record.get("task", "")
+    if record.get("labels") == "given" and learnt != task:
+        said = {"": "classes", CALLABLE: "a target function"}
+        then_and_now = [said.get(one, f"task={one!r}") for one in (learnt, task)]
+        return Domain(None, "the network was finetuned on labels of {}, and asked about {}".format(*then_and_now), {})
     size, then = tuple(getattr(images, "shape", ()))[-2:], tuple(record["size"])
     if len(size) == 2 and size != then:
         sizes = " and these have ".join(f"{height}×{width}" for height, width in (then, size))

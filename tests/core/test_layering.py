@@ -97,7 +97,7 @@ ALLOWED = {
     # What a finetuning left on a user's network.
     "finetuned": BASE | {"metrics", "models", "perturbation"},
     # What callers give as images, targets, ids and maps.
-    "inputs": BASE | {"data", "finetuned", "perturbation"},
+    "inputs": BASE | {"data", "finetuned", "identity", "models", "perturbation"},
     # Without the workflow: a user's model, images and maps to scores.
     "evaluation": BASE
     | {"attribution", "data", "finetuned", "inputs", "models", "metrics", "perturbation", "responses"},

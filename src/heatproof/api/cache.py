@@ -220,7 +220,14 @@ def _refuse_others(root: Path) -> None:
         )
 
 
-def cache_of(root: Path | None, network: Adapted, few: torch.Tensor, digests: Sequence[str]) -> Cache:
+def cache_of(
+    root: Path | None,
+    network: Adapted,
+    few: torch.Tensor,
+    digests: Sequence[str],
+    asked: Sequence[str] = ("",),
+    targets: torch.Tensor | None = None,
+) -> Cache:
     """Return what a folder keeps of a network: of these weights, and of these logits and gradients of a few images.
 
     Parameters
@@ -231,14 +238,27 @@ def cache_of(root: Path | None, network: Adapted, few: torch.Tensor, digests: Se
         Checked on `few`.
     few, digests
         Images (B, C, H, W), and their digests.
+    asked
+        What is asked of the network, as `heatproof.inputs.targets.Question.identity`.
+    targets
+        (B,) of a target function, whose numbers for these images are then taken in the place of logits; the digests
+        have to tell them.
     """
+    from heatproof.models.adapter import as_check
+
     if root is None:
         return Cache()
     assert network.logits is not None, "the network is checked first"
     assert network.gradients is not None, "with gradients"
     # The check passes as many of them as it needs.
     few, digests = few[: len(network.logits)], digests[: len(network.logits)]
-    weights = root / digest([network_identity(network.network), *_surroundings(network)])
+    passed = network.logits, network.gradients
+    if targets is not None:
+        with as_check():
+            passed = network.answers(network.taken(few), targets[: len(few)])
+    weights = root / digest(
+        [network_identity(network.network), *_surroundings(network), *([] if asked == [""] else asked)]
+    )
     numbers = sorted(int(one.name) for one in weights.glob("[0-9]*") if one.name.isdecimal())
     for number in numbers:
         folder = weights / str(number)
@@ -247,10 +267,10 @@ def cache_of(root: Path | None, network: Adapted, few: torch.Tensor, digests: Se
         if not known.names:
             # Nothing tells whose answers these maps are of.
             shutil.rmtree(folder)
-        elif _answers_as(network, known, digests):
+        elif _answers_as(network, known, digests, passed, targets is None):
             return Cache(folder)
     folder = next(one for one in (weights / str(number) for number in count()) if not one.exists())
-    arrays = {"images": network.taken(few), "logits": network.logits, "gradients": network.gradients}
+    arrays = {"images": network.taken(few), "logits": passed[0], "gradients": passed[1]}
     BatchFolder(folder / "check").add(digests, {key: one.cpu().numpy() for key, one in arrays.items()}, 0.0, 0)
     return Cache(folder)
 
@@ -282,18 +302,35 @@ def _has_gradients(network: Adapted, now: torch.Tensor, then: torch.Tensor) -> b
     return bool((now - then).norm() <= share * then.norm())
 
 
-def _answers_as(network: Adapted, known: BatchFolder, digests: Sequence[str]) -> bool:
-    """Tell whether a network answers as it did when its maps were kept."""
+def _answers_as(
+    network: Adapted,
+    known: BatchFolder,
+    digests: Sequence[str],
+    now: tuple[torch.Tensor, torch.Tensor],
+    passes_others: bool,
+) -> bool:
+    """Tell whether a network answers as it did when its maps were kept.
+
+    Parameters
+    ----------
+    network, known, digests
+        The network, what is kept of its answers, and which images it was passed now.
+    now
+        Its answers to these, and their gradients.
+    passes_others
+        Whether it can be asked about the images that were passed then.
+    """
     import torch
 
     from heatproof.models.adapter import as_check
 
     shared = [one for one in dict.fromkeys(digests) if one in known.names]
-    assert network.logits is not None, "the network is checked first"
-    assert network.gradients is not None, "with gradients"
+    passed: tuple[torch.Tensor, torch.Tensor] | None
     if shared:
         kept, rows = known.read(shared), [list(digests).index(one) for one in shared]
-        passed = network.logits[rows], network.gradients[rows]
+        passed = now[0][rows], now[1][rows]
+    elif not passes_others:
+        return False
     else:
         kept, passed = known.read(known.names), None
         try:

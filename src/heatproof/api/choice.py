@@ -29,6 +29,8 @@ TYPES = {
 # Of values in files.
 NUMBER = (float, int)
 KINDS = {"object": (str,), "boolean": (bool,), "Int64": (int,)}
+# What images of each label say, where an image can have several.
+BY_LABEL = ("label", "images", "methods", "verdict")
 Cell = str | bool | int | float
 
 
@@ -59,6 +61,10 @@ class Choice:
         With which all methods that are the best by a measure are in its set.
     check_passes
         Images that went through the network to check it and to predict classes, which no ``passes`` count.
+    by_label
+        Where images can have several labels, a row a label: ``label``, ``images`` with it that are reported on,
+        ``methods`` that cannot be told from the best on these, and the ``verdict``; ``too few images`` for fewer than
+        16. Else None.
     """
 
     table: pd.DataFrame
@@ -70,6 +76,7 @@ class Choice:
     planned: str
     level: float
     check_passes: int = 0
+    by_label: pd.DataFrame | None = None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Choice) and self._text() == other._text()
@@ -130,7 +137,18 @@ class Choice:
         scored = shown[shown["passes"] != ""].drop(columns="reason")
         why = [f"{name}: {reason}." for name, reason in zip(shown["method"], shown["reason"], strict=True) if reason]
         parts = [f"{self.sentence} {self.advice}".strip(), scored.to_string(index=False), "\n".join(why)]
-        return "\n\n".join(filter(None, [*parts, self.how]))
+        return "\n\n".join(filter(None, [*parts, self.labels_told, self.how]))
+
+    @property
+    def labels_told(self) -> str:
+        """What is best by label, in a sentence; empty where an image has one class."""
+        if self.by_label is None:
+            return ""
+        groups: dict[str, list[str]] = {}
+        for row in self.by_label.to_dict("records"):
+            groups.setdefault(row["methods"] or row["verdict"], []).append(f"{row['label']} ({row['images']})")
+        told = "; ".join(f"{what}: {', '.join(labels)}" for what, labels in groups.items())
+        return f"By label, each at {self.level:.0%} (images in brackets): {told}."
 
     def _shown(self) -> pd.DataFrame:
         """Return the table as text, with a column "score (low to high)" for each measure."""
@@ -177,7 +195,8 @@ class Choice:
     def _repr_html_(self) -> str:
         body = self._shown().to_html(index=False, border=0)
         said = html.escape(f"{self.sentence} {self.advice}".strip())
-        return f"<p><strong>{said}</strong></p>{body}<p>{html.escape(self.how)}</p>"
+        of_labels = f"<p>{html.escape(self.labels_told)}</p>" if self.labels_told else ""
+        return f"<p><strong>{said}</strong></p>{body}{of_labels}<p>{html.escape(self.how)}</p>"
 
     def save(self, path: str | Path) -> Path:
         """Write the answer to a file, and return where.
@@ -222,8 +241,9 @@ class Choice:
 
         with one_sentence(path, "give a file that heatproof.Choice.save wrote as .json"):
             told = as_type(SavedChoice, parse_json(read_bytes(path, MOST_JSON_BYTES)), "it")
-            given = {one.name: getattr(told, one.name) for one in fields(cls) if one.name != "table"}
-            return cls(_table_of(told), **given)
+            given = {one.name: getattr(told, one.name) for one in fields(cls) if one.name not in ("table", "by_label")}
+            by_label = None if told.by_label is None else pd.DataFrame(told.by_label, columns=list(BY_LABEL))
+            return cls(_table_of(told), by_label=by_label, **given)
 
     def _page(self) -> str:
         from heatproof.report.results import render
@@ -233,17 +253,29 @@ class Choice:
             title="Which attribution method can be trusted",
             sentence=self.sentence,
             advice=self.advice,
-            how=self.how,
+            how=" ".join(filter(None, [self.labels_told, self.how])),
             measures=list(self.measures),
             rows=self.table.astype(object).where(self.table.notna(), None).to_dict("records"),
         )
 
     def _text(self) -> str:
         """Return all of it as JSON; what is missing or no number is left out."""
-        told = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "table"}
+        told = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in ("table", "by_label")}
+        if self.by_label is not None:
+            told["by_label"] = self.by_label.to_dict("records")
         rows = self.table.astype(object).to_dict("records")
         told |= {"schema_version": 1, "found": asdict(self.found), "columns": list(self.table), "rows": rows}
         return json.dumps(_plain(told), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+@dataclass(frozen=True)
+class OfLabel:
+    """A row of `Choice.by_label`."""
+
+    label: str
+    images: int
+    methods: str
+    verdict: str
 
 
 @dataclass(frozen=True)
@@ -261,6 +293,7 @@ class SavedChoice:
     planned: str
     level: float
     check_passes: int
+    by_label: list[OfLabel] | None = None
 
 
 def typed_table(table: pd.DataFrame) -> pd.DataFrame:

@@ -6,21 +6,21 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import pandas as pd
 
-from heatproof.api.choice import DELETIONS, Choice, typed_table
+from heatproof.api.choice import BY_LABEL, DELETIONS, Choice, typed_table
 from heatproof.class_order import MOSTLY_RIGHT, said_of_exchange
 from heatproof.errors import HeatproofError
 from heatproof.methods import Method, methods_of
 from heatproof.metrics.single_deletion import Deletion
 from heatproof.options import BatchSize, Bounds, check_arguments
 from heatproof.ranking.best import images_to_tell
-from heatproof.ranking.verdict import Verdict, deletion_words, judge
+from heatproof.ranking.verdict import FOUND, TOO_FEW, Verdict, deletion_words, judge, often_wrong
+from heatproof.tasks import gives, lacking
 
 if TYPE_CHECKING:
     import torch
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from heatproof.evaluation import SelectedMetric
     from heatproof.finetuned import Domain
     from heatproof.inputs.source import ImageSource
+    from heatproof.models.adapter import Adapted
 
 REFERENCES = ("random", "edges")
 # Cheap methods of every family but those that delete regions themselves, with the options that cost and change most.
@@ -58,6 +59,8 @@ def choose(
     targets: Any = None,
     methods: Sequence[Any] | Mapping[str, Any] | None = None,
     *,
+    task: str | None = None,
+    target: Callable[[Any, Any], torch.Tensor] | None = None,
     measures: Mapping[str, Mapping[str, Any]] | None = None,
     seed: int = 0,
     level: Annotated[float, Bounds(above=0, below=1)] = 0.95,
@@ -82,19 +85,23 @@ def choose(
     Parameters
     ----------
     model
-        A classifier in eval mode. For in-domain scores (IDSDS), what `heatproof.finetune` returns: the first measure
+        A network in eval mode. For in-domain scores (IDSDS), what `heatproof.finetune` returns: the first measure
         then has the grid and the filling of the finetuning.
     images
         As in `heatproof.explain`, at least 16; how many it takes is printed before scoring. Other ones than those of
         the finetuning.
     targets
-        (N,) integers, the classes that are explained; by default the labels that come with the images, else what the
-        network says.
+        As in `heatproof.explain`; by default the labels that come with the images, else what the network says. Where
+        images have several labels, or several targets of a function, every pair of an image and a target is explained
+        and scored. Scores of one image are averaged before anything is tested, so that more labels an image make no
+        interval narrower, and images of one picture stay in one half.
     methods
         As in `heatproof.explain`; by default cheap ones of every family. Those of one explainer are options of it. The
         maps ``random`` and ``edges``, which know no network, are always added. Methods that delete regions themselves,
         as ``occlusion`` and ``feature_ablation``, do nearly what the default measures do: they are shown, and are no
         contenders.
+    task, target
+        As in `heatproof.explain`.
     measures
         Name to a metric with options, as `heatproof.evaluate` takes them, for which higher is better. By default the
         single-deletion score with two fillings: that of the finetuning, else the mean colour, and blur. These are no
@@ -121,44 +128,43 @@ def choose(
         If images are those of the finetuning, targets are seldom what the network answers, or scores that were asked
         for as IDSDS are SDS.
     """
-    import torch
-
-    from heatproof.api.cache import cache_of, held_cache
+    from heatproof.api.cache import held_cache
     from heatproof.api.explain import Explaining, layer_name, selected
     from heatproof.batches import show_progress
     from heatproof.finetuned import domain_of, warn_out_of_domain
     from heatproof.inputs.arrays import warn_of_range
     from heatproof.inputs.labels import joined_options, options_of_rows
     from heatproof.inputs.read import read_inputs
-    from heatproof.models.adapter import (
-        adapted,
-        check_network,
-        predicted,
-    )
+    from heatproof.inputs.targets import Question, check_columns
+    from heatproof.models.adapter import adapted, check_network
     from heatproof.models.probabilities import check_no_probabilities, warn_of_probabilities
     from heatproof.models.reachable import require_module
 
     require_module(model)
     layer = layer_name(model, layer)
-    check_arguments(choose, locals(), "measures", "background", "classes", "transform", "cache")
+    check_arguments(choose, locals(), "task", "target", "measures", "background", "classes", "transform", "cache")
     asked = {one.name: one for one in selected(METHODS if methods is None else methods)}
     asked |= {name: selected(name)[0] for name in REFERENCES if name not in asked}
-    domain = domain_of(model, images)
+    question = Question(task, target)
+    domain = domain_of(model, images, question.kind)
     metrics = _selected(measures, domain) if measures else {}
     if measures:
         warn_out_of_domain([one.options for one in metrics.values() if one.is_renamed], domain)
-    with held_cache(cache) as root, adapted(model, images, seed) as network, show_progress(progress):
-        of_network = partial(predicted, network)
-        given = read_inputs(model, images, targets, classes=classes, transform=transform, predict=of_network)
-        if len(given) < LEAST:
-            raise HeatproofError(f"{len(given)} images tell nothing of methods: give at least {LEAST}, better 100.")
-        _warn_of_trained_on(given.digests, domain)
+    opened = adapted(model, images, seed, question.reader())
+    with held_cache(cache) as root, opened as network, show_progress(progress):
+        given = read_inputs(
+            model, images, targets, classes=classes, transform=transform, network=network, question=question
+        )
+        seen = list(dict.fromkeys(given.digests)) if given.has_rows_of_labels else given.digests
+        if len(seen) < LEAST:
+            raise HeatproofError(f"{len(seen)} images tell nothing of methods: give at least {LEAST}, better 100.")
+        _warn_of_trained_on(seen, domain)
         network.check_precision(given.read([0]))
-        _check_distinct(given.digests)
-        # In an order of their own, so that the order in which they are given decides nothing.
         assert given.targets is not None, "read_inputs found them"
-        classes = given.targets.tolist()
-        order = sorted(range(len(given)), key=lambda row: (given.digests[row], classes[row]))
+        explained = given.explained if given.has_rows_of_labels else given.targets.tolist()
+        _check_distinct(list(zip(given.digests, explained, strict=True)) if given.has_rows_of_labels else seen)
+        # In an order of their own, so that the order in which they are given decides nothing.
+        order = sorted(range(len(given)), key=lambda row: (given.digests[row], explained[row]))
         digests = [given.digests[row] for row in order]
         source = replace(given.take(order), ids=_unique(digests))
         run = Explaining(network, source, digests, seed, batch_size, layer, background)
@@ -166,23 +172,59 @@ def choose(
         warn_of_range(given.images if given.is_checked else few, model)
         network.check_precision(few)
         check_network(network, few, with_gradients=root is not None)
-        network.check_targets(run.labels, [given.ids[row] for row in order])
-        right = None
-        if given.is_labelled:
-            answers = torch.cat([predicted(network, part) for _, part in source.batches()]).cpu()
-            right = run.labels.cpu() == answers
-            assert network.logits is not None, "the network is checked"
-            _warn_of_targets(answers.numpy(), run.labels.cpu().numpy(), network.logits.shape[1])
+        check_columns(network, given)
+        right = _answered(network, source) if given.is_labelled else None
         check_no_probabilities(network)
         warn_of_probabilities(network)
         metrics = metrics or _selected(_measures(source, domain), domain)
+        _check_needs(metrics, network.task)
         known: dict[int, Any] = {}
         joined = {key: joined_options(one.options, given, known) for key, one in metrics.items()}
         metrics = {
             key: one._replace(options=options_of_rows(joined[key], order, len(given))) for key, one in metrics.items()
         }
-        run.cache = cache_of(root, network, few, [digests[row] for row in run.first])
+        run.cache = run.cache_in(root, question)
         return _answer(_Judge(run, asked, metrics, level), domain, right)
+
+
+def _answered(network: Adapted, source: ImageSource) -> torch.Tensor | None:
+    """Return whether a checked network answers with the target of each row (N,); None where it gives a number alone.
+
+    It warns the caller of `choose` where it seldom does.
+    """
+    import torch
+
+    from heatproof.models.adapter import logits_at, predicted
+
+    assert source.targets is not None, "read_inputs found them"
+    assert network.logits is not None, "the network is checked"
+    targets = source.targets.cpu()
+    if not gives(network.task, "decision"):
+        return None
+    if source.kind:
+        parts = [logits_at(network, part, targets[list(rows)]) for rows, part in source.batches()]
+        right = torch.cat(parts) > 0
+        if int(right.sum()) < MOSTLY_RIGHT * len(right):
+            warnings.warn(
+                f"The network finds {int(right.sum())} of {len(right)} labels (a logit above 0): check that the columns "
+                "of the targets are in the order of its outputs.",
+                stacklevel=3,
+            )
+        return right
+    answers = torch.cat([predicted(network, part) for _, part in source.batches()]).cpu()
+    _warn_of_targets(answers.numpy(), targets.numpy(), network.logits.shape[1])
+    return targets == answers
+
+
+def _check_needs(metrics: Mapping[str, SelectedMetric], task: str) -> None:
+    """Refuse measures that read what a task does not give."""
+    from heatproof.evaluation import need_of
+
+    for name, one in metrics.items():
+        if why := lacking(task, need_of(one)):
+            raise HeatproofError(
+                f"The measure {name!r} does not apply, as {why}: take one that reads a number, as sds."
+            )
 
 
 def _selected(measures: Mapping[str, Mapping[str, Any]], domain: Domain) -> dict[str, SelectedMetric]:
@@ -207,13 +249,17 @@ def _answer(judging: _Judge, domain: Domain, right: torch.Tensor | None) -> Choi
 
     run, asked, level = judging.run, judging.asked, judging.level
     scorers, words = _described(judging.metrics)
-    count = len(run.ids)
+    # Rows of one picture stay together.
+    pictures = _pictures(run)
+    count = int(pictures.max()) + 1
     drawn = torch.randperm(count, generator=torch.Generator().manual_seed(run.seed))
-    first, second = (rows.sort().values for rows in (drawn[: count // 2], drawn[count // 2 :]))
+    halves = [rows.sort().values for rows in (drawn[: count // 2], drawn[count // 2 :])]
+    first, second = (torch.isin(pictures, half).nonzero().flatten() for half in halves)
+    images = len(halves[0]), len(halves[1])
     kinds = {_kind(one) for one in asked.values() if not one.ablates}
-    planned = _planned(len(kinds), len(second), level)
+    planned = _planned(len(kinds), images[1], level)
     print(planned)
-    tell(f"First half: {len(first)} images pick options of {len(asked)} methods.")
+    tell(f"First half: {images[0]} images pick options of {len(asked)} methods.")
     tried = judging.scored(first, asked)
     # Of each explainer the row with the highest mean score, whatever its options and with signs or without.
     means = np.mean([np.nan_to_num(values).mean(1) for values in tried.scores.values()], axis=0)
@@ -223,19 +269,28 @@ def _answer(judging: _Judge, domain: Domain, right: torch.Tensor | None) -> Choi
         if row not in tried.undefined:
             best.setdefault(_kind(asked[tried.parent[row]]), row)
     parents = {tried.parent[row] for row in best.values()}
-    tell(f"Second half: {len(second)} images score {len(parents)} methods.")
+    tell(f"Second half: {images[1]} images score {len(parents)} methods.")
     picked = {name: one for name, one in asked.items() if name in parents}
     reported = judging.scored(second, picked, set(best.values()))
     rows = reported.rows
     outside = [row for row in rows if asked[tried.parent[row]].ablates]
+    where = f"on the {'finetuned' if domain.finetuned else 'given'} weights"
+    of_images = right is not None and not run.source.kind
     found = judge(
         {words[name]: table.loc[rows] for name, table in reported.tables.items()},
         REFERENCES,
-        f"on the {'finetuned' if domain.finetuned else 'given'} weights",
+        where,
         level=level,
         ablating=outside,
-        right=None if right is None else int(right[second].sum()),
+        right=int(right[second].sum()) if right is not None and of_images else None,
     )
+    if right is not None and not of_images and found.verdict == FOUND:
+        told = (
+            often_wrong(int(right[second].sum()), len(second))
+            .replace("is right on", "finds")
+            .replace("images", "labels")
+        )
+        found = replace(found, sentence=found.sentence + told)
     table = _table(reported, rows, outside, found, run.seed, level)
     unscored = {name: why for name, why in tried.undefined.items() if _kind(asked[tried.parent[name]]) not in best}
     raw = {one.name for one in tried.methods if one.transform == "raw"}
@@ -247,11 +302,62 @@ def _answer(judging: _Judge, domain: Domain, right: torch.Tensor | None) -> Choi
         [row for row in tried.rows if row not in best.values() and row not in unscored],
         scorers,
         words,
-        (len(first), len(second)),
+        images,
         planned,
         level,
         run.network.check_passes,
+        _by_label(run, second, reported, words, where, outside, level) if run.source.kind == "multilabel" else None,
     )
+
+
+def _pictures(run: Explaining) -> torch.Tensor:
+    """Return the number of the picture of each row (N,), from 0: rows of labels of one image are of one picture."""
+    import torch
+
+    if not run.source.has_rows_of_labels:
+        return torch.arange(len(run.digests))
+    numbers = {one: number for number, one in enumerate(dict.fromkeys(run.digests))}
+    return torch.tensor([numbers[one] for one in run.digests])
+
+
+def _of_pictures(values: np.ndarray, pictures: np.ndarray) -> np.ndarray:
+    """Return the mean (M, P) over the rows of each picture of values (M, N); NaN where none is defined."""
+    count = int(pictures.max()) + 1
+    if count == len(pictures):
+        return values
+    defined = ~np.isnan(values)
+    sums, counts = np.zeros((2, len(values), count))
+    for row, picture in enumerate(pictures):
+        sums[:, picture] += np.where(defined[:, row], values[:, row], 0)
+        counts[:, picture] += defined[:, row]
+    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+
+
+def _by_label(
+    run: Explaining,
+    second: torch.Tensor,
+    reported: _Scored,
+    words: Mapping[str, str],
+    where: str,
+    outside: Sequence[str],
+    level: float,
+) -> pd.DataFrame:
+    """Return what the reported images with each label say of the methods, a row a label."""
+    columns = run.labels[second].cpu().numpy()
+    names = run.source.class_names
+    rows = []
+    for label in sorted(set(columns.tolist())):
+        chosen = columns == label
+        count, best, verdict = int(chosen.sum()), "", TOO_FEW
+        if count >= LEAST:
+            tables = {
+                words[name]: pd.DataFrame(values[:, chosen], reported.rows) for name, values in reported.of_rows.items()
+            }
+            judged = judge(tables, REFERENCES, where, level=level, ablating=outside)
+            verdict = judged.verdict
+            best = ", ".join(judged.best) if verdict == FOUND else ""
+        rows.append([names[label] if names else str(label), count, best, verdict])
+    return pd.DataFrame(rows, columns=list(BY_LABEL))
 
 
 @dataclass(frozen=True)
@@ -267,7 +373,9 @@ class _Scored:
     facts
         ``passes``, ``seconds`` and ``options`` of each.
     scores
-        Measure to scores (M, N), NaN where undefined.
+        Measure to scores (M, P) of pictures, NaN where undefined.
+    of_rows
+        The same (M, N) of rows, of which a picture has one for each of its labels.
     gaps
         Why there are no maps, by the name of the map.
     undefined
@@ -278,6 +386,7 @@ class _Scored:
     parent: Mapping[str, str]
     facts: Mapping[str, list[Any]]
     scores: Mapping[str, np.ndarray]
+    of_rows: Mapping[str, np.ndarray]
     gaps: Mapping[str, str]
     undefined: Mapping[str, str]
 
@@ -329,11 +438,14 @@ class _Judge:
             for key, one in self.metrics.items()
         }
         found = Scoring(run, known["attribution"], methods, [keys[name] for name in names], metrics).scores()
+        of_rows = {name: np.stack([scored[one.name].score for one in methods]) for name, scored in found.items()}
+        pictures = _pictures(run).numpy()
         return _Scored(
             methods,
             dict(zip([one.name for one in methods], (parents[name] for name in names[places]), strict=True)),
             {key: known[key].values[places].tolist() for key in ("passes", "seconds", "options")},
-            {name: np.stack([scored[one.name].score for one in methods]) for name, scored in found.items()},
+            {name: _of_pictures(values, pictures) for name, values in of_rows.items()},
+            of_rows,
             gaps,
             {
                 one.name: f"no score on any image: {next(iter(found.values()))[one.name].reason}"
@@ -371,8 +483,10 @@ def _warn_of_trained_on(digests: Sequence[str], domain: Domain) -> None:
         )
 
 
-def _check_distinct(digests: Sequence[str]) -> None:
+def _check_distinct(digests: Sequence[Any]) -> None:
     """Refuse too few distinct images, and warn the caller of `choose` of copies.
+
+    Images of several targets are told apart by digest and target.
 
     Raises
     ------
@@ -411,7 +525,7 @@ def _warn_of_targets(answers: np.ndarray, targets: np.ndarray, classes: int) -> 
         warnings.warn(
             f"The network answers with the target on {right} of {len(targets)} images: if the targets are labels, "
             f"check that their numbers are the network's classes.{' ' * bool(exchanged)}{exchanged}",
-            stacklevel=3,
+            stacklevel=4,
         )
 
 

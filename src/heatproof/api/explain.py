@@ -1,4 +1,4 @@
-"""`heatproof.explain`: attribution maps of any torch classifier, by heatproof's explainers or by other libraries'."""
+"""`heatproof.explain`: attribution maps of any torch network, by heatproof's explainers or by other libraries'."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from heatproof.api.cache import Cache, Kept, MethodKeys
     from heatproof.attribution.explaining import MapMaker
     from heatproof.inputs.source import ImageSource
+    from heatproof.inputs.targets import Question
     from heatproof.models.adapter import Adapted
 
 
@@ -87,6 +88,8 @@ def explain(
     targets: Any,
     methods: str | Sequence[Method] | Mapping[str, Method],
     *,
+    task: str | None = None,
+    target: Callable[[Any, Any], torch.Tensor] | None = None,
     seed: int = 0,
     batch_size: BatchSize = 64,
     image_ids: Sequence[str] | None = None,
@@ -102,20 +105,32 @@ def explain(
     Parameters
     ----------
     model
-        A classifier in eval mode: images (B, C, H, W) to logits (B, K), or an output with ``.logits``. It is left as it
-        is; gradients of its parameters are off meanwhile.
+        A network in eval mode: images (B, C, H, W) to logits (B, K), an output with ``.logits``, or anything that
+        `target` takes. It is left as it is; gradients of its parameters are off meanwhile.
     images
         (N, C, H, W), normalised as the model expects. Or a torch DataLoader or data set, whose images are read by
         number, in the order of the data set; any other iterable of batches, which is read once into memory; or a folder
         of pictures, with one folder a class or none. Batches are images, (images, labels) or a dict with usual keys.
     targets
-        (N,) integers: the class of each image that is explained. None for the labels that come with the images, else
-        the class that the network predicts.
+        What is explained of each image. For ``binary`` and ``multiclass``, (N,) integers, the classes. For
+        ``multilabel``, (N,) integers, or (N, K) of 1 where an image has a label, 0 where it has not and -1 or NaN where
+        that is not known: every label that an image has is explained, in a row of its own. For ``regression``, nothing
+        or the labels (N,), as the number itself is explained; of several numbers, (N,) integers say which. For a
+        `target` function, whatever it takes: a tensor or array (N, …), a list of N, or None. None is what comes with
+        the images, else what the network answers: the predicted class, or the label with the largest logit.
     methods
         A method, a list of methods, or a mapping from names of your own to methods. A method is a name of
         `heatproof list explainers`; a mapping from such a name to options, as ``{"integrated_gradients": {"steps":
         50}}``; a captum ``Attribution``; an extractor of torch-cam or pytorch-grad-cam; a zennit composite; or a
         function of model, images and targets that returns maps (N, H, W) or (N, C, H, W).
+    task
+        What the network is for: ``binary`` (one logit, or two), ``multiclass``, ``multilabel`` (a logit for each label,
+        of which an image can have several) or ``regression``. None for ``binary`` where the network has one output, else
+        ``multiclass``.
+    target
+        A function, in the place of a task: ``target(output, targets)`` gets the network's whole output of a batch and
+        the targets of its images, arrays as tensors, and returns the number (B,) that is explained of each image. A
+        method of another library gets a network that returns one column for each distinct target.
     seed
         For methods that draw.
     batch_size
@@ -149,9 +164,12 @@ def explain(
         ``reason`` (method), why it does not, else empty; ``seconds`` (method), of an image; ``passes``
         (method), images that went through the network for one map; ``options`` (method), as JSON; ``signed`` (method),
         whether maps can be negative, of a function of your own whether any is. Coordinates ``target`` (image), the
-        class, and ``image_digest`` (image), of the content of each image, by which `heatproof.evaluate` finds the map
-        of an image. As attributes ``layer``, the name of the layer that class activation maps read; ``task``,
-        ``binary`` for a model of one logit, else ``multiclass``; ``check_passes``, images that went through the model
+        class, label or output, of a target function its target where these are whole numbers or texts, else the number
+        of the distinct target; and ``image_digest`` (image), of the content of each image, by which
+        `heatproof.evaluate` finds the map of an image. Where no class is explained, ``task`` as well, and
+        ``target_digest`` (image), which tells a target function and its target from others. As attributes ``layer``,
+        the name of the layer that class activation maps read; ``task``, ``binary`` for a model of one logit where none
+        is given, and ``callable`` for a target function; ``check_passes``, images that went through the model
         in this call to check it and what methods alter in a pass. What `heatproof.evaluate` takes as maps. One method
         is selected by
         ``.sel({"method": "grad_cam"})``: xarray reads ``.sel(method=…)`` as a way to look up neighbours, and returns
@@ -163,18 +181,19 @@ def explain(
         If a method or an option does not exist, or the inputs do not match; if the cache is a folder of other files,
         another call uses it, or nothing tells whether a method is the same in another call.
     """
-    from heatproof.api.cache import cache_of, held_cache
+    from heatproof.api.cache import held_cache
     from heatproof.attribution.foreign import check_network_of
     from heatproof.batches import show_progress
     from heatproof.inputs.arrays import check_finite, check_images, warn_of_range
     from heatproof.inputs.read import read_inputs
-    from heatproof.models.adapter import adapted, check_network, predicted
+    from heatproof.inputs.targets import Question, check_columns
+    from heatproof.models.adapter import adapted, check_network
     from heatproof.models.probabilities import warn_of_probabilities
     from heatproof.models.reachable import require_module
 
     require_module(model)
     layer = layer_name(model, layer)
-    check_arguments(explain, locals(), "image_ids", "background", "classes", "transform", "cache")
+    check_arguments(explain, locals(), "task", "target", "image_ids", "background", "classes", "transform", "cache")
     asked = selected(methods)
     _check_names(asked)
     for one in asked:
@@ -182,18 +201,27 @@ def explain(
     if background is not None:
         background = check_images(background)
         check_finite(background, range(len(background)))
-    with held_cache(cache) as root, adapted(model, images, seed) as network, show_progress(progress):
+    question = Question(task, target)
+    opened = adapted(model, images, seed, question.reader())
+    with held_cache(cache) as root, opened as network, show_progress(progress):
         source = read_inputs(
-            model, images, targets, image_ids, classes=classes, transform=transform, predict=partial(predicted, network)
+            model,
+            images,
+            targets,
+            image_ids,
+            classes=classes,
+            transform=transform,
+            network=network,
+            question=question,
         )
         run = Explaining(network, source, source.digests, seed, batch_size, layer, background)
         few = source.read(run.first)
         warn_of_range(source.images if source.is_checked else few, model)
         network.check_precision(few)
         check_network(network, few, with_gradients=root is not None)
-        network.check_targets(run.labels, run.ids)
+        check_columns(network, source)
         warn_of_probabilities(network)
-        run.cache = cache_of(root, network, few, [run.digests[row] for row in run.first])
+        run.cache = run.cache_in(root, question)
         return run.dataset(asked)
 
 
@@ -332,12 +360,13 @@ class Explaining:
 
     @cached_property
     def keys(self) -> list[str]:
-        """Of each image a digest of what decides its maps: its content, its name, which seeds draws, and its class."""
+        """Of each image a digest of what decides its maps: its content, its name, which seeds draws, and its target."""
         digests, probe = self.digests, self.source.read([0])
         if probe.element_size() > 4:
             # Digests of images are of float32.
             digests = [identity_of(one) for _, part in self.source.batches() for one in part]
-        told = zip(digests, self.ids, self.labels.tolist(), strict=True)
+        targets = self.source.explained if self.source.kind else self.labels.tolist()
+        told = zip(digests, self.ids, targets, strict=True)
         return [digest([str(probe.dtype), *one]) for one in told]
 
     @cached_property
@@ -352,6 +381,20 @@ class Explaining:
         from heatproof.models.memory import batch_size_of
 
         return batch_size_of(self.batch_size, self.network.device)
+
+    def cache_in(self, root: Path | None, question: Question) -> Cache:
+        """Return what a folder keeps of the network, which is checked, and of what is asked of it."""
+        from heatproof.api.cache import cache_of
+
+        if root is None:
+            return cache_of(None, self.network, self.source.read([0]), [])
+        few, digests = self.source.read(self.first), [self.digests[row] for row in self.first]
+        targets = None
+        if question.target is not None:
+            targets = self.labels[self.first].to(self.network.device)
+            told = self.source.target_digests or []
+            digests = [digest([one, told[row]]) for one, row in zip(digests, self.first, strict=True)]
+        return cache_of(root, self.network, few, digests, question.identity(self.network.network), targets)
 
     def part(self, rows: torch.Tensor) -> Explaining:
         """Return the same for some of the images."""
@@ -371,7 +414,8 @@ class Explaining:
         import xarray
 
         from heatproof.batches import track
-        from heatproof.inputs.labels import DIGEST
+        from heatproof.inputs.labels import DIGEST, TARGET_DIGEST, TASK
+        from heatproof.inputs.targets import shown_targets
 
         keys = [self.key_of(one) for one in asked]
         names = [name for one in asked for name in one.maps]
@@ -412,6 +456,9 @@ class Explaining:
                 self.method_keys.remember()
         applies = {name for name, one in zip(names, facts, strict=True) if not one["reason"]}
         of_methods = {key: ("method", [one[key] for one in facts]) for key in facts[0]}
+        of_targets: dict[str, Any] = {TASK: self.source.kind} if self.source.kind else {}
+        if self.source.target_digests is not None:
+            of_targets[TARGET_DIGEST] = ("image", list(self.source.target_digests))
         found_of = {name: memory.get(name, None if memory else self._lazily(name, sources)) for name in self._arrays(1)}
         return xarray.Dataset(
             {
@@ -422,8 +469,9 @@ class Explaining:
             coords={
                 "method": names,
                 "image": self.ids,
-                "target": ("image", self.labels.cpu().numpy()),
+                "target": ("image", shown_targets(self.source)),
                 DIGEST: ("image", list(self.digests)),
+                **of_targets,
             },
             attrs={
                 "seed": self.seed,

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from heatproof.errors import HeatproofError, fault_of, first_line
 from heatproof.options import Bounds, Count, Side, check_arguments
+from heatproof.tasks import CALLABLE
 
 if TYPE_CHECKING:
     import torch
+
+    from heatproof.inputs.source import ImageSource
+    from heatproof.inputs.targets import Question
 
 
 # Below it, four fifths are a handful, and one or two choose the epoch.
@@ -22,6 +28,8 @@ def finetune(
     images: torch.Tensor,
     targets: Any = None,
     *,
+    task: str | None = None,
+    target: Callable[[Any, Any], torch.Tensor] | None = None,
     grid: Side = 4,
     baseline: str = "mean",
     share: Annotated[float, Bounds(above=0, most=1)] = 0.5,
@@ -42,12 +50,21 @@ def finetune(
     Parameters
     ----------
     model
-        A classifier: images (B, C, H, W) to logits (B, K). It is left as it is.
+        A network: images (B, C, H, W) to logits (B, K), or to anything that `target` takes. It is left as it is.
     images
         As in `heatproof.explain`; other images than those that are explained.
     targets
-        (N,) integers, the labels; None for those that come with the images. Without any, the copy learns to answer as
-        the network answered to the intact image, which moves it less.
+        The labels; None for those that come with the images. For classes (N,) integers, which are learnt by cross
+        entropy. For ``multilabel`` (N, K) of 1, 0, and -1 or NaN where a label is not known, by the binary cross entropy
+        of each label that is known. For ``regression`` (N,) or (N, K) numbers, by squared error of what is
+        standardised by mean and deviation of the labels that are trained on. Without any,
+        the copy learns to answer as the network answered to the intact image, which moves it less: its softmax, its
+        sigmoids, or its numbers divided by their deviation. With a `target` function always so, by the squared error of
+        the network's whole output: of all of its floating-point tensors that have a row for each image, each divided by
+        its deviation.
+    task, target
+        As in `heatproof.explain`. A `target` function is not differentiated here: what is learnt is the whole output,
+        whatever is asked of it.
     grid, baseline
         Patches along one side, and what a deleted one is filled with. `heatproof.evaluate` and `heatproof.choose` take
         both from the copy.
@@ -67,24 +84,27 @@ def finetune(
         ``heatproof`` has the settings, the history of losses, ``steps`` (how many the weights took), ``images_trained``
         (of how many images; the others chose the epoch), ``deleted`` (patches, in all epochs), ``size`` (height and
         width of the images), the mean ``colour`` of the images that are trained on, and digests of the weights, of the
-        layers and of all images. It counts for these weights and layers, and for images of this size alone: a network
+        layers and of all images, and ``task``, what labels were learnt of. It counts for these labels, but a copy that
+        learnt its own answers for any task and target. It counts for these weights and layers, and for images of this size alone: a network
         that is trained further, or gets other ones, is not in its domain any more.
 
     Raises
     ------
     HeatproofError
-        If the inputs do not match, there are too few images, the training diverges, no weight moved, or no image lost
-        a patch.
+        If the inputs do not match, there are too few images, the training diverges, no weight moved, no image lost a
+        patch, or the output has no tensor with a row for each image, as that of a detector.
     """
-    check_arguments(finetune, locals())
+    check_arguments(finetune, locals(), "task", "target")
     import torch
 
     from heatproof.data.few import few_of_images
     from heatproof.finetuned import HELD, layer_digest, weight_digests
     from heatproof.inputs.arrays import warn_of_range
     from heatproof.inputs.read import read_inputs
+    from heatproof.inputs.targets import Question
     from heatproof.models.adapter import (
         adapted,
+        as_check,
         as_written,
         attach,
         check_network,
@@ -99,7 +119,8 @@ def finetune(
     from heatproof.specs import FinetuningSettings
     from heatproof.training.devices import Devices
     from heatproof.training.loop import Examples, Session, in_batches
-    from heatproof.training.stages import fit_in_domain
+    from heatproof.training.losses import SQUARED, WholeOutput, loss_for, scale_of
+    from heatproof.training.stages import SCALED, fit_in_domain
 
     if not isinstance(model, torch.nn.Module):
         raise HeatproofError(
@@ -115,33 +136,48 @@ def finetune(
         raise HeatproofError("The model is scripted, and cannot be trained here: give the module that it was made of.")
     if not any(True for _ in model.parameters()):
         raise HeatproofError("The model has no weights, and cannot be finetuned: give one that was trained.")
-    source = read_inputs(model, images, targets)
+    question = Question(task, target)
+    source = read_inputs(model, images, None if target is not None else targets, question=question, pairs=False)
     images, ids = source.images, source.ids
     few = round(validation * len(images))
     if len(images) < FEWEST or few < 1 or len(images) - few < 2:
         raise HeatproofError(f"{len(images)} images are too few to finetune on: give at least {FEWEST}.")
-    labels = torch.zeros(len(images), dtype=torch.int64) if source.targets is None else source.targets
+    labels, is_own = _learnt(source, question)
     warn_of_range(images, model)
     look_up(BASELINES, baseline, "baseline")
     mine = copy_of(model).requires_grad_()
-    with adapted(copy_of(model).eval(), images, seed) as network:
+    loss, scale = loss_for(question.kind or None), None
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(int(seed)))
+    reader: Any = question.reader() if target is None else WholeOutput()
+    with adapted(copy_of(model).eval(), images, seed, reader) as network:
         network.check_precision(images)
         check_network(network, images[few_of_images(source.digests, images)])
-        network.check_targets(labels, ids)
+        if not question.kind:
+            network.check_targets(labels, ids)
+        elif not is_own and labels.reshape(len(labels), -1).shape[1] != network.classes:
+            raise HeatproofError(
+                f"The targets are {tuple(labels.shape)} and the model returns {network.classes} numbers for each image: "
+                "give one column for each of them."
+            )
         warn_of_probabilities(network)
-    if source.targets is not None and len(only := labels.unique()) == 1:
+        if is_own and loss == SQUARED:
+            with as_check(), torch.no_grad():
+                parts = images[order[few:][:SCALED]].split(batch_size)
+                answers = torch.cat([network.network(network.taken(part)).float().cpu() for part in parts])
+            scale = scale_of(answers) if target is None else reader.scale_of(answers)
+    if not (is_own or question.kind) and len(only := labels.unique()) == 1:
         warnings.warn(
             f"All {len(images)} images are of class {int(only)}, so that the copy learns to answer it to everything: "
             "leave the targets out, or give images of all classes.",
             stacklevel=2,
         )
-    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(int(seed)))
     settings = FinetuningSettings(
         seed=seed,
         grid=grid,
         share=share,
         baseline=baseline,
-        labels="own" if source.targets is None else "given",
+        labels="own" if is_own else "given",
+        loss=loss,
         epochs=epochs,
         batch_size=min(int(batch_size), len(images) - few),
         optimizer=optimizer,
@@ -156,13 +192,16 @@ def finetune(
     )
     with gradients_allowed():
         train, chosen_by = (Examples(images[rows].cpu(), labels[rows].cpu()) for rows in (order[few:], order[:few]))
+        if loss == SQUARED:
+            scale = scale_of(train.labels) if scale is None else scale
+            train, chosen_by = replace(train, scale=scale), replace(chosen_by, scale=scale)
     # What is needed of a dataset to read the mean colour of its training images.
     pixels = network.taken(images[order[few:]]).cpu().numpy()
     dataset: Any = SimpleNamespace(splits={"train": pixels}, images=lambda split, low, high: pixels[low:high])
     colour = mean_value(dataset, UNSCALED)
     options = {"value": colour} if baseline == "mean" else {}
     with gradients_allowed(), same_random_states(seed), as_written(mine.modules()):
-        copied = attach(mine)
+        copied = attach(mine, reader=reader)
         try:
             session = Session(team=Devices(copied.device))
             trained = fit_in_domain(mine, train, chosen_by, settings, options, session)
@@ -190,6 +229,33 @@ def finetune(
     record = {**vars(settings), "baseline_options": options, "colour": colour, "history": trained.history}
     record |= {"steps": steps, "images_trained": len(train.labels), "deleted": session.seen["deleted"]}
     record |= {"weights": weight_digests(mine), "layers": layer_digest(mine), "images": source.digests}
+    record |= {"task": "" if is_own else question.kind}
     record |= {"size": tuple(source.read([0]).shape[-2:])}
     setattr(mine, HELD, record)
     return mine.eval()
+
+
+def _learnt(source: ImageSource, question: Question) -> tuple[torch.Tensor, bool]:
+    """Return what is learnt of each image, and whether that is the network's own answer.
+
+    Raises
+    ------
+    HeatproofError
+        If labels are not those of the task.
+    """
+    import torch
+
+    if not question.kind:
+        is_own = source.targets is None
+        return (torch.zeros(len(source), dtype=torch.int64) if source.targets is None else source.targets), is_own
+    if question.kind != CALLABLE and source.labels is None and source.targets is not None:
+        raise HeatproofError(
+            f"The targets name one label for each of the {len(source)} images, and say nothing of the others: give one "
+            "column for each label, 1 where an image has it, 0 where it has not and -1 where that is not known."
+        )
+    if source.labels is None:
+        return torch.zeros(len(source), 1), True
+    bad = (~source.labels.isfinite()).reshape(len(source), -1).any(1).nonzero().flatten().tolist()
+    if bad:
+        raise HeatproofError(f"The target of image {source.ids[bad[0]]!r} is no finite number: leave the image out.")
+    return (source.labels.float() if source.labels.is_floating_point() else source.labels), False

@@ -175,12 +175,21 @@ def check_targets(targets: Any, count: int) -> torch.Tensor:
     if labels.ndim == 2 and len(labels) == count:
         of_one = bool(((labels == 0) | (labels == 1)).all() and (labels.sum(1) == 1).all())
         if of_one:
-            raise HeatproofError(f"The targets are {what}, one column a class: give targets.argmax(1).")
-        raise HeatproofError(f"The targets are {what}, and several classes of an image are not explained: {wanted}.")
+            raise HeatproofError(
+                f"The targets are {what}, one column a class: give targets.argmax(1); or task='multilabel', if these "
+                "are labels of which an image can have several."
+            )
+        raise HeatproofError(
+            f"The targets are {what}, and several classes of an image exclude each other: give task='multilabel' and "
+            f"columns of 0 and 1, if these are labels of which an image can have several, else {wanted}."
+        )
     if labels.shape == (count,) and labels.is_floating_point():
         if bool(torch.isfinite(labels).all() and (labels == labels.round()).all()):
             raise HeatproofError(f"The targets are {what}: {wanted} as whole numbers, here targets.long().")
-        raise HeatproofError(f"The targets are {what}, and a class is a whole number: {wanted}.")
+        raise HeatproofError(
+            f"The targets are {what}, and a class is a whole number: {wanted}; or task='regression', if the model "
+            "returns a number."
+        )
     if labels.shape == (count,) and labels.dtype == torch.bool:
         raise HeatproofError(f"The targets are {what}: {wanted}, where true is class 1 targets.long().")
     if labels.shape != (count,) or labels.is_complex():

@@ -14,13 +14,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from heatproof.errors import HeatproofError
+from heatproof.inputs.explained import explained_words
 from heatproof.named_axes import is_labelled_array
 from heatproof.options import short
+from heatproof.tasks import CALLABLE
 
 if TYPE_CHECKING:
     from heatproof.inputs.source import ImageSource
 
 DIGEST = "image_digest"
+# Of maps that explain no class: the task, and of a function of outputs what tells it and the target from others.
+TASK, TARGET_DIGEST = "task", "target_digest"
 # Names of dimensions of what metrics are given beside maps, in our order.
 AXES = {
     "ranking": ("image", "pixel"),
@@ -44,12 +48,25 @@ class Labels(NamedTuple):
         Classes; None where they are not said.
     is_default
         Whether the names are the numbers that pandas gives to every table.
+    kind
+        The task where targets are no classes; else empty.
+    target_digests
+        Of targets of a function; else None.
     """
 
     ids: list[str] | None
     digests: list[str] | None
     targets: np.ndarray | None
     is_default: bool = False
+    kind: str = ""
+    target_digests: list[str] | None = None
+
+    @property
+    def explained(self) -> list[str] | None:
+        """What each row explains, as `heatproof.inputs.source.ImageSource.explained`; None where it is not said."""
+        if self.targets is None or (self.kind == CALLABLE and self.target_digests is None):
+            return None
+        return explained_words(self.kind, self.targets.tolist(), self.target_digests)
 
 
 def labels_of(values: Any) -> Labels | None:
@@ -69,19 +86,19 @@ def labels_of(values: Any) -> Labels | None:
             return np.full(values.sizes["image"], found.values)
         return found.values if found.dims == ("image",) else None
 
-    names, digests = along("image"), along(DIGEST)
+    names, digests, of_targets, kind = along("image"), along(DIGEST), along(TARGET_DIGEST), along(TASK)
     if names is None and digests is None:
         return None
     return Labels(
         None if names is None else [str(name) for name in names.tolist()],
         None if digests is None else [str(one) for one in digests.tolist()],
         along("target"),
+        kind="" if kind is None or not len(kind) else str(kind[0]),
+        target_digests=None if of_targets is None else [str(one) for one in of_targets.tolist()],
     )
 
 
-def rows_of(
-    values: Any, images: ImageSource, what: str, targets: Sequence[int] | np.ndarray | None = None
-) -> np.ndarray | None:
+def rows_of(values: Any, images: ImageSource, what: str, explained: Sequence[str] | None = None) -> np.ndarray | None:
     """Return the row of labelled values that belongs to each image; None where rows are in the order of the images.
 
     Parameters
@@ -92,8 +109,8 @@ def rows_of(
         The images, and their names.
     what
         The name of the argument.
-    targets
-        (N,) the class of each image, by which maps of equal images are told apart.
+    explained
+        What is explained of each image, by which maps of equal images are told apart.
 
     Raises
     ------
@@ -104,7 +121,7 @@ def rows_of(
     if labels is None:
         return None
     if labels.digests is not None:
-        return _by_content(labels, images, what, targets)
+        return _by_content(labels, images, what, explained)
     ids = labels.ids or []
     if ids == images.ids:
         return None
@@ -136,15 +153,14 @@ def rows_of(
     return np.array([places[name] for name in images.ids])
 
 
-def _by_content(
-    labels: Labels, images: ImageSource, what: str, targets: Sequence[int] | np.ndarray | None
-) -> np.ndarray:
-    """Join by content; of equal images by class and name, then in order."""
+def _by_content(labels: Labels, images: ImageSource, what: str, explained: Sequence[str] | None) -> np.ndarray:
+    """Join by content; of equal images by what is explained and name, then in order."""
     theirs: list[tuple[Any, ...]] = list(zip(labels.digests or (), strict=True))
     ours: list[tuple[Any, ...]] = list(zip(images.digests, strict=True))
     count, others = len(ours), len(theirs)
-    classes = [None] * others if labels.targets is None or targets is None else labels.targets.tolist()
-    wanted = [None] * count if labels.targets is None or targets is None else [int(one) for one in targets]
+    told = None if explained is None else labels.explained
+    classes = [None] * others if told is None else told
+    wanted = [None] * count if told is None or explained is None else list(explained)
     names = [None] * others if labels.ids is None else labels.ids
     own = [None] * count if labels.ids is None else images.ids
     free, rows = set(range(others)), [-1] * count
@@ -250,39 +266,63 @@ def _parts_of(values: Any) -> list[str] | None:
 
 
 class Scored(NamedTuple):
-    """Classes that are scored.
+    """What is scored.
 
     Attributes
     ----------
-    classes
-        (N,) one for each image.
+    explained
+        Of each image, as `heatproof.inputs.source.ImageSource.explained`.
     words, remedy
-        What they are, and what to give where maps explain others, as parts of a sentence.
+        What it is, and what to give where maps explain something else, as parts of a sentence.
     """
 
-    classes: np.ndarray
+    explained: Sequence[str]
     words: str = "its target is"
     remedy: str = "give targets=maps['target'], or maps that explain these targets"
 
 
-def check_explained(explained: np.ndarray, scored: Scored, ids: Sequence[str]) -> None:
-    """Refuse maps that say that they explain another class (N,) than the one that is scored.
+def check_explained(explained: Sequence[str], scored: Scored, ids: Sequence[str]) -> None:
+    """Refuse maps that say that they explain something else than what is scored.
 
     Raises
     ------
     HeatproofError
-        With the image and both classes.
+        With the image, and what is explained and scored of it.
     """
     if len(explained) != len(ids):
         # The maps are of another number than the images, which is said where their shape is checked.
         return
-    differs = np.flatnonzero(explained != scored.classes)
-    if len(differs):
-        first = int(differs[0])
+    first = next(
+        (row for row, (one, other) in enumerate(zip(explained, scored.explained, strict=True)) if one != other), None
+    )
+    if first is None:
+        return
+    theirs, ours = explained[first], scored.explained[first]
+    kinds = [one.partition(" ")[0] for one in (theirs, ours)]
+    if kinds[0] == kinds[1] == "target":
         raise HeatproofError(
-            f"The map of image {ids[first]!r} explains class {explained[first]} and {scored.words} "
-            f"{int(scored.classes[first])}: {scored.remedy}."
+            f"The map of image {ids[first]!r} explains another target than the one that is scored: give the target "
+            f"function and the targets that it was made with, or maps.drop_vars({TARGET_DIGEST!r}) if they are the same "
+            "in another form."
         )
+    if kinds[0] != kinds[1]:
+        asked = {"label": "task='multilabel'", "output": "task='regression'", "target": "the target function"}
+        if kinds[0] in asked:
+            remedy = f"give {asked[kinds[0]]}, as the maps were made with"
+        else:
+            remedy = f"leave {asked[kinds[1]]} out, or give maps that were made with it"
+        raise HeatproofError(
+            f"The map of image {ids[first]!r} explains {_without_digest(theirs)} and {scored.words} "
+            f"{_without_digest(ours)}: {remedy}."
+        )
+    number = ours.partition(" ")[2] if kinds[0] == "class" else ours
+    raise HeatproofError(
+        f"The map of image {ids[first]!r} explains {theirs} and {scored.words} {number}: {scored.remedy}."
+    )
+
+
+def _without_digest(explained: str) -> str:
+    return "a function of outputs" if explained.startswith("target ") else explained
 
 
 def _numbers(count: int) -> list[str]:

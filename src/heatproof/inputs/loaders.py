@@ -35,7 +35,8 @@ class Loaded:
     Attributes
     ----------
     labels
-        Function to the class of each image, (N,) int64; None where nothing says it.
+        Function to what comes with each image, a tensor or a list of N; None where nothing does. It is told whether
+        these have to be classes, which some data sets list without a look at the images.
     is_shuffled
         Whether whoever goes through the loader sees another order than that of its data set.
     """
@@ -134,20 +135,21 @@ def _by_number(loader: Any) -> tuple[ImageSource, Loaded]:
     probed = sorted({round(place * (len(ids) - 1) / (PROBED - 1)) for place in range(PROBED)})
     refuse_random(read, probed, ids, "The loader")
 
-    def labels() -> torch.Tensor | None:
+    def labels(of_classes: bool) -> Any:
         with random_states():
             own = batch(probed)[1]
             if own is None:
                 return None
             _refuse_several(own)
-            first = check_targets(own, len(probed))
-            listed = _listed_targets(dataset)
+            listed = _listed_targets(dataset) if of_classes else None
+            if of_classes:
+                first = check_targets(own, len(probed))
             if listed is not None:
                 found = check_targets([listed[place] for place in places], len(places))
                 if bool((found[probed] == first).all()):
                     return found
             parts = [batch(range(low, min(low + AT_ONCE, len(ids))))[1] for low in range(0, len(ids), AT_ONCE)]
-        return check_targets(_joined(parts), len(ids))
+        return _joined(parts)
 
     return ImageSource(ids, read, is_named=names is not None), Loaded(labels, is_shuffled)
 
@@ -220,13 +222,13 @@ def _read_once(batches: Iterable[Any]) -> tuple[ImageSource, Loaded]:
         )
     whole = torch.cat(images)
 
-    def classes() -> torch.Tensor | None:
+    def joined(of_classes: bool) -> Any:
         if any(one is None for one in labels):
             return None
         _refuse_several(labels[0])
-        return check_targets(_joined(labels), len(whole))
+        return _joined(labels)
 
-    return in_memory(whole), Loaded(classes)
+    return in_memory(whole), Loaded(joined)
 
 
 def _is_number(said: Any) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from heatproof.errors import HeatproofError
-from heatproof.inputs.labels import DIGEST, Scored, check_explained, labels_of, rows_of
+from heatproof.inputs.labels import DIGEST, TARGET_DIGEST, Scored, check_explained, labels_of, rows_of
 from heatproof.named_axes import MAPS, in_order, is_labelled_array
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def read_maps(maps: Any, images: ImageSource, scored: Sequence[Scored] | None = 
         If maps are not those of the images and targets, or are no numbers of their size.
     """
     if scored is None:
-        scored = [] if images.targets is None else [Scored(images.targets.cpu().numpy())]
+        scored = [] if images.targets is None else [Scored(images.explained)]
     methods, gaps = _methods(maps)
     if isinstance(methods, dict):
         if not methods:
@@ -70,13 +70,18 @@ def read_maps(maps: Any, images: ImageSource, scored: Sequence[Scored] | None = 
 
 def explained_classes(maps: Any, images: ImageSource) -> np.ndarray | None:
     """Return the class (N,) that labelled maps say they explain for each image; None where they do not say it."""
-    methods, _ = _methods(maps)
-    for values in methods.values() if isinstance(methods, dict) else [methods]:
+    for values in methods_of_maps(maps):
         labels = labels_of(values)
         if labels is not None and labels.targets is not None:
             rows = rows_of(values, images, "maps")
             return labels.targets if rows is None else labels.targets[rows]
     return None
+
+
+def methods_of_maps(maps: Any) -> list[Any]:
+    """Return the maps of each method."""
+    methods, _ = _methods(maps)
+    return list(methods.values()) if isinstance(methods, dict) else [methods]
 
 
 def _methods(maps: Any) -> tuple[Any, dict[str, str]]:
@@ -115,7 +120,7 @@ def _methods(maps: Any) -> tuple[Any, dict[str, str]]:
 def _with_labels(maps: Any) -> Any:
     """Return the array of a data set of maps, labelled also by what became plain variables, as in a table of pandas."""
     array = maps["attribution"]
-    for name in ("target", DIGEST):
+    for name in ("target", DIGEST, TARGET_DIGEST):
         if name in maps.data_vars and "image" in maps[name].dims:
             values = maps[name]
             others = [one for one in values.dims if one not in ("image", "method")]
@@ -144,10 +149,10 @@ def _named(pairs: Any, gaps: Mapping[str, str]) -> dict[str, Any]:
 def _values(maps: Any, images: ImageSource, scored: Sequence[Scored]) -> np.ndarray:
     from heatproof.perturbation.curves import check_maps
 
-    labels, rows = labels_of(maps), rows_of(maps, images, "maps", scored[0].classes if scored else None)
-    if labels is not None and labels.targets is not None:
+    labels, rows = labels_of(maps), rows_of(maps, images, "maps", scored[0].explained if scored else None)
+    if labels is not None and (explained := labels.explained) is not None:
         for one in scored:
-            check_explained(labels.targets if rows is None else labels.targets[rows], one, images.ids)
+            check_explained(explained if rows is None else [explained[row] for row in rows], one, images.ids)
     maps = in_order(maps, MAPS, "maps")
     if hasattr(maps, "detach"):
         maps = maps.detach().to_dense().cpu() if maps.is_sparse else maps.detach().cpu()

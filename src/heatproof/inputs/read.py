@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from heatproof.errors import HeatproofError
-from heatproof.inputs.arrays import check_finite, check_ids, check_images, check_targets
+from heatproof.inputs.arrays import check_finite, check_ids, check_images
 from heatproof.inputs.folders import read_folder
-from heatproof.inputs.labels import labels_of, rows_of
+from heatproof.inputs.labels import labels_of
 from heatproof.inputs.loaders import Loaded, is_loader, read_loader
-from heatproof.inputs.maps import explained_classes
 from heatproof.inputs.source import ImageSource, in_memory
+from heatproof.inputs.targets import Question, aimed, joined, labels_of_maps
 from heatproof.named_axes import is_labelled_array
 from heatproof.options import short
 from heatproof.registry import nearest
+from heatproof.tasks import CALLABLE
 
 if TYPE_CHECKING:
-    import torch
+    from heatproof.models.adapter import Adapted
 
 Transform = Callable[[Any], Any]
 
@@ -35,9 +36,11 @@ def read_inputs(
     classes: Any = None,
     transform: Transform | None = None,
     maps: Any = None,
-    predict: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    network: Adapted | None = None,
+    question: Question | None = None,
+    pairs: bool = True,
 ) -> ImageSource:
-    """Return the images of a caller with their names and classes.
+    """Return the images of a caller with their names and targets.
 
     Parameters
     ----------
@@ -47,8 +50,8 @@ def read_inputs(
         A float tensor or array (N, C, H, W), an xarray.DataArray, a torch DataLoader or data set, any other iterable of
         batches, which is read once into memory, or a folder of pictures.
     targets
-        (N,) whole numbers; None for the classes that `maps` say they explain, else for the labels that come with the
-        images, else for the classes that `predict` returns.
+        As in `heatproof.explain`; None for what `maps` say they explain, else for the labels that come with the images,
+        else for what the network answers.
     image_ids
         N names; None for those that come with the images, else "0", "1", ….
     classes
@@ -57,8 +60,12 @@ def read_inputs(
         Of a folder: a function from a PIL picture to a tensor (C, H, W).
     maps
         That are scored on the images.
-    predict
-        A function from images (B, C, H, W) to their classes (B,); None to leave targets that nothing says open.
+    network
+        Whose answer is explained where nothing says a target; None to leave such targets open.
+    question
+        The task, or the target function; by default classes. Its `reader` reads the network.
+    pairs
+        Whether every pair of an image and a label that it has is a row.
 
     Returns
     -------
@@ -86,11 +93,14 @@ def read_inputs(
         source = replace(source, ids=ids, is_named=True)
     if source.is_checked:
         check_finite(source.images, source.ids)
+    question = question or Question()
     if targets is None and maps is not None:
-        targets = explained_classes(maps, source)
-    source = _with_targets(source, model, targets, loaded)
-    if source.targets is None and predict is not None:
-        source = replace(source, targets=_predicted(source, predict))
+        targets = labels_of_maps(maps, source, question, network)
+    elif targets is not None:
+        targets = joined(targets, source, question, network)
+    if targets is None:
+        targets = _own_targets(source, model, loaded, question)
+    source = aimed(source, targets, question, network, pairs)
     return source if classes is None else _of_classes(source, classes)
 
 
@@ -109,33 +119,26 @@ def _source(model: Any, images: Any, transform: Transform | None) -> tuple[Image
     return in_memory(checked, names), None
 
 
-def _with_targets(source: ImageSource, model: Any, targets: Any, loaded: Loaded | None) -> ImageSource:
-    if targets is None:
-        if loaded is not None:
-            own = loaded.labels()
-            return source if own is None else replace(source, targets=own, is_labelled=True)
-        outputs = getattr(model, "num_classes", None)
-        if source.class_names and isinstance(outputs, int) and outputs != len(source.class_names):
-            raise HeatproofError(
-                f"The folder has {len(source.class_names)} class folders and the model {outputs} outputs, so that the "
-                "numbers of the folders are no classes of the model: give `targets`, one class number for each picture "
-                "in the order of their paths."
-            )
-        return source
-    rows = rows_of(targets, source, "targets")
-    if rows is not None:
-        targets = targets.isel(image=rows) if is_labelled_array(targets) else targets.iloc[rows]
-    return replace(source, targets=check_targets(targets, len(source)), is_labelled=True)
-
-
-def _predicted(source: ImageSource, predict: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    import torch
-
-    return torch.cat([predict(part).detach().cpu() for _, part in source.batches()]).long()
+def _own_targets(source: ImageSource, model: Any, loaded: Loaded | None, question: Question) -> Any:
+    """Return the targets that come with images; None where none do."""
+    if loaded is not None:
+        return loaded.labels(not question.kind)
+    outputs = getattr(model, "num_classes", None)
+    own = source.class_names and not question.kind
+    if own and isinstance(outputs, int) and outputs != len(source.class_names):
+        raise HeatproofError(
+            f"The folder has {len(source.class_names)} class folders and the model {outputs} outputs, so that the "
+            "numbers of the folders are no classes of the model: give `targets`, one class number for each picture "
+            "in the order of their paths."
+        )
+    # The number of a folder is no number that a regression learns.
+    return None if question.kind == "regression" else source.targets
 
 
 def _of_classes(source: ImageSource, classes: Any) -> ImageSource:
-    """Return the images whose target is one of some classes."""
+    """Return the images whose target is one of some classes or labels."""
+    if source.kind in ("regression", CALLABLE):
+        raise HeatproofError("`classes` names classes or labels, and what is explained has none: leave it out.")
     listed = classes.tolist() if hasattr(classes, "tolist") else classes
     if isinstance(listed, str | bytes | Mapping) or not isinstance(listed, Iterable):
         raise HeatproofError(

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from heatproof.inputs.arrays import check_finite
+from heatproof.inputs.explained import explained_words
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +36,15 @@ class ImageSource:
     is_checked
         Whether all values are known to be finite; otherwise this is seen when they are read.
     class_names
-        Of a folder of class folders, in the order of their numbers; else empty.
+        Of a folder of class folders, in the order of their numbers, or of the columns of a table of labels; else empty.
+    kind
+        The task where targets are no classes that exclude each other, or ``callable``: a label, an output, or the
+        number of a distinct target of a function. Empty for classes.
+    labels
+        What was given of each image in the place of a class: (N, K) int8 of several labels, 1 present, 0 absent and -1
+        unknown; or numbers of a regression, (N,) or (N, K) float64. Else None.
+    distinct, target_digests
+        Distinct targets of a function, and for each image what tells its function and target from others.
     """
 
     ids: list[str]
@@ -45,6 +54,10 @@ class ImageSource:
     is_labelled: bool = False
     is_checked: bool = False
     class_names: tuple[str, ...] = ()
+    kind: str = ""
+    labels: torch.Tensor | None = None
+    distinct: Any = (None,)
+    target_digests: list[str] | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -74,6 +87,17 @@ class ImageSource:
 
         return [digest for _, part in self.batches() for digest in image_digests(part)]
 
+    @property
+    def explained(self) -> list[str]:
+        """What is explained of each image, in words that are those of maps of the same alone."""
+        assert self.targets is not None, "read_inputs found them"
+        return explained_words(self.kind, self.targets.tolist(), self.target_digests)
+
+    @property
+    def has_rows_of_labels(self) -> bool:
+        """Whether rows of one picture with other targets are rows of its labels, and no copies."""
+        return bool(self.kind)
+
     def batches(self, size: int = AT_ONCE) -> Iterator[tuple[range, torch.Tensor]]:
         """Yield row numbers and images of one batch after another."""
         for low in range(0, len(self), size):
@@ -87,8 +111,14 @@ class ImageSource:
         def read(inner: Sequence[int]) -> torch.Tensor:
             return self.rows([chosen[row] for row in inner])
 
-        targets = None if self.targets is None else self.targets[chosen]
-        return replace(self, ids=[self.ids[row] for row in chosen], rows=read, targets=targets)
+        return replace(
+            self,
+            ids=[self.ids[row] for row in chosen],
+            rows=read,
+            targets=None if self.targets is None else self.targets[chosen],
+            labels=None if self.labels is None else self.labels[chosen],
+            target_digests=None if self.target_digests is None else [self.target_digests[row] for row in chosen],
+        )
 
 
 def in_memory(images: torch.Tensor, names: list[str] | None = None) -> ImageSource:

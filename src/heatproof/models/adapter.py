@@ -196,16 +196,25 @@ class Adapted:
         now, then = now.detach().cpu().double(), then.detach().cpu().double()
         return now.shape == then.shape and largest_difference(now, then) <= self.rounding(then)
 
-    def answers(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def answers(self, images: torch.Tensor, targets: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the logits (B, K) of images, and the gradient of a sum of them; zeros where there is none.
 
         An attribute, a hook or a backward of one's own can leave logits and change gradients.
+
+        Parameters
+        ----------
+        images
+            (B, C, H, W).
+        targets
+            (B,) of a target function, whose number for each image is then all that is returned of it, (B, 1).
         """
         given = images.detach().clone().requires_grad_()
         gradients = None
-        with torch.enable_grad():
+        asking = nullcontext() if targets is None else self.hooks.reader.asking(targets.tolist())
+        with torch.enable_grad(), asking:
             # Layers that write to their input cannot write to a leaf.
             logits = self._pass(given.clone())
+            logits = logits if targets is None else logits.gather(1, targets[:, None])
             try:
                 # Not of the plain sum, which is the same for all images where probabilities are returned.
                 weights = torch.arange(1, logits.shape[1] + 1, device=logits.device, dtype=logits.dtype).cos()
@@ -316,6 +325,28 @@ def predicted(network: Adapted, images: torch.Tensor, batch_size: int = 64) -> t
         network.check_passes += len(images)
         parts = [network.network(network.taken(part)).argmax(1).cpu() for part in images.split(batch_size)]
     return torch.cat(parts)
+
+
+def logits_at(network: Adapted, images: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Return the logits (N,) at the targets (N,) of one batch, on the CPU; no passes of results."""
+    with _failures(images), as_check(), torch.no_grad():
+        network.check_passes += len(images)
+        return network.network(network.taken(images)).cpu().gather(1, targets.cpu()[:, None])[:, 0]
+
+
+def outputs_of(network: Adapted, image: torch.Tensor) -> int:
+    """Return how many numbers a network returns for an image (1, C, H, W); the pass is one of a check.
+
+    Raises
+    ------
+    HeatproofError
+        As `predicted` does.
+    """
+    network.check_precision(image)
+    with _failures(image), as_check(), torch.no_grad():
+        network.check_passes += 1
+        numbers: torch.Tensor = network.network(network.taken(image))
+    return numbers.shape[1]
 
 
 class _Precisions(TorchDispatchMode):

@@ -1,0 +1,382 @@
+"""What is asked of a network in memory: the task that it is for, or a function of its output, and the targets of images.
+
+Whatever is asked, a target becomes the number of a column of what `heatproof.models.output_reader.OutputReader` reads:
+a class, a label, an output of a regression, or the number of a distinct target of a function.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from heatproof.errors import HeatproofError
+from heatproof.identity import identity_of
+from heatproof.inputs.arrays import check_targets
+from heatproof.inputs.labels import labels_of, rows_of
+from heatproof.named_axes import is_labelled_array
+from heatproof.options import short
+from heatproof.provenance import digest
+from heatproof.tasks import CALLABLE, EXCLUSIVE, check_task, distinct_targets
+
+if TYPE_CHECKING:
+    import torch
+
+    from heatproof.inputs.source import ImageSource
+    from heatproof.models.adapter import Adapted
+    from heatproof.models.output_reader import OutputReader
+
+Target = Callable[[Any, Any], "torch.Tensor"]
+PICK = "target=lambda output, targets: output[:, 0]"
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of a network.
+
+    Attributes
+    ----------
+    task
+        One of `heatproof.tasks.TASKS`; None for classes.
+    target
+        A function from the network's output and the targets of a batch to one number for each image.
+    """
+
+    task: str | None = None
+    target: Target | None = None
+
+    def __post_init__(self) -> None:
+        check_task(self.task)
+        if self.target is not None and not callable(self.target):
+            raise HeatproofError(
+                f"The target is {short(self.target)}: give a function of a network's output and the targets of its "
+                "images that returns one number for each image, and classes as `targets`."
+            )
+        if self.target is not None and self.task is not None:
+            raise HeatproofError(
+                f"The target is a function, which says what is explained whatever the network is for: leave task="
+                f"{self.task!r} out."
+            )
+
+    @property
+    def kind(self) -> str:
+        """The task where columns are no classes that exclude each other, or ``callable``; empty for classes."""
+        if self.target is not None:
+            return CALLABLE
+        return "" if self.task in (None, *EXCLUSIVE) else str(self.task)
+
+    def reader(self) -> OutputReader:
+        """Return what reads a network's output; `aim` gives it the targets of a function."""
+        from heatproof.models.output_reader import OutputReader
+
+        return OutputReader(self.task, self.target)
+
+    def identity(self, network: Any) -> list[str]:
+        """Return what tells this question from another one, in every process.
+
+        Raises
+        ------
+        HeatproofError
+            If the target function holds something that nothing tells.
+        """
+        if self.target is None:
+            return [self.kind]
+        try:
+            return [CALLABLE, identity_of(self.target, network)]
+        except HeatproofError as error:
+            raise HeatproofError(
+                f"Maps of the target function cannot be kept in a cache, because {error}: take that out of the "
+                "function, or leave `cache` out."
+            ) from None
+
+
+def _told(value: Any, network: Any = None) -> str:
+    """Return what tells something from another thing; an address where nothing else does."""
+    try:
+        return identity_of(value, network)
+    except HeatproofError:
+        return f"{type(value).__name__} at {id(value)}"
+
+
+def aimed(
+    source: ImageSource, targets: Any, question: Question, network: Adapted | None, pairs: bool = True
+) -> ImageSource:
+    """Return images with the column that is explained of each.
+
+    Parameters
+    ----------
+    source
+        The images.
+    targets
+        In the order of the images, as `heatproof.explain` takes them; None where nothing says them.
+    question
+        What is asked.
+    network
+        Whose answer is explained where nothing says a target, and which gets distinct targets of a function; None to
+        leave targets that nothing says open.
+    pairs
+        Whether every pair of an image and a label that it has is a row of its own.
+
+    Raises
+    ------
+    HeatproofError
+        If the targets do not fit the question.
+    """
+    source = replace(source, kind=question.kind, targets=None, is_labelled=False)
+    if question.target is not None:
+        return _of_function(source, targets, question.target, network)
+    if question.kind == "regression":
+        return _of_regression(source, targets, network)
+    if targets is None:
+        return source if network is None else replace(source, targets=_predicted(source, network))
+    if question.kind == "multilabel":
+        plain = _plain(targets)
+        if getattr(plain, "ndim", 1) == 2:
+            if hasattr(targets, "columns") and not source.class_names:
+                source = replace(source, class_names=tuple(map(str, targets.columns)))
+            return _of_labels(source, multi_hot(plain, len(source)), pairs)
+        targets = plain
+    return replace(source, targets=check_targets(targets, len(source)), is_labelled=True)
+
+
+def _predicted(source: ImageSource, network: Adapted) -> torch.Tensor:
+    import torch
+
+    from heatproof.models.adapter import predicted
+
+    return torch.cat([predicted(network, part).detach().cpu() for _, part in source.batches()]).long()
+
+
+def _plain(targets: Any) -> Any:
+    """Return targets as an array or a tensor where they are one or can be one; the dimension of images comes first."""
+    if is_labelled_array(targets):
+        others = [one for one in targets.dims if one != "image"]
+        return (targets.transpose("image", *others) if "image" in targets.dims else targets).values
+    if hasattr(targets, "iloc"):
+        return targets.to_numpy()
+    if isinstance(targets, list | tuple) and targets and isinstance(targets[0], list | tuple | np.ndarray):
+        try:
+            return np.asarray(targets)
+        except ValueError:
+            raise HeatproofError(
+                "The targets are lists of several lengths: give one column for each label, 1 where an image has it and "
+                "0 where it has not."
+            ) from None
+    return targets
+
+
+def multi_hot(values: Any, count: int) -> torch.Tensor:
+    """Return which labels images have, (N, K) int8: 1 present, 0 absent, -1 unknown.
+
+    Raises
+    ------
+    HeatproofError
+        If a value is none of these, or there are not N rows.
+    """
+    import torch
+
+    try:
+        found = values if isinstance(values, torch.Tensor) else torch.as_tensor(np.asarray(values).astype(np.float64))
+    except (TypeError, ValueError):
+        raise HeatproofError(
+            "The targets are no numbers: give 1 where an image has a label, 0 where it has not, and -1 where that is "
+            "not known."
+        ) from None
+    found = (found if found.layout == torch.strided else found.to_dense()).detach().cpu().double()
+    found = torch.where(found.isnan(), -1.0, found)
+    if len(found) != count:
+        raise HeatproofError(f"The targets have {len(found)} rows and there are {count} images: give one row for each.")
+    other = found[(found != 0) & (found != 1) & (found != -1)]
+    if len(other):
+        raise HeatproofError(
+            f"The targets have the value {float(other[0]):g}: give 1 where an image has a label, 0 where it has not, "
+            "and -1 or NaN where that is not known."
+        )
+    return found.to(torch.int8)
+
+
+def _of_labels(source: ImageSource, labels: torch.Tensor, pairs: bool) -> ImageSource:
+    """Return a row for every pair of an image and a label that it has."""
+    source = replace(source, labels=labels, is_labelled=True)
+    if not pairs:
+        return source
+    rows, columns = (labels == 1).nonzero(as_tuple=True)
+    left_out = len(source) - len(rows.unique())
+    if not len(rows):
+        raise HeatproofError("No image has a label, and there is nothing to explain: give targets with some 1.")
+    if left_out:
+        warnings.warn(
+            f"{left_out} of the {len(source)} images have no label, and are left out.", stacklevel=_OF_THE_CALLER
+        )
+    return replace(source.take(rows.tolist()), targets=columns)
+
+
+# From `_of_labels` through `aimed` and `read_inputs` to who calls a function of the API.
+_OF_THE_CALLER = 5
+
+
+def _of_regression(source: ImageSource, targets: Any, network: Adapted | None) -> ImageSource:
+    """Return images with the output that is explained: the only one, or that of whole numbers."""
+    import torch
+
+    given = None
+    if targets is not None:
+        given = _numbers(_plain(targets), len(source))
+        source = replace(source, labels=given.double().cpu(), is_labelled=True)
+    if network is None:
+        return source
+    outputs = _outputs(source, network)
+    if outputs == 1:
+        return replace(source, targets=torch.zeros(len(source), dtype=torch.int64))
+    if given is None or given.ndim != 1 or given.is_floating_point():
+        raise HeatproofError(
+            f"The model returns {outputs} numbers for each image: say which one is explained by whole numbers as "
+            f"targets, as torch.full(({len(source)},), 0), or by {PICK}."
+        )
+    return replace(source, targets=given.cpu().long())
+
+
+def _outputs(source: ImageSource, network: Adapted) -> int:
+    """Return how many numbers a network returns for an image."""
+    from heatproof.models.adapter import outputs_of
+
+    return outputs_of(network, source.read([0]))
+
+
+def _numbers(values: Any, count: int) -> torch.Tensor:
+    """Return numbers (N,) or (N, K) of a regression."""
+    import torch
+
+    try:
+        array = np.asarray(values) if not isinstance(values, torch.Tensor) else values
+        if not isinstance(array, torch.Tensor) and array.dtype.kind == "O":
+            array = array.astype(np.float64)
+        found = torch.as_tensor(array).detach()
+    except (TypeError, ValueError, RuntimeError):
+        raise HeatproofError(
+            f"The targets of task='regression' are {type(values).__name__}: give one number for each of the {count} "
+            "images."
+        ) from None
+    found = found[:, 0] if found.ndim == 2 and found.shape[1] == 1 else found
+    if found.is_complex() or found.dtype == torch.bool or found.ndim not in (1, 2) or len(found) != count:
+        raise HeatproofError(
+            f"The targets of task='regression' are {found.dtype} {tuple(found.shape)}: give one number for each of the "
+            f"{count} images."
+        )
+    return found
+
+
+def _of_function(source: ImageSource, targets: Any, function: Target, network: Adapted | None) -> ImageSource:
+    """Return images with the number of the distinct target of each."""
+    import torch
+
+    targets = _plain(targets)
+    if isinstance(targets, np.ndarray) and targets.dtype.kind in "biuf":
+        # The function computes with tensors.
+        targets = torch.from_numpy(np.ascontiguousarray(targets))
+    distinct, numbers = distinct_targets(targets, len(source))
+    module = None
+    if network is not None:
+        network.hooks.reader.targets, module = distinct, network.network
+    of_function = _told(function, module)
+    digests = [digest([of_function, _told(one)]) for one in _each(distinct)]
+    return replace(
+        source,
+        targets=torch.from_numpy(numbers),
+        distinct=distinct,
+        target_digests=[digests[number] for number in numbers.tolist()],
+        is_labelled=targets is not None,
+    )
+
+
+def _each(distinct: Any) -> list[Any]:
+    return [distinct[number] for number in range(len(distinct))]
+
+
+def check_columns(network: Adapted, source: ImageSource) -> None:
+    """Refuse targets of a checked network that it has no class, label or output for.
+
+    Raises
+    ------
+    HeatproofError
+        With the image, or with the number of columns.
+    """
+    assert source.targets is not None, "read_inputs found them"
+    if source.kind == "multilabel" and source.labels is not None and source.labels.shape[1] != network.classes:
+        width, outputs = source.labels.shape[1], network.classes
+        raise HeatproofError(
+            f"The targets have {width} columns and the model returns {outputs} logits for each image: give one column "
+            "for each label, in the order of the model's outputs."
+        )
+    network.check_targets(source.targets, source.ids)
+
+
+def shown_targets(source: ImageSource) -> np.ndarray:
+    """Return targets (N,) as results name them: columns, or of a function targets that are whole numbers or texts.
+
+    Other targets of a function are numbered in the order of their first image.
+    """
+    assert source.targets is not None, "read_inputs found them"
+    columns = source.targets.cpu().numpy()
+    if source.kind != CALLABLE:
+        return columns
+    shown = [one.item() if getattr(one, "ndim", 1) == 0 else one for one in _each(source.distinct)]
+    for kinds in ((int,), (str,)):
+        if all(isinstance(one, kinds) and not isinstance(one, bool) for one in shown):
+            return np.array(shown)[columns]
+    return columns
+
+
+def labels_of_maps(maps: Any, source: ImageSource, question: Question, network: Adapted | None) -> Any:
+    """Return the targets that labelled maps say they explain, as `aimed` takes them; None where they do not say it.
+
+    Of several labels of an image, all that maps explain.
+    """
+    from heatproof.inputs.maps import explained_classes, methods_of_maps
+
+    if question.kind == CALLABLE:
+        return None
+    if question.kind != "multilabel":
+        return explained_classes(maps, source)
+    for values in methods_of_maps(maps):
+        if (found := _pairs(values, source, network)) is not None:
+            return found
+    return explained_classes(maps, source)
+
+
+def joined(targets: Any, source: ImageSource, question: Question, network: Adapted | None) -> Any:
+    """Return labelled targets in the order of the images, and others as they are.
+
+    Raises
+    ------
+    HeatproofError
+        If they are labelled as those of other images.
+    """
+    if question.kind == "multilabel" and is_labelled_array(targets) and targets.ndim == 1:
+        # As the coordinate of maps, which has a row for each label of an image.
+        if (found := _pairs(targets, source, network)) is not None:
+            return found
+    rows = rows_of(targets, source, "targets")
+    if rows is None:
+        return targets
+    return targets.isel(image=rows) if is_labelled_array(targets) else targets.iloc[rows]
+
+
+def _pairs(values: Any, source: ImageSource, network: Adapted | None) -> np.ndarray | None:
+    """Return which labels (N, K) labelled values say of each image, by the content of the images; None for no labels."""
+    labels = labels_of(values)
+    if labels is None or labels.digests is None or labels.targets is None or network is None:
+        return None
+    if labels.targets.dtype.kind not in "iu" or not set(source.digests) & set(labels.digests):
+        return None
+    places: dict[str, list[int]] = {}
+    for row, one in enumerate(source.digests):
+        places.setdefault(one, []).append(row)
+    width = max(_outputs(source, network), int(labels.targets.max(initial=0)) + 1)
+    found = np.zeros((len(source), width), dtype=np.int8)
+    for one, label in zip(labels.digests, labels.targets.tolist(), strict=True):
+        found[places.get(one, []), label] = 1
+    return found
