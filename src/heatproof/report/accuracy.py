@@ -70,7 +70,10 @@ def accuracy_table(drops: Sequence[Drops], images: int, target: str | int = "lab
         task = {} if known.has_classes else {"task": known.task}
         rows += [{**of, **one, **task} for one in found]
     table = pd.DataFrame(rows)
-    return table.fillna({"label": ""}) if "label" in table else table
+    if "label" not in table:
+        return table
+    table = table.fillna({"label": ""})
+    return table if (table["label"] != "").any() else table.drop(columns="label")
 
 
 def _of_classes(store: str, images: int, target: str | int) -> dict[str, Any]:
