@@ -15,14 +15,14 @@ COUNTS = {"binary": 2, "multiclass": NUMBERS, "multilabel": NUMBERS, "regression
 class Pictures:
     """Noise, with labels of a task."""
 
-    def __init__(self, seed, count, task, numbers):
+    def __init__(self, seed, count, task, numbers, size=SIZE):
         self.num_classes = numbers or COUNTS[task]
         self.class_names = tuple(f"kind {number}" for number in range(self.num_classes))
         self.pixels, self.splits = {}, {}
         for place, name in enumerate(NAMES):
             images = count * (3 if name == "train" else 1)
             draws = np.random.default_rng([seed, place])
-            self.pixels[name] = draws.random((images, 3, SIZE, SIZE), dtype=np.float32)
+            self.pixels[name] = draws.random((images, 3, size, size), dtype=np.float32)
             self.splits[name] = Split(
                 tuple(f"{name}-{row:02d}" for row in range(images)), self.labels(draws, images, task)
             )
@@ -42,9 +42,9 @@ class Pictures:
         return self.pixels[split][start:stop]
 
 
-def dataset(*, seed, task="multiclass", count=12, numbers=None):
+def dataset(*, seed, task="multiclass", count=12, numbers=None, size=SIZE):
     """Pictures of a task."""
-    return Pictures(seed, count, task, numbers)
+    return Pictures(seed, count, task, numbers, size)
 
 
 def of_task(task):
@@ -126,6 +126,22 @@ class Masks(nn.Module):
 def masks(num_classes):
     """A network that segments."""
     return Masks(Linear)
+
+
+def lraspp(num_classes):
+    """A network of torchvision that segments, with random weights."""
+    from torchvision.models.segmentation import lraspp_mobilenet_v3_large
+
+    torch.manual_seed(0)
+    return lraspp_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=num_classes)
+
+
+def predicted_mask(output, labels):
+    """The mean of a class over the pixels that are predicted to be of it, or over all where none is."""
+    of_class = output["out"].gather(1, labels[:, None, None, None].expand(-1, 1, *output["out"].shape[2:]))[:, 0]
+    mask = (output["out"].argmax(1) == labels[:, None, None]).float()
+    mask = torch.where(mask.any(2).any(1)[:, None, None], mask, torch.ones_like(mask))
+    return (of_class * mask).sum((1, 2)) / mask.sum((1, 2))
 
 
 def whole_mask(output, labels):

@@ -115,13 +115,15 @@ def bring_target(folder: str | Path, target: str | int) -> None:
     folder
         The results folder.
     target
-        As in the config: ``label``, ``predicted`` or the number of a class.
+        As in the config: ``label``, ``predicted``, the number of a class, or ``package.module:function``.
 
     Raises
     ------
     HeatproofError
         If a folder cannot be moved, or the results are of another version of heatproof; nothing is touched then.
     """
+    # A colon cannot stand in names of folders everywhere.
+    asked = str(target).replace(":", ".")
     here, aside, marker = Path(folder), Path(folder) / ".targets", Path(folder) / ".target"
     # Folders without the file are of the default.
     present = (
@@ -129,16 +131,16 @@ def bring_target(folder: str | Path, target: str | int) -> None:
         if marker.is_file() and not marker.is_symlink()
         else "label"
     )
-    if not re.fullmatch(r"\w+", present):
+    if not re.fullmatch(r"\w+(\.\w+)*", present):
         raise HeatproofError(f"{marker} does not hold the name of a target: remove it, or write 'label' into it.")
-    for manifest in sorted((here / "datasets").glob("*.json")) if present != str(target) else ():
+    for manifest in sorted((here / "datasets").glob("*.json")) if present != asked else ():
         # Every target has those of datasets, and refuses here what another version wrote.
         read_sealed(manifest)
-    stays = here if present == str(target) else aside / present
-    for source, place in ((here, stays), (aside / str(target), here)):
-        if source != here and present != str(target) and here.is_dir():
+    stays = here if present == asked else aside / present
+    for source, place in ((here, stays), (aside / asked, here)):
+        if source != here and present != asked and here.is_dir():
             # As soon as nothing of the other target is here: from now on, what is here is of this one.
-            write_text(marker, str(target))
+            write_text(marker, asked)
         refuse_links(source)
         for path in sorted(source.iterdir()) if source.is_dir() and source != place else ():
             moved = refuse_links(place / path.name)

@@ -200,8 +200,8 @@ def say_what_came_out(results: Folder) -> None:
         print(f"\nTables: {', '.join(tables)}", file=sys.stderr)
     if _is_current(verdict := made["tables"]["verdict"]):
         rows = _rows(verdict)
-        # In-domain scores first: the others are of networks that have seen no deleted patch.
-        rows.sort(key=lambda row: not row["metric"].startswith("idsds"))
+        # In-domain scores first: the others are of networks that have seen no deleted patch. Single labels come last.
+        rows.sort(key=lambda row: (row.get("label", "") != "", not row["metric"].startswith("idsds")))
         for row in rows[:VERDICTS]:
             told = f"{row['dataset']} / {row['model']} {row['weights']} / {row['metric']}: {row['sentence']}"
             print(escaped(told), file=sys.stderr)

@@ -517,7 +517,7 @@ def test_a_target_that_was_put_aside_comes_back_after_a_kill_halfway(tmp_path, m
     assert (tmp_path / ".targets" / "3" / "maps").is_dir()
 
 
-@pytest.mark.parametrize("then", ["label", "predicted", 3])
+@pytest.mark.parametrize("then", ["label", "predicted", 3, "package.module:function"])
 @pytest.mark.parametrize("moves", range(6))
 def test_a_move_to_another_target_that_was_killed_anywhere_mixes_nothing(tmp_path, monkeypatch, moves, then):
     """Also where another target yet is asked for after the kill, and then each of them again."""
@@ -528,7 +528,7 @@ def test_a_move_to_another_target_that_was_killed_anywhere_mixes_nothing(tmp_pat
             (tmp_path / name).mkdir(exist_ok=True)
             (tmp_path / name / "of").write_text(str(target))
 
-    for target in ("label", "predicted", 3, "label"):
+    for target in ("label", "predicted", 3, "package.module:function", "label"):
         bring_target(tmp_path, target)
         if not (tmp_path / "maps").exists():
             fill(target)

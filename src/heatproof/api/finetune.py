@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from heatproof.errors import HeatproofError, fault_of, first_line
 from heatproof.grids import as_grid
 from heatproof.options import Bounds, Count, PatchGrid, check_arguments
+from heatproof.tasks import CALLABLE
 
 if TYPE_CHECKING:
     import torch
@@ -56,8 +57,8 @@ def finetune(
     targets
         The labels; None for those that come with the images. For classes (N,) integers, which are learnt by cross
         entropy. For ``multilabel`` (N, K) of 1, 0, and -1 or NaN where a label is not known, by the binary cross entropy
-        of each label that is known. For ``regression`` (N,) or (N, K) numbers, by squared error, of differences divided
-        by the deviation of the labels that are trained on, so that `lr` means the same whatever the unit. Without any,
+        of each label that is known. For ``regression`` (N,) or (N, K) numbers, by squared error of what is
+        standardised by mean and deviation of the labels that are trained on. Without any,
         the copy learns to answer as the network answered to the intact image, which moves it less: its softmax, its
         sigmoids, or its numbers divided by their deviation. With a `target` function always so, by the squared error of
         the network's whole output: of all of its floating-point tensors that have a row for each image, each divided by
@@ -248,7 +249,7 @@ def _learnt(source: ImageSource, question: Question) -> tuple[torch.Tensor, bool
     if not question.kind:
         is_own = source.targets is None
         return (torch.zeros(len(source), dtype=torch.int64) if source.targets is None else source.targets), is_own
-    if source.labels is None and source.targets is not None:
+    if question.kind != CALLABLE and source.labels is None and source.targets is not None:
         raise HeatproofError(
             f"The targets name one label for each of the {len(source)} images, and say nothing of the others: give one "
             "column for each label, 1 where an image has it, 0 where it has not and -1 where that is not known."

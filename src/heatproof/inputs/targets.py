@@ -337,7 +337,7 @@ def labels_of_maps(maps: Any, source: ImageSource, question: Question, network: 
     """
     from heatproof.inputs.maps import explained_classes, methods_of_maps
 
-    if question.kind in (CALLABLE, "regression"):
+    if question.kind == CALLABLE:
         return None
     if question.kind != "multilabel":
         return explained_classes(maps, source)

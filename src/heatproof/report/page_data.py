@@ -10,9 +10,11 @@ import numpy as np
 
 from heatproof.data.prepare import open_dataset
 from heatproof.grids import Grid, grid_name, shape_of
+from heatproof.metrics.rows import rows_of_store
 from heatproof.report.pictures import SIDE, data_uri, drawn_as, image_png, image_scores, label_of, map_png, read_maps
 from heatproof.storage.manifest import read_shard
 from heatproof.storage.store import describe, read
+from heatproof.tasks import gives
 
 if TYPE_CHECKING:
     from heatproof.folder import Folder
@@ -102,6 +104,8 @@ def _drops(
     store = results.drops.format(**where, grid=grid, baseline=baseline) + ".zarr"
     said = read(store, "logit" if output == "logit" else "log_probability", 0, len(ids), ids).astype(np.float64)
     said = said if output == "logit" else np.exp(said)
+    # Of numbers there are no logits.
+    output = output if gives(rows_of_store(store, 0).task, "probability") else "output"
     told = {"grid": grid_name(grid), "shape": shape_of(grid), "baseline": baseline, "output": output}
     return {**told, "values": short(said[:, :1] - said[:, 1:])}
 
@@ -145,7 +149,8 @@ def curves(told: ReportPage) -> dict[str, Any]:
         ``panels``: dataset, model, weights, number of the response, and for ``probability`` and ``logit`` of the label
         a curve for each method, None where there is none.
     """
-    responses, methods = told.curves, [method.method for method in told.methods]
+    # What no metric reads on any dataset of the run was not made.
+    responses, methods = [one for one in told.curves if one.datasets], [method.method for method in told.methods]
     wheres = [network.where for entry in told.datasets for network in entry.networks]
     lines = max(1, 2 * len(wheres) * len(responses) * len(methods))
     shares = np.linspace(0, 1, int(np.clip(CURVE_BYTES // (POINT * lines), *CURVE_POINTS)))

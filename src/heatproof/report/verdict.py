@@ -15,7 +15,6 @@ from heatproof.ranking.per_image import of_pictures
 from heatproof.ranking.verdict import (
     CANNOT_SEE,
     FOUND,
-    OPEN,
     TOO_FEW,
     Accuracy,
     Guessing,
@@ -72,7 +71,10 @@ def verdicts(
         is "", a row for each.
     """
     known = accuracy if "label" in accuracy else accuracy.assign(label="")
-    at = {tuple(row[key] for key in (*NETWORK, "label")): row for row in known.to_dict("records")}
+    records: list[dict[str, Any]] = [
+        {str(key): value for key, value in row.items()} for row in known.to_dict("records")
+    ]
+    at = {tuple(row[key] for key in (*NETWORK, "label")): row for row in records}
     rows: list[dict[str, Any]] = []
     by_label: list[dict[str, Any]] = []
     for case, part in (one for given in scores for one in given.groupby(CASE, sort=False)):
@@ -101,9 +103,10 @@ def verdicts(
                 right=None if np.isnan(wrong) or not of_classes else round((1 - wrong) * wide.shape[1]),
             )
             told = _told(found, by, wide, references)
-            if label and found.measures[by].why and found.verdict == OPEN:
-                # Of one label there can be more, where all of them are enough.
-                told |= {"verdict": TOO_FEW, "images_needed": least_images(comparisons(len(wide)), level)}
+            if label and (why := found.measures[by]).why:
+                # Whatever the network is on so few pictures, and there can be more of all labels together.
+                needed = least_images(comparisons(len(wide)), level)
+                told |= {"verdict": TOO_FEW, "sentence": why.sentence, "images_needed": needed}
             told["sentence"] += "" if of_classes else _of_task(row, found.verdict)
             (by_label if label else rows).append({**where, "label": label, **told})
     table = pd.DataFrame([*rows, *by_label], columns=COLUMNS).astype({"images_needed": "Int64", "n_best": "Int64"})

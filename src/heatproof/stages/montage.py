@@ -31,8 +31,8 @@ SHOWN = (
     "maps of every method, best first",
     """
     The first images under every method of one network, the best by its mean score first, with the score of that one
-    map below it. Red speaks for the class of the label, blue against it, and zero is white. Each map has its own
-    scale. One image tells little: the mean stands beside the name.
+    map below it. Red speaks for the class, label or number that is explained, blue against it, and zero is white.
+    Each map has its own scale. One image tells little: the mean stands beside the name.
     """,
 )
 

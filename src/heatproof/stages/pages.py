@@ -244,7 +244,8 @@ class ReportPage(Report):
         "the first images under every method",
         """
         The first evaluation images under every method and every network, with the score of that one image below each
-        map. Red speaks for the class of the label, blue against it, and zero is white. Each map has its own scale.
+        map. Red speaks for the class, label or number that is explained, blue against it, and zero is white. Each map
+        has its own scale.
 
         Use it to see what a score means, and to find maps that went wrong: constant ones, ones with a border, ones
         that are the same for all networks. Do not choose a method by it. What looks good to people and what the model

@@ -88,9 +88,15 @@ class Tables(Report, Ranked):
             the methods that cannot be told from the best), ``open`` (a map that knows no network cannot be told from
             the best either, or the images are too few to tell methods apart), ``too few images`` (the best method is
             above the best reference map, and so few images cannot tell; ``images_needed`` would with a chance of
-            0.8), ``none above references``, or ``at chance`` (the network is no better than guessing the most
-            frequent class, and its explanations say nothing). Methods that delete regions themselves take no part,
-            and ``cannot_see`` says what the scores do not measure.
+            0.8), ``none above references``, or ``at chance`` (the network is no better than guessing, and its
+            explanations say nothing). Guessing is the most frequent class; of several labels, an AUROC of 0.5, by
+            a permutation of the pictures' labels; of numbers, those that do not rise with the labels, by a one-sided
+            test of Spearman's ρ, because a network that answers in another unit, whose R² is below 0, is not at
+            chance for that. Nothing says what a callable target should be. Methods that delete regions themselves take
+            no part, and ``cannot_see`` says what the scores do not measure.
+
+            Of several labels there is a row over all of them, whose ``label`` is empty, and one for each label, of the
+            pictures that have it; each holds by itself, and not all of them together.
 
             ``n_above_references`` counts the methods that are above every reference map by paired one-sided tests
             over the images, with Holm's correction over the methods.
@@ -148,6 +154,11 @@ class Tables(Report, Ranked):
             Where ``worst_patch`` stays low, deleted patches are still out of domain, and the IDSDS of that model
             deserves no more trust than its SDS. ``in_domain`` tells which weights were finetuned with this grid and
             baseline.
+
+            Networks of other tasks have a ``task`` and other columns. Of several labels: ``auroc`` and
+            ``average_precision`` (guessing: 0.5 and ``base_rate``), and ``recall``, the share of present labels that
+            are found, of all labels and by ``label``, on the pictures that are explained. Of numbers: ``mae``, the mean
+            absolute error, and ``r2`` against the mean of the labels. ``p_chance`` is the p-value of guessing.
             """,
             accuracy="accuracy.csv",
         )

@@ -75,8 +75,7 @@ def loss_of(
         Of labels that are classes or labels.
     scale
         (K,) or (1,): a squared error is one of differences divided by it, as `scale_of` finds it of what is learnt, so
-        that a learning rate means the same whatever the unit. (The mean, by which both sides would be shifted, cancels
-        out.)
+        that it has no unit. The mean, by which both sides would be shifted, cancels out.
     summed
         The sum over images in the place of their mean.
     """

@@ -1,0 +1,166 @@
+"""How good networks of labels, of numbers and of functions are, and what is said of those at chance."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import kstest
+from sklearn.metrics import average_precision_score, roc_auc_score
+
+from heatproof.ranking.verdict import CHANCE, FOUND, TOO_FEW
+from heatproof.report.accuracy import chance_of_labels, chance_of_numbers, quality_of_labels, quality_of_numbers
+from heatproof.report.results import CASE
+from heatproof.report.verdict import verdicts
+
+WHERE = dict(zip(CASE, ("skies", "net", "pretrained", "sds"), strict=True))
+
+
+def labels_and_logits(signal, count=80, seed=0):
+    draws = np.random.default_rng(seed)
+    labels = (draws.random((count, 3)) < [0.2, 0.5, 0.8]).astype(np.int8)
+    return labels, draws.normal(size=(count, 3)) + signal * labels
+
+
+def test_labels_are_told_apart_as_scikit_learn_says_and_unknown_ones_are_left_out():
+    labels, logits = labels_and_logits(1.0)
+    labels[::7, 1] = -1
+    found = quality_of_labels(labels, logits)
+    for number in range(3):
+        known = labels[:, number] >= 0
+        there, said = labels[known, number], logits[known, number]
+        assert found["auroc"][number] == pytest.approx(roc_auc_score(there, said))
+        assert found["average_precision"][number] == pytest.approx(average_precision_score(there, said))
+        assert found["base_rate"][number] == pytest.approx(there.mean())
+        assert found["n_images"][number] == known.sum()
+
+
+@pytest.mark.parametrize("value", [0, 1, -1])
+def test_a_label_that_all_pictures_have_or_none_has_no_auroc(value):
+    labels, logits = labels_and_logits(1.0)
+    labels[:, 0] = value
+    row = quality_of_labels(labels, logits).iloc[0]
+    assert np.isnan(row["auroc"])
+    assert np.isnan(row["p_chance"])
+    # The others count.
+    assert chance_of_labels(labels, logits) < 0.01
+
+
+def test_guessing_is_found_as_often_as_it_should_be():
+    p = [chance_of_labels(*labels_and_logits(0.0, 40, seed)) for seed in range(60)]
+    assert kstest(p, "uniform").pvalue > 0.01
+    assert chance_of_labels(*labels_and_logits(2.0)) < 0.01
+    labels, logits = labels_and_logits(2.0)
+    assert chance_of_labels(labels, -logits) > 0.99
+    assert chance_of_labels(labels, np.zeros_like(logits)) == 1.0
+
+
+def test_labels_that_come_together_are_no_more_cases():
+    # One label under twenty names: the same one answer, by chance, must not be twenty findings.
+    p = []
+    for seed in range(60):
+        labels, logits = (one[:, 1:2].repeat(20, axis=1) for one in labels_and_logits(0.0, 40, seed))
+        p.append(chance_of_labels(labels, logits))
+    assert np.mean(np.array(p) < 0.05) < 0.2
+
+
+@pytest.mark.parametrize("count", [6, 30, 200])
+def test_numbers_at_chance_do_not_rise_with_the_labels(count):
+    draws = np.random.default_rng(0)
+    p = [chance_of_numbers(draws.normal(size=count), draws.normal(size=count)) for _ in range(60)]
+    assert kstest(p, "uniform").pvalue > 0.01
+    labels = draws.normal(40, 10, size=count)
+    # In another unit, in which no prediction is near its label.
+    assert chance_of_numbers(labels, labels / 100 - 3) < 0.01
+    assert chance_of_numbers(labels, -labels) > 0.99
+    assert chance_of_numbers(labels, np.full(count, 3.0)) == 1.0
+    assert np.isnan(chance_of_numbers(np.full(count, 3.0), labels))
+
+
+def test_few_numbers_are_not_called_better_than_guessing():
+    # Of three images one order in six is right by chance.
+    assert chance_of_numbers(np.arange(3.0), np.arange(3.0)) == pytest.approx(1 / 6, abs=0.05)
+
+
+def test_errors_by_hand():
+    said = np.array([[1.0, 2.0, 1.0], [3.0, 3.0, 0.0], [2.0, 2.0, 2.0]])
+    found = quality_of_numbers(np.array([1.0, 2.0, 3.0]), said)
+    assert found["mae_clean"] == pytest.approx(2 / 3)
+    assert found["mae_worst_patch"] == pytest.approx((1 + 2 + 1) / 3)
+    assert found["r2"] == pytest.approx(0.0)
+    assert found["spearman"] == pytest.approx(0.5)
+
+
+def scores(means, labels=("",), images=64, seed=0):
+    """Return tidy scores of pictures, each of which has every label."""
+    draws = np.random.default_rng(seed)
+    rows = []
+    for label, count in zip(labels, np.broadcast_to(images, len(labels)), strict=True):
+        for method, mean in means.items():
+            noise = draws.normal(0, 0.1, count)
+            rows += [
+                {**WHERE, "method": method, "image": f"p{row}", "class": label, "score": mean + value}
+                for row, value in enumerate(noise - noise.mean())
+            ]
+    return pd.DataFrame(rows)
+
+
+def judged(tidy, accuracy, wrong=np.nan):
+    table = pd.DataFrame([{**WHERE, "method": name, "rank": 1, "share_wrong": wrong} for name in tidy.method.unique()])
+    known = pd.DataFrame([{**{key: WHERE[key] for key in CASE[:3]}, **row} for row in accuracy])
+    return verdicts([tidy], table, known, {"sds": [4, "zeros", "logit"]}, ["random"], [], 0.95)
+
+
+MEANS = {"good": 0.6, "fair": 0.2, "random": 0.0}
+
+
+def test_verdicts_of_several_labels_are_for_all_and_for_each():
+    tidy = scores(MEANS, ("cloud", "sun"), (64, 5))
+    rows = [
+        {"task": "multilabel", "label": "", "auroc": 0.9, "p_chance": 0.001, "n_images": 64, "recall_clean": 0.6},
+        {"task": "multilabel", "label": "cloud", "auroc": 0.9, "p_chance": 0.001, "n_images": 64, "recall_clean": 0.6},
+        {"task": "multilabel", "label": "sun", "auroc": 0.9, "p_chance": 0.001, "n_images": 64, "recall_clean": 1.0},
+        {"task": "multilabel", "label": "fog", "auroc": np.nan, "p_chance": np.nan, "n_images": 64},
+    ]
+    found = judged(tidy, rows).set_index("label")
+    # Of a label that no picture has there is nothing to say.
+    assert found.index.tolist() == ["", "cloud", "sun"]
+    assert found["verdict"].tolist() == [FOUND, FOUND, TOO_FEW]
+    # Pictures count, and not their labels.
+    assert found["n_images"].tolist() == [64, 64, 5]
+    assert found.loc["cloud", "sentence"].startswith(
+        "good is the best of 2 methods, at 95%, by deletion of single patches, grid 4, zeros (SDS), for cloud, on the"
+    )
+    assert found.loc["", "sentence"].endswith(" The network finds 60% of the labels that are explained.")
+    assert "5 images are too few" in found.loc["sun", "sentence"]
+    assert found.loc["sun", "images_needed"] > 5
+
+
+def test_a_network_that_guesses_one_label_is_at_chance_for_that_one():
+    rows = [
+        {"task": "multilabel", "label": "", "auroc": 0.8, "p_chance": 0.001, "n_images": 64},
+        {"task": "multilabel", "label": "sun", "auroc": 0.49, "p_chance": 0.6, "n_images": 64},
+    ]
+    found = judged(scores(MEANS, ("sun",)), rows).set_index("label")
+    assert found["verdict"].to_dict() == {"": FOUND, "sun": CHANCE}
+    assert found.loc["sun", "sentence"] == (
+        "This network is at chance: its AUROC of sun is 0.49 on 64 images, where guessing has 0.50. Its explanations "
+        "say nothing."
+    )
+
+
+@pytest.mark.parametrize(("p", "verdict"), [(0.4, CHANCE), (0.01, FOUND)])
+def test_a_regression_is_at_chance_where_its_numbers_do_not_rise_with_the_labels(p, verdict):
+    row = {"task": "regression", "label": "", "r2": -3.2, "spearman": -0.02, "p_chance": p, "n_images": 64}
+    (found,) = judged(scores(MEANS), [row]).to_dict("records")
+    assert found["verdict"] == verdict
+    assert "label" not in found
+    if verdict == CHANCE:
+        assert "do not rise with the labels of 64 images (Spearman's ρ −0.02, R² −3.20)" in found["sentence"]
+
+
+def test_a_callable_target_cannot_be_at_chance_and_that_is_said():
+    (found,) = judged(scores(MEANS), [{"task": "callable", "n_images": 64}]).to_dict("records")
+    assert found["verdict"] == FOUND
+    assert found["sentence"].endswith(
+        " Nothing says what a callable target should be, so that it is not known whether the network is better than "
+        "guessing."
+    )

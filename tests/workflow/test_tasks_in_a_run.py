@@ -1,0 +1,226 @@
+"""A run of every task, and of functions as targets: exact answers, and what a config says wrong."""
+
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+import questions
+import snakemake_project
+import torch
+from toy_project import Project
+
+from heatproof.config_files import merge
+from heatproof.errors import HeatproofError
+from heatproof.storage.store import describe, read
+
+TASKS = ("binary", "multiclass", "multilabel", "regression")
+# What is asked: the task of the dataset, and the function that is explained, or none.
+ASKED = {
+    **{task: (task, "label") for task in TASKS},
+    "margin": ("multiclass", "questions:margin"),
+    "all_numbers": ("multilabel", "questions:all_numbers"),
+}
+
+
+def project(folder, asked, network="linear", **change):
+    task, target = ASKED[asked]
+    maps = [
+        {name: {"explainer": "questions:true_map", "asked": asked, "sign": sign}}
+        for name, sign in (("true", 1.0), ("negative", -1.0))
+    ]
+    settings = {
+        "datasets": [{"toy": {"dataset": "questions:dataset", "task": task}}],
+        "models": [{"net": {"architecture": f"questions:{network}", "mean": [0.5] * 3, "std": [0.5] * 3}}],
+        "weights": ["pretrained", "finetuned"],
+        "target": target,
+        "pretraining": {"epochs": 0},
+        "finetuning": {"epochs": 2, "lr": 0.001, "baseline": "zeros"},
+        "drops": {"baselines": ["zeros"]},
+        "explainers": maps,
+        "evaluation": {"images": 9},
+    }
+    made = Project(folder, **merge(settings, change))
+    made.config = merge(settings, change)
+    return made
+
+
+def run(made):
+    for told in (made.prepare(), made.pretrain(), *([made.finetune()] if "finetuned" in made.plan.weights else [])):
+        made.make(told)
+    for shard in made.plan.shards(made.plan.images) if made.plan.reference_explainers else ():
+        made.make(made.reference_told(shard))
+    for network in made.plan.networks():
+        for shard in made.plan.shards(made.plan.images):
+            made.make(made.on_network("attribute", *network, shard=shard))
+            for name, response in made.plan.method_responses.items():
+                if made.plan.reads_response("toy", response):
+                    made.make(made.on_network("curves", *network, shard=shard, response=name))
+        for shard in made.plan.shards(made.plan.drop_images):
+            for grid, baseline in made.plan.combinations:
+                made.make(made.on_network("drops", *network, grid=grid, baseline=baseline, shard=shard))
+            for name, response in made.plan.model_responses.items():
+                if made.plan.reads_response("toy", response):
+                    made.make(made.on_network("subsets", *network, shard=shard, response=name))
+    for case in made.plan.all_cases():
+        made.make(made.on_network("score", *case.network, metric=case.metric))
+    made.make("tables")
+    return made
+
+
+@pytest.mark.parametrize("network", ["linear", "interacting"])
+@pytest.mark.parametrize("asked", ASKED)
+def test_the_true_map_has_a_score_of_1_and_its_negative_of_minus_1(tmp_path, asked, network):
+    run(project(tmp_path, asked, network))
+    for weights, metric in (("pretrained", "sds"), ("finetuned", "idsds")):
+        scores = pd.read_parquet(tmp_path / f"results/scores/toy/net/{weights}/{metric}.parquet")
+        assert scores.groupby("method").size().to_dict() == {"true": 9, "true_abs": 9, "negative": 9, "negative_abs": 9}
+        for method, wanted in (("true", 1.0), ("negative", -1.0)):
+            np.testing.assert_allclose(scores.loc[scores["method"] == method, "score"], wanted, atol=1e-6)
+        table = pd.read_csv(tmp_path / "results/idsds_table.csv")
+        rows = table[(table["weights"] == weights) & (table["metric"] == metric)].set_index("method")
+        assert rows.loc["true", "score"] == pytest.approx(1, abs=1e-6)
+        assert rows.loc["negative", "score"] == pytest.approx(-1, abs=1e-6)
+
+
+@pytest.mark.parametrize(("asked", "need"), [("regression", "a regression"), ("margin", "a callable target")])
+def test_what_does_not_apply_is_a_row_with_the_reason(tmp_path, asked, need):
+    metrics = [
+        {"by_probability": {"metric": "rise_deletion", "steps": 4, "output": "probability"}},
+        {"by_logit": {"metric": "rise_deletion", "steps": 4, "output": "logit"}},
+    ]
+    made = run(project(tmp_path, asked, metrics=metrics, weights=["pretrained"]))
+    made.make("all_scores")
+    table = pd.read_csv(tmp_path / "results/scores.csv").set_index("metric")
+    reason = f"it reads a probability, and {need} gives a number alone: set `output: logit`"
+    assert set(table.loc["by_probability", "gap"]) == {reason}
+    assert table.loc["by_probability", "score"].isna().all()
+    assert len(table.loc["by_probability"]) == len(table.loc["by_logit"]) == 4
+    assert table.loc["by_logit", "score"].notna().all()
+    # Of all curves one was made, and in its store no probability is taken for one.
+    (response,) = (name for name, one in made.plan.method_responses.items() if made.plan.reads_response("toy", one))
+    store = f"{tmp_path}/results/curves/toy/net/pretrained/true/{response}.zarr"
+    quantities = describe(store)["coordinates"]["quantity"]
+    values = dict(zip(quantities, np.moveaxis(read(store, "response", 0, 9), 2, 0), strict=True))
+    assert np.isfinite(values["logit_label"]).all()
+    assert np.isneginf(values["log_probability_label"]).all()
+    np.testing.assert_array_equal(values["logit_predicted"], values["logit_label"])
+
+
+def test_numbers_of_a_segmentation_are_explained(tmp_path):
+    made = project(tmp_path, "margin", network="masks", target="questions:whole_mask")
+    run(Project(tmp_path, **merge(made.config, {"explainers": ["saliency", "occlusion", "random"]})))
+    table = pd.read_csv(tmp_path / "results/idsds_table.csv").set_index(["weights", "method"])
+    # The network is linear, and occlusion of a patch is its drop, whatever the mask's other numbers are.
+    assert set(table.index.get_level_values(0)) == {"pretrained", "finetuned"}
+    assert table["score"].notna().all()
+    history = pd.read_csv(tmp_path / "results/weights/toy/net/finetuned.history.csv")
+    assert history["validation_error"].notna().all()
+    assert pd.read_csv(tmp_path / "results/weights/toy/net/pretrained.history.csv").iloc[0].isna().sum() == 3
+
+
+def test_a_job_that_is_cut_in_shards_has_the_same_targets(tmp_path):
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    for folder, size in ((whole, 16), (cut, 4)):
+        folder.mkdir()
+        run(project(folder, "all_numbers", "interacting", shard_size=size, weights=["pretrained"]))
+    for name in ("scores/toy/net/pretrained/sds.parquet", "idsds_table.csv"):
+        read_table = pd.read_csv if name.endswith("csv") else pd.read_parquet
+        one, other = (read_table(folder / "results" / name) for folder in (whole, cut))
+        pd.testing.assert_frame_equal(one, other)
+
+
+@pytest.mark.parametrize(("task", "target", "asked"), [("multilabel", 2, "multilabel"), ("binary", 1, "binary")])
+def test_one_label_of_every_picture(tmp_path, task, target, asked):
+    made = run(project(tmp_path, asked, target=target, weights=["pretrained"]))
+    scores = pd.read_parquet(tmp_path / "results/scores/toy/net/pretrained/sds.parquet")
+    assert scores["image"].nunique() == 9
+    assert made.plan.task_of("toy") == task
+    np.testing.assert_allclose(scores.loc[scores["method"] == "true", "score"], 1, atol=1e-6)
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_a_binary_checkpoint_has_one_output_or_two(tmp_path, outputs):
+    weights = tmp_path / "weights.pt"
+    torch.save(questions.Linear(outputs).state_dict(), weights)
+    net = {"architecture": "questions:linear", "mean": [0.5] * 3, "std": [0.5] * 3, "checkpoint": str(weights)}
+    made = project(tmp_path, "binary", models=[{"net": net}])
+    made = Project(tmp_path, **merge(made.config, {"explainers": ["input_x_gradient"]}))
+    made.make(made.prepare())
+    made.make(made.job("fetch", dataset="toy", model="net"))
+    for job in (
+        made.finetune(),
+        made.maps_told(),
+        made.drops_told(4, "zeros"),
+        made.on_network("score", metric="idsds"),
+    ):
+        made.make(job)
+    scores = pd.read_parquet(tmp_path / "results/scores/toy/net/finetuned/idsds.parquet")
+    np.testing.assert_allclose(scores.loc[scores["method"] == "input_x_gradient", "score"], 1, atol=1e-6)
+
+
+def test_a_checkpoint_of_another_head_says_what_to_set(tmp_path):
+    weights = tmp_path / "weights.pt"
+    net = {"architecture": "questions:linear", "mean": [0.5] * 3, "std": [0.5] * 3, "checkpoint": str(weights)}
+    for asked, outputs, says in (
+        ("binary", 3, "one output, or two, for the two classes of 'toy'"),
+        ("multilabel", 2, "the 3 labels of 'toy'"),
+        ("regression", 3, "the 1 numbers of 'toy'"),
+    ):
+        torch.save(questions.Linear(outputs).state_dict(), weights)
+        made = project(tmp_path, asked, models=[{"net": net}])
+        made.make(made.prepare())
+        with pytest.raises(HeatproofError, match=f"except for its head, which has {says}"):
+            made.make(made.job("fetch", dataset="toy", model="net"))
+
+
+# ---- through Snakemake, to the page ---------------------------------------------------------------------------------
+
+THROUGH = {
+    "multilabel": {"datasets": [{"data": {"dataset": "questions:dataset", "task": "multilabel"}}]},
+    "regression": {"datasets": [{"data": {"dataset": "questions:dataset", "task": "regression"}}]},
+    "segmentation": {
+        "datasets": [{"data": {"dataset": "questions:dataset", "size": 32}}],
+        "target": "questions:predicted_mask",
+        "models": [{"net": {"architecture": "questions:lraspp", "mean": [0.5] * 3, "std": [0.5] * 3}}],
+        "pretraining": {"epochs": 0},
+        "metrics": [],
+    },
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", THROUGH)
+def test_a_config_to_table_and_page(tmp_path, what):
+    folder = snakemake_project.clone(tmp_path / "clone")
+    shutil.copy(questions.__file__, folder / "src")
+    config = {
+        "evaluation": {"images": 6},
+        "weights": ["pretrained", "finetuned"],
+        "pretraining": {"epochs": 1, "batch_size": 8},
+        "finetuning": {"epochs": 1, "batch_size": 8},
+        "models": [{"net": {"architecture": "cifar_resnet20", "options": {"width": 2}}}],
+        "explainers": ["saliency", "grad_cam", "random"],
+        "metrics": [{"rise_deletion": {"steps": 4}}],
+        "scores": {"bootstrap": 20},
+        "report": {"all_metrics": True},
+    }
+    made = snakemake_project.Project(folder, merge(config, THROUGH[what]))
+    checked = made.heatproof("check", "micro.yaml")
+    assert checked.returncode == 0, checked.stderr
+    made.run("all")
+    page = (folder / "results/report/index.html").read_text()
+    table = pd.read_csv(folder / "results/idsds_table.csv")
+    assert set(table["weights"]) == {"pretrained", "finetuned"}
+    assert table["score"].notna().any()
+    gaps = {
+        "multilabel": None,
+        "regression": "it reads a probability, and a regression gives a number alone",
+        "segmentation": None,
+    }
+    scores = pd.read_csv(folder / "results/scores.csv")
+    if reason := gaps[what]:
+        assert scores.loc[scores["metric"] == "rise_deletion", "gap"].str.startswith(reason).all()
+        assert reason in page
+    # Another start has nothing to do.
+    assert "Nothing to be done" in made.run("all")
