@@ -18,7 +18,7 @@ from heatproof import config_types as types
 from heatproof.config_files import Config, merge
 from heatproof.config_types import ONE, SEVERAL, AtOnce, Entries, NumberOrAuto, OneOrSeveral, Precision
 from heatproof.errors import HeatproofError
-from heatproof.registry import like, nearest
+from heatproof.registry import is_reference, like, nearest
 
 # The value of a key without a default that was not given.
 UNSET: Any = None
@@ -61,9 +61,9 @@ class Training(Section):
     """Factor of the step schedule."""
     decay_every: types.Epochs = 10
     """Epochs between steps of the step schedule."""
-    loss: Literal["cross_entropy", "binary_cross_entropy", "squared_error"] = UNSET
+    loss: Literal["auto", "cross_entropy", "binary_cross_entropy", "squared_error"] = "auto"
     """`cross_entropy` over the classes, or `binary_cross_entropy` of every class against the others, as B-cos networks
-    are trained. Default: by the dataset's `task`, `cross_entropy` for classes, `binary_cross_entropy` of every label
+    are trained. `auto` follows the dataset's `task`: `cross_entropy` for classes, `binary_cross_entropy` of every label
     that is known for several labels, and `squared_error` for numbers, in units of their standard deviation."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Label smoothing in [0, 1)."""
@@ -111,10 +111,10 @@ class Finetuning(Training):
     """Grid of patches, one of which per image is deleted: a number of patches along one side, or `[rows, columns]`."""
     baseline: types.Baseline = UNSET
     """What replaces the deleted patch. Default: the first of `drops.baselines`."""
-    labels: Literal["true", "shuffled", "own"] = UNSET  # type: ignore[assignment]
+    labels: Literal["auto", "true", "shuffled", "own"] = "auto"  # type: ignore[assignment]
     """As in `pretraining`; with `own` the network teaches itself: what it said of the intact image before (its softmax;
     of labels the sigmoid of each; a number as it is) is what it learns to say of the image without a patch. No label is
-    read (`docs/self_taught.md`). Default: `true`, or `own` where `target` is a function, which is then learnt of the
+    read (`docs/self_taught.md`). `auto` is `true`, or `own` where `target` is a function, which is then learnt of the
     whole output."""
     share: types.Share = 0.5
     """Share of the training images in which a patch is deleted."""
@@ -394,9 +394,20 @@ def normalise(config: Mapping[str, Any]) -> Config:
         One sentence for the first thing that is wrong.
     """
     try:
-        return _over_baselines(Settings.model_validate(copy.deepcopy(dict(config))).plain())
+        return _over_baselines(_with_labels(Settings.model_validate(copy.deepcopy(dict(config))).plain()))
     except ValidationError as error:
         raise HeatproofError(_sentence(error.errors(include_url=False)[0])) from None
+
+
+def _with_labels(config: Config) -> Config:
+    """Fill in what finetunings learn: the true labels, or the network's own answers to a callable target."""
+    usual = "own" if is_reference(str(config["target"])) else "true"
+    finetunings = [config["finetuning"], *config["weights"].values()]
+    finetunings += [model["finetuning"] for model in config["models"].values() if "finetuning" in model]
+    for settings in finetunings:
+        if settings.get("labels") == "auto":
+            settings["labels"] = usual
+    return config
 
 
 def _over_baselines(config: Config) -> Config:

@@ -184,7 +184,6 @@ THROUGH = {
         "target": "questions:predicted_mask",
         "models": [{"net": {"architecture": "questions:lraspp", "mean": [0.5] * 3, "std": [0.5] * 3}}],
         "pretraining": {"epochs": 0},
-        "metrics": [],
     },
 }
 
@@ -216,7 +215,7 @@ def test_a_config_to_table_and_page(tmp_path, what):
     gaps = {
         "multilabel": None,
         "regression": "it reads a probability, and a regression gives a number alone",
-        "segmentation": None,
+        "segmentation": "it reads a probability, and a callable target gives a number alone",
     }
     scores = pd.read_csv(folder / "results/scores.csv")
     if reason := gaps[what]:

@@ -76,8 +76,9 @@ class Plan(Selection):
 
     def training_settings(self, settings: Mapping[str, Any], task: str = "multiclass") -> dict[str, Any]:
         """Return the settings of a training for a task, with the seed and without the epochs that are kept."""
-        usual: dict[str, Any] = {"seed": self.config["seed"], "loss": LOSSES[task][0]}
-        return {**usual, **{key: value for key, value in settings.items() if key != "keep"}}
+        loss = LOSSES[task][0] if settings["loss"] == "auto" else settings["loss"]
+        kept = {key: value for key, value in settings.items() if key != "keep"}
+        return {"seed": self.config["seed"], **kept, "loss": loss}
 
     @cache
     def store_of(self, where: Network, response: Response, explainer: str = "") -> str:

@@ -429,9 +429,7 @@ class Selection:
         entry = self.kept[weights][0] if weights in self.kept else weights
         if entry == PRETRAINED:
             return None
-        # A callable target need not be what the labels say.
-        usual = {"labels": "own" if self.target_function else "true"}
-        settings = {**usual, **self.models[model].finetuning, **self.config["weights"][entry]}
+        settings = {**self.models[model].finetuning, **self.config["weights"][entry]}
         # It changes no epoch, only how many of them are looked at.
         settings.pop("keep")
         return settings

@@ -99,8 +99,8 @@ def _check_tasks(plan: Plan) -> None:
             if model not in plan.models_of(dataset):
                 continue
             settings, learns = plan.training(model, weights), plan.learns(dataset, model, weights)
-            loss = settings.get("loss", LOSSES[learns][0])
-            if loss not in LOSSES[learns]:
+            loss = settings["loss"]
+            if loss not in ("auto", *LOSSES[learns]):
                 raise HeatproofError(
                     f"The {weights} weights of {model!r} are trained with loss: {loss} on {dataset!r}, and what is "
                     f"learnt is {WORDS[learns]}: leave loss out, or set it to {' or '.join(LOSSES[learns])}."
