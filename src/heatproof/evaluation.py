@@ -29,7 +29,7 @@ from heatproof.options import BatchSize, check_plain, short
 from heatproof.perturbation.baselines import BASELINES
 from heatproof.registry import look_up, nearest
 from heatproof.responses.base import Along, Batch, Explain, Reading, Response, ScoredImages, Session, serving
-from heatproof.tasks import Need, lacking
+from heatproof.tasks import lacking
 
 if TYPE_CHECKING:
     import torch
@@ -87,8 +87,8 @@ def evaluate(
         What the maps explain, and what is scored, as in `heatproof.explain`: (N,) integers, the classes; for
         ``multilabel`` (N, K) of 0 and 1, of which every pair of an image and its label is a row of maps and of scores.
         None for the classes or labels that maps of `heatproof.explain` say they explain, else the labels of a loader or
-        a folder, else the predicted classes. Metrics with ``target="predicted"`` score the class predicted for the intact image instead, which has to be the
-        one that the maps explain.
+        a folder, else the predicted classes. Metrics with ``target="predicted"`` score the class predicted for the
+        intact image instead, which has to be the one that the maps explain.
     maps
         (N, H, W), tensor or array, summed over channels; higher is more relevant. Or an xarray.DataArray with the
         dimensions image, y, x, in any order. Maps of several methods share all passes that do not follow a map: what
@@ -225,7 +225,7 @@ def evaluate(
         check_columns(network, source)
         if network.one_logit or network.task == "multilabel":
             warn_of_probabilities(network)
-        lacks = {name: why for name, one in metrics.items() if (why := lacking(network.task, need_of(one)))}
+        lacks = {name: why for name, one in metrics.items() if (why := lacks_of(one, network.task))}
         if lacks:
             told = "; ".join(f"{name!r} does not apply, as {why}" for name, why in lacks.items())
             warnings.warn(f"Some scores are missing: {told}.", stacklevel=2)
@@ -419,12 +419,11 @@ def _scored(
     return scored
 
 
-def need_of(one: SelectedMetric) -> Need:
-    """Return what a metric with its options reads of a network: a number, a probability or a decision."""
-    name, output = one.entry.name, one.options.get("output", "logit")
-    if output == "accuracy" or name == "aic" or one.options.get("target") == "predicted":
-        return "decision"
-    return "probability" if "probability" in output or name == "sic" else "number"
+def lacks_of(one: SelectedMetric, task: str) -> str | None:
+    """Return in words of a gap why a metric with its options does not apply to a task; None where it does."""
+    if one.options.get("target") == "predicted" and (why := lacking(task, "decision")):
+        return f"{why}: leave target='predicted' out"
+    return one.entry.lacking(task, one.options)
 
 
 def _missing(one: SelectedMetric, images: ScoredImages, why: str) -> xarray.Dataset:

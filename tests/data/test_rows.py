@@ -48,7 +48,9 @@ def test_each_label_that_a_picture_has_is_a_row():
     assert made.without_rows == (labels != 1).all(1).sum() >= 1
     pixels = pictures_of(made).images("evaluation", 0, 12)
     for start, stop in ((0, len(rows)), (1, 2), (2, 9), (3, 3)):
-        np.testing.assert_array_equal(made.images("evaluation", start, stop), pixels[[p for p, _ in wanted[start:stop]]])
+        np.testing.assert_array_equal(
+            made.images("evaluation", start, stop), pixels[[p for p, _ in wanted[start:stop]]]
+        )
     np.testing.assert_array_equal(made.splits["train"].labels, pictures_of(made).splits["train"].labels)
     assert len(made.images("train", 0, 5)) == 5
 
@@ -169,7 +171,11 @@ def changed(task, labels=None, /, **attributes):
 WRONG = {
     "classes of several labels": ("multiclass", changed("multilabel"), "write task: multilabel"),
     "classes of numbers": ("multiclass", changed("multiclass", [0.5, 1.0]), "write task: regression"),
-    "binary of three": ("binary", changed("multiclass"), "binary, and the dataset has 3 classes: write task: multiclass"),
+    "binary of three": (
+        "binary",
+        changed("multiclass"),
+        "binary, and the dataset has 3 classes: write task: multiclass",
+    ),
     "labels of a class": ("multilabel", changed("multiclass"), r"give \(images, 3\), 1 for a label that is present"),
     "another number of labels": ("multilabel", changed("multilabel", [[1, 0]]), r"give \(images, 3\)"),
     "a label of 2": ("multilabel", changed("multilabel", [[1, 0, 2]]), r"has the label 2: it has to be 1 \(present\)"),
@@ -184,8 +190,16 @@ WRONG = {
         "3 labels and 2 names for them",
     ),
     "numbers that are none": ("regression", changed("regression", [1.0, np.nan]), "no finite number"),
-    "numbers of another width": ("regression", changed("regression", [[1.0, 2.0]]), "regression with 1 number an image"),
-    "another task": ("multiclass", changed("multilabel", task="multilabel"), "its task is multilabel, and the config has"),
+    "numbers of another width": (
+        "regression",
+        changed("regression", [[1.0, 2.0]]),
+        "regression with 1 number an image",
+    ),
+    "another task": (
+        "multiclass",
+        changed("multilabel", task="multilabel"),
+        "its task is multilabel, and the config has",
+    ),
 }
 
 

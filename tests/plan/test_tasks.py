@@ -128,9 +128,17 @@ REFUSED = {
         {"pretraining": {"loss": "cross_entropy"}},
         "leave loss out, or set it to binary_cross_entropy",
     ),
-    "a loss of numbers for classes": ("binary", {"pretraining": {"loss": "squared_error"}}, "leave loss out, or set it"),
+    "a loss of numbers for classes": (
+        "binary",
+        {"pretraining": {"loss": "squared_error"}},
+        "leave loss out, or set it",
+    ),
     "smoothed numbers": ("regression", {"pretraining": {"label_smoothing": 0.1}}, "with label_smoothing on 'toy'"),
-    "no target": ("multiclass", {"target": "labels"}, "'target' in the config must be `label`, `predicted`, the number"),
+    "no target": (
+        "multiclass",
+        {"target": "labels"},
+        "'target' in the config must be `label`, `predicted`, the number",
+    ),
     "no module": ("multiclass", {"target": "nowhere_at_all:f"}, "The target 'nowhere_at_all:f' cannot be imported"),
     "no function": ("multiclass", {"target": "questions:nothing"}, "The target 'questions:nothing'"),
 }

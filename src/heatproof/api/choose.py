@@ -20,7 +20,7 @@ from heatproof.metrics.single_deletion import Deletion
 from heatproof.options import BatchSize, Bounds, check_arguments
 from heatproof.ranking.best import images_to_tell
 from heatproof.ranking.verdict import FOUND, TOO_FEW, Verdict, deletion_words, judge, often_wrong
-from heatproof.tasks import gives, lacking
+from heatproof.tasks import gives
 
 if TYPE_CHECKING:
     import torch
@@ -206,8 +206,8 @@ def _answered(network: Adapted, source: ImageSource) -> torch.Tensor | None:
         right = torch.cat(parts) > 0
         if int(right.sum()) < MOSTLY_RIGHT * len(right):
             warnings.warn(
-                f"The network finds {int(right.sum())} of {len(right)} labels (a logit above 0): check that the columns "
-                "of the targets are in the order of its outputs.",
+                f"The network finds {int(right.sum())} of {len(right)} labels (a logit above 0): check that the "
+                "columns of the targets are in the order of its outputs.",
                 stacklevel=3,
             )
         return right
@@ -218,13 +218,11 @@ def _answered(network: Adapted, source: ImageSource) -> torch.Tensor | None:
 
 def _check_needs(metrics: Mapping[str, SelectedMetric], task: str) -> None:
     """Refuse measures that read what a task does not give."""
-    from heatproof.evaluation import need_of
+    from heatproof.evaluation import lacks_of
 
     for name, one in metrics.items():
-        if why := lacking(task, need_of(one)):
-            raise HeatproofError(
-                f"The measure {name!r} does not apply, as {why}: take one that reads a number, as sds."
-            )
+        if why := lacks_of(one, task):
+            raise HeatproofError(f"The measure {name!r} does not apply, as {why}; sds reads any number.")
 
 
 def _selected(measures: Mapping[str, Mapping[str, Any]], domain: Domain) -> dict[str, SelectedMetric]:
