@@ -107,8 +107,8 @@ def _refusal(output: Any, count: int | None, found: list[torch.Tensor]) -> str:
     if found:
         shapes = " and ".join(str(tuple(one.shape)) for one in found)
         return (
-            f"The model returned a {type(output).__name__}{batch} with parts {shapes} that could all be logits: {wrap}, "
-            f"or {function}."
+            f"The model returned a {type(output).__name__}{batch} with parts {shapes} that could all be logits: "
+            f"{wrap}, or {function}."
         )
     if not isinstance(output, torch.Tensor):
         return f"The model returned a {type(output).__name__}{batch}: {wrap}, or {function}."
