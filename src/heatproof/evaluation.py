@@ -86,8 +86,8 @@ def evaluate(
         What the maps explain, and what is scored, as in `heatproof.explain`: (N,) integers, the classes; for
         ``multilabel`` (N, K) of 0 and 1, of which every pair of an image and its label is a row of maps and of scores.
         None for the classes or labels that maps of `heatproof.explain` say they explain, else the labels of a loader or
-        a folder, else the predicted classes. Metrics with ``target="predicted"`` score the class predicted for the intact image instead, which has to be the
-        one that the maps explain.
+        a folder, else the predicted classes. Metrics with ``target="predicted"`` score the class predicted for the
+        intact image instead, which has to be the one that the maps explain.
     maps
         (N, H, W), tensor or array, summed over channels; higher is more relevant. Or an xarray.DataArray with the
         dimensions image, y, x, in any order. Maps of several methods share all passes that do not follow a map: what

@@ -68,8 +68,8 @@ def domain_of(model: Any, images: Any = None, task: str = "") -> Domain:
         What is explained, (N, C, H, W): patches of a grid are as large as in the finetuning on images of its size
         alone. What tells no shape before it is read, such as a folder, counts as of that size.
     task
-        ``multilabel``, ``regression`` or ``callable``; empty for classes. What was finetuned on labels of one task is in
-        domain for that alone, and on its own answers for all.
+        ``multilabel``, ``regression`` or ``callable``; empty for classes. What was finetuned on labels of one task is
+        in domain for that alone, and on its own answers for all.
 
     Returns
     -------

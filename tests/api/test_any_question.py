@@ -51,16 +51,17 @@ def _hot(columns, width: int) -> torch.Tensor:
 COUNT = 36
 LABELS = (torch.arange(COUNT * 3).reshape(COUNT, 3) * 7 % 5 < 2).int()
 LABELS[:, 0] = 1
+CLASSES, DIFFERENCE = torch.arange(COUNT) % 3, torch.tensor([[-1.0, 0, 1]] * COUNT).double()
 WEIGHTS = torch.arange(COUNT * 3.0, dtype=torch.float64).reshape(COUNT, 3).cos()
 # Outputs, targets, what else is said, and of each row the image and the weights of outputs.
 QUESTIONS = {
     "binary, positive": (1, torch.ones(COUNT).long(), {}, None, torch.full((COUNT, 1), 0.5).double()),
     "binary, negative": (1, torch.zeros(COUNT).long(), {"task": "binary"}, None, torch.full((COUNT, 1), -0.5).double()),
-    "multiclass": (3, torch.arange(COUNT) % 3, {}, None, _hot(torch.arange(COUNT) % 3, 3)),
+    "multiclass": (3, CLASSES, {}, None, _hot(CLASSES, 3)),
     "multilabel": (3, LABELS, {"task": "multilabel"}, LABELS.nonzero()[:, 0], _hot(LABELS.nonzero()[:, 1], 3)),
     "regression": (1, None, {"task": "regression"}, None, torch.ones(COUNT, 1).double()),
-    "regression of several": (3, torch.arange(COUNT) % 3, {"task": "regression"}, None, _hot(torch.arange(COUNT) % 3, 3)),
-    "a function": (3, None, {"target": lambda output, _: output[:, 2] - output[:, 0]}, None, torch.tensor([[-1.0, 0, 1]] * COUNT).double()),
+    "regression of several": (3, CLASSES, {"task": "regression"}, None, _hot(CLASSES, 3)),
+    "a function": (3, None, {"target": lambda output, _: output[:, 2] - output[:, 0]}, None, DIFFERENCE),
     "a function of targets": (3, WEIGHTS, {"target": lambda output, weights: (output * weights).sum(1)}, None, WEIGHTS),
 }  # fmt: skip
 
@@ -418,10 +419,44 @@ def test_studies_of_metrics_take_tasks_and_functions() -> None:
     from heatproof.quality import image_scores
 
     for case in ("multilabel", "regression", "a function of targets"):
-        network, images, targets, asked, maps = _known(case, True)
+        network, images, targets, asked, _ = _known(case, True)
         made = heatproof.explain(network, images, targets, ["input_x_gradient", "random"], **asked)
         table = image_scores(network, images, targets, made, {"sds": {"grid": GRID, "baseline": "zeros"}}, **asked)
         direct = heatproof.evaluate("sds", network, images, targets, made, grid=GRID, baseline="zeros", **asked)
         for name in ("input_x_gradient", "random"):
             own = table.loc[table["method"] == name, "score"].to_numpy()
             assert own == pytest.approx(direct["score"].sel({"method": name}).values), case
+
+
+def test_what_metrics_are_given_of_pictures_serves_each_label() -> None:
+    network, images, targets, asked, maps = _known("multilabel", False)
+    pictures = LABELS.nonzero()[:, 0]
+    order = torch.stack([one.argsort() for one in images.sum(1).flatten(1)]).numpy()
+    by_picture = heatproof.evaluate("rise_deletion", network, images, targets, maps, ranking=order, steps=4, **asked)
+    by_row = heatproof.evaluate(
+        "rise_deletion", network, images, targets, maps, ranking=order[pictures], steps=4, **asked
+    )
+    assert by_picture.equals(by_row)
+
+
+OUTPUTS = {
+    "a map": lambda images: images[:, :2],
+    "a dict of maps": lambda images: {"out": images[:, :2], "aux": images},
+    "a list of dicts": lambda images: [{"boxes": one} for one in images],
+}
+
+
+@pytest.mark.parametrize("form", OUTPUTS)
+def test_outputs_that_are_no_logits_name_the_target_function(form: str) -> None:
+    class Network(torch.nn.Module):
+        def forward(self, images: torch.Tensor):
+            return OUTPUTS[form](images)
+
+    network, images = Network().eval(), torch.randn(20, 3, SIDE, SIDE)
+    for call in (
+        lambda: heatproof.explain(network, images, None, "saliency"),
+        lambda: heatproof.evaluate("sds", network, images, None, images[:, 0]),
+        lambda: heatproof.choose(network, images),
+    ):
+        with pytest.raises(HeatproofError, match="target=lambda output, targets"):
+            call()

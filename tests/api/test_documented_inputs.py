@@ -45,7 +45,8 @@ def test_examples_run(tmp_path, monkeypatch):
         "dataset": TensorDataset(images, targets),
         "transform": timm.data.create_transform(**timm.data.resolve_data_config({}, model=model)),
     }
-    for code in [*blocks("Images: tensors"), *blocks("Labels: how maps")]:
+    names["torch"] = torch
+    for code in [*blocks("Any question"), *blocks("Images: tensors"), *blocks("Labels: how maps")]:
         exec(code, names)
     assert names["one"].equals(names["other"])
     assert names["part"]["score"].equals(names["one"]["score"].isel(image=[0, 1]))

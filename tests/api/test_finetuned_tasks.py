@@ -1,4 +1,4 @@
-"""Finetuning in memory by task: the loss that fits, own answers of any network, and exact answers of what it returns."""
+"""Finetuning in memory by task: the loss that fits, own answers of any network, and exact answers of the copy."""
 
 import copy
 
@@ -74,7 +74,8 @@ def test_the_loss_falls_and_has_no_unit(task: str) -> None:
             network[1].weight.mul_(365), network[1].bias.mul_(365)
         in_days = heatproof.finetune(network, images, labels * 365, **{**common, "lr": 1e-2}).heatproof["history"][0]
         assert in_days["validation_loss"] == pytest.approx(first["validation_loss"], rel=0.05)
-        assert np.isnan(first["validation_accuracy"])
+        # A number is not right or wrong.
+        assert np.isnan(first.get("validation_accuracy", np.nan))
     else:
         assert 0 <= history[0]["validation_accuracy"] <= 1
 

@@ -1,4 +1,4 @@
-"""Every explainer on every task and target function: maps, or a gap with a reason; and exact answers where these are known."""
+"""Every explainer on every task and target function: maps, or a gap with a reason; and exact answers."""
 
 import warnings
 

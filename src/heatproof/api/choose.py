@@ -206,8 +206,8 @@ def _answered(network: Adapted, source: ImageSource) -> torch.Tensor | None:
         right = torch.cat(parts) > 0
         if int(right.sum()) < MOSTLY_RIGHT * len(right):
             warnings.warn(
-                f"The network finds {int(right.sum())} of {len(right)} labels (a logit above 0): check that the columns "
-                "of the targets are in the order of its outputs.",
+                f"The network finds {int(right.sum())} of {len(right)} labels (a logit above 0): check that the "
+                "columns of the targets are in the order of its outputs.",
                 stacklevel=3,
             )
         return right

@@ -125,8 +125,8 @@ def explain(
         function of model, images and targets that returns maps (N, H, W) or (N, C, H, W).
     task
         What the network is for: ``binary`` (one logit, or two), ``multiclass``, ``multilabel`` (a logit for each label,
-        of which an image can have several) or ``regression``. None for ``binary`` where the network has one output, else
-        ``multiclass``.
+        of which an image can have several) or ``regression``. None for ``binary`` where the network has one output,
+        else ``multiclass``.
     target
         A function, in the place of a task: ``target(output, targets)`` gets the network's whole output of a batch and
         the targets of its images, arrays as tensors, and returns the number (B,) that is explained of each image. A

@@ -56,13 +56,12 @@ def finetune(
         As in `heatproof.explain`; other images than those that are explained.
     targets
         The labels; None for those that come with the images. For classes (N,) integers, which are learnt by cross
-        entropy. For ``multilabel`` (N, K) of 1, 0, and -1 or NaN where a label is not known, by the binary cross entropy
-        of each label that is known. For ``regression`` (N,) or (N, K) numbers, by squared error of what is
-        standardised by mean and deviation of the labels that are trained on. Without any,
-        the copy learns to answer as the network answered to the intact image, which moves it less: its softmax, its
-        sigmoids, or its numbers divided by their deviation. With a `target` function always so, by the squared error of
-        the network's whole output: of all of its floating-point tensors that have a row for each image, each divided by
-        its deviation.
+        entropy. For ``multilabel`` (N, K) of 1, 0, and -1 or NaN where a label is not known, by the binary cross
+        entropy of each label that is known. For ``regression`` (N,) or (N, K) numbers, by the squared error of outputs
+        and labels, both standardised by mean and deviation of the labels that are trained on. Without any, the copy
+        learns to answer as the network answered to the intact image, which moves it less: its softmax, its sigmoids, or
+        its numbers, standardised. With a `target` function always so, by the squared error of the network's whole
+        output: of all of its floating-point tensors that have a row for each image, each standardised.
     task, target
         As in `heatproof.explain`. A `target` function is not differentiated here: what is learnt is the whole output,
         whatever is asked of it.
@@ -85,9 +84,9 @@ def finetune(
         ``heatproof`` has the settings, the history of losses, ``steps`` (how many the weights took), ``images_trained``
         (of how many images; the others chose the epoch), ``deleted`` (patches, in all epochs), ``size`` (height and
         width of the images), the mean ``colour`` of the images that are trained on, and digests of the weights, of the
-        layers and of all images, and ``task``, what labels were learnt of. It counts for these labels, but a copy that
-        learnt its own answers for any task and target. It counts for these weights and layers, and for images of this size alone: a network
-        that is trained further, or gets other ones, is not in its domain any more.
+        layers and of all images, and ``task``, of which labels were learnt. It counts for labels of this task alone,
+        and on its own answers for any task and target; for these weights and layers; and for images of this size: a
+        network that is trained further, or gets other ones, is not in its domain any more.
 
     Raises
     ------
@@ -157,8 +156,8 @@ def finetune(
             network.check_targets(labels, ids)
         elif not is_own and labels.reshape(len(labels), -1).shape[1] != network.classes:
             raise HeatproofError(
-                f"The targets are {tuple(labels.shape)} and the model returns {network.classes} numbers for each image: "
-                "give one column for each of them."
+                f"The targets are {tuple(labels.shape)} and the model returns {network.classes} numbers for each "
+                "image: give one column for each of them."
             )
         warn_of_probabilities(network)
         if is_own and loss == SQUARED:

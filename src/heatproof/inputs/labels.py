@@ -208,6 +208,9 @@ def by_image(name: str, values: Any, images: ImageSource) -> Any:
         values = values.transpose(*axes).values
     elif hasattr(values, "iloc"):
         values = values.to_numpy()
+    if rows is None and images.pictures is not None and len(values) == images.given and AXES[name][0] == "image":
+        # One of each image serves all of its labels.
+        return values[images.pictures]
     return values if rows is None else values[rows]
 
 
@@ -292,9 +295,8 @@ def check_explained(explained: Sequence[str], scored: Scored, ids: Sequence[str]
     if len(explained) != len(ids):
         # The maps are of another number than the images, which is said where their shape is checked.
         return
-    first = next(
-        (row for row, (one, other) in enumerate(zip(explained, scored.explained, strict=True)) if one != other), None
-    )
+    differs = [one != other for one, other in zip(explained, scored.explained, strict=True)]
+    first = differs.index(True) if any(differs) else None
     if first is None:
         return
     theirs, ours = explained[first], scored.explained[first]
@@ -302,8 +304,8 @@ def check_explained(explained: Sequence[str], scored: Scored, ids: Sequence[str]
     if kinds[0] == kinds[1] == "target":
         raise HeatproofError(
             f"The map of image {ids[first]!r} explains another target than the one that is scored: give the target "
-            f"function and the targets that it was made with, or maps.drop_vars({TARGET_DIGEST!r}) if they are the same "
-            "in another form."
+            f"function and the targets that it was made with, or maps.drop_vars({TARGET_DIGEST!r}) if they are the "
+            "same in another form."
         )
     if kinds[0] != kinds[1]:
         asked = {"label": "task='multilabel'", "output": "task='regression'", "target": "the target function"}

@@ -43,6 +43,10 @@ class ImageSource:
     labels
         What was given of each image in the place of a class: (N, K) int8 of several labels, 1 present, 0 absent and -1
         unknown; or numbers of a regression, (N,) or (N, K) float64. Else None.
+    pictures
+        For each row the number of the image that was given, where rows are pairs of an image and a label; else None.
+    given
+        How many images were given.
     distinct, target_digests
         Distinct targets of a function, and for each image what tells its function and target from others.
     """
@@ -56,6 +60,8 @@ class ImageSource:
     class_names: tuple[str, ...] = ()
     kind: str = ""
     labels: torch.Tensor | None = None
+    pictures: list[int] | None = None
+    given: int = 0
     distinct: Any = (None,)
     target_digests: list[str] | None = None
 
@@ -117,6 +123,7 @@ class ImageSource:
             rows=read,
             targets=None if self.targets is None else self.targets[chosen],
             labels=None if self.labels is None else self.labels[chosen],
+            pictures=None if self.pictures is None else [self.pictures[row] for row in chosen],
             target_digests=None if self.target_digests is None else [self.target_digests[row] for row in chosen],
         )
 

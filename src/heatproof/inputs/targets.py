@@ -1,4 +1,4 @@
-"""What is asked of a network in memory: the task that it is for, or a function of its output, and the targets of images.
+"""What is asked of a network in memory: the task that it is for, or a function of its output; and targets of images.
 
 Whatever is asked, a target becomes the number of a column of what `heatproof.models.output_reader.OutputReader` reads:
 a class, a label, an output of a regression, or the number of a distinct target of a function.
@@ -211,7 +211,7 @@ def _of_labels(source: ImageSource, labels: torch.Tensor, pairs: bool) -> ImageS
         warnings.warn(
             f"{left_out} of the {len(source)} images have no label, and are left out.", stacklevel=_OF_THE_CALLER
         )
-    return replace(source.take(rows.tolist()), targets=columns)
+    return replace(source.take(rows.tolist()), targets=columns, pictures=rows.tolist(), given=len(source))
 
 
 # From `_of_labels` through `aimed` and `read_inputs` to who calls a function of the API.
@@ -355,10 +355,10 @@ def joined(targets: Any, source: ImageSource, question: Question, network: Adapt
     HeatproofError
         If they are labelled as those of other images.
     """
-    if question.kind == "multilabel" and is_labelled_array(targets) and targets.ndim == 1:
-        # As the coordinate of maps, which has a row for each label of an image.
-        if (found := _pairs(targets, source, network)) is not None:
-            return found
+    # As the coordinate of maps, which has a row for each label of an image.
+    by_pair = question.kind == "multilabel" and is_labelled_array(targets) and targets.ndim == 1
+    if by_pair and (found := _pairs(targets, source, network)) is not None:
+        return found
     rows = rows_of(targets, source, "targets")
     if rows is None:
         return targets
@@ -366,7 +366,7 @@ def joined(targets: Any, source: ImageSource, question: Question, network: Adapt
 
 
 def _pairs(values: Any, source: ImageSource, network: Adapted | None) -> np.ndarray | None:
-    """Return which labels (N, K) labelled values say of each image, by the content of the images; None for no labels."""
+    """Return which labels (N, K) labelled values say of each image, by its content; None where they say none."""
     labels = labels_of(values)
     if labels is None or labels.digests is None or labels.targets is None or network is None:
         return None

@@ -103,20 +103,18 @@ def _as_matrix(part: Any, count: int | None) -> torch.Tensor | None:
 def _refusal(output: Any, count: int | None, found: list[torch.Tensor]) -> str:
     batch = "" if count is None else f" for a batch of {count}"
     wrap = "wrap it so that it returns one tensor of logits (images, classes)"
+    function = "say what is explained as target=lambda output, targets: …, one number for each image"
     if found:
         shapes = " and ".join(str(tuple(one.shape)) for one in found)
         return (
-            f"The model returned a {type(output).__name__}{batch} with parts {shapes} that could all be logits: {wrap}."
+            f"The model returned a {type(output).__name__}{batch} with parts {shapes} that could all be logits: "
+            f"{wrap}, or {function}."
         )
     if not isinstance(output, torch.Tensor):
-        return f"The model returned a {type(output).__name__}{batch}: {wrap}."
+        return f"The model returned a {type(output).__name__}{batch}: {wrap}, or {function}."
     if not output.is_floating_point():
         return f"The model returned {output.dtype} {tuple(output.shape)}{batch}, and logits are floating-point: {wrap}."
     maps = output.ndim == 4 and count in (None, len(output))
-    one = (
-        ", or say what is explained of it as target=lambda output, targets: …, one number for each image"
-        if maps
-        else ""
-    )
+    one = f", or {function}" if maps else ""
     no = ", so it is no classifier" if maps else ""
     return f"The model returned a tensor {tuple(output.shape)}{batch}{no}: {wrap}{one}."
