@@ -159,7 +159,7 @@ def score(told: Score) -> None:
     every = facts["image_ids"]
     images = ScoredImages(every, targets, (0, 0), told.seed, rows.task)
     scores = _score(told, reads, explainers, images, scored, gaps) if explainers else {}
-    ids = np.array(every[: told.images] if rows.has_classes else rows.pictures, dtype=object)[scored]
+    ids = np.array(rows.pictures or every[: told.images], dtype=object)[scored]
     classes = rows.about(kinds[scored])
     named = [method.method for method in told.methods if method.method in scores]
     values = np.concatenate([scores[name] for name in named]) if named else np.empty(0)

@@ -110,7 +110,9 @@ class Guard(Stage):
             graph.of(_sample(plan, precision, f"{folder}/{name}"))
             for name, precision in (("exact", "float32"), ("lower", None))
         )
-        cases = [case for case in exact.plan.all_cases() if case.network == network]
+        # A metric that does not apply has no scores that could be compared.
+        known = [case for case in exact.plan.all_cases() if case.network == network]
+        cases = [case for case in known if not exact.plan.lacking(network.dataset, case.metric)]
 
         jobs = [of.needed(of.plan.score_files(cases), of.jobs_on(SAMPLED, where)) for of in (exact, lower)]
         scores = [

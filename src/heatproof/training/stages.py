@@ -106,11 +106,11 @@ def _pretrain(job: Pretrain, device: torch.device, session: Session) -> Trained:
     seed, reader = job.training.seed, reader_of_dataset(job.dataset, dataset)
     assert reader.classes is not None, "a dataset says how many outputs there are"
     network = build_network(job.model, reader.classes, derive_seed(seed, "initial weights"), reader)
+    if job.start:
+        load_weights(network, job.start, but=find_head(job.model))
     if job.whole_output:
         # What it answers need not be what labels say, and nothing is learnt of them.
         return as_built(network)
-    if job.start:
-        load_weights(network, job.start, but=find_head(job.model))
     train, validation = _examples(dataset, job)
     return fit(network.to(device), train, validation, job.training, seed, session=session)
 

@@ -1,0 +1,41 @@
+"""Passes and steps of every task are timed with the outputs and the loss that a run has."""
+
+import pytest
+from toy_project import BASE
+
+from heatproof.config_files import merge
+from heatproof.estimate.child import TimeTraining, TimeWeights
+from heatproof.estimate.estimate import plan_of
+from heatproof.plan.graph import Graph
+from heatproof.plan.validate import make_plan
+from heatproof.specs import Runtime
+from heatproof.storage.files import write_text
+
+ASKED = {
+    **{task: (task, "label", "linear") for task in ("binary", "multiclass", "multilabel", "regression")},
+    "mask": ("multiclass", "questions:whole_mask", "masks"),
+}
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_what_is_trained_is_timed(tmp_path, asked):
+    task, target, network = ASKED[asked]
+    model = {"net": {"architecture": f"questions:{network}", "mean": [0.5] * 3, "std": [0.5] * 3}}
+    change = {"datasets": [{"toy": {"dataset": "questions:dataset", "task": task}}], "models": [model], "target": target}
+    plan = make_plan(merge(BASE, merge(change, {"pretraining": {"epochs": 0}, "evaluation": {"images": 6}})))
+    told = Graph(plan).told("finetune", dataset="toy", model="net", weights="finetuned")
+    runtime = Runtime(4, 1, "cpu")
+    steps = TimeTraining(told.dataset, told.model, told.training, 2, told.whole_output).run(runtime)
+    assert steps["train"] > 0
+    passes = TimeWeights(plan.dataset_spec("toy"), told.model, [str(tmp_path / "w.safetensors")], 2, target).run(runtime)
+    assert passes["gradient"] > 0
+
+
+def test_a_stand_in_has_the_task_of_the_dataset(tmp_path):
+    path = tmp_path / "config.yaml"
+    write_text(path, "datasets:\n  - fashion_mnist: {root: /nowhere, task: binary}\nevaluation: {images: 4}\n")
+    plan, missing = plan_of([path], "cpu")
+    assert missing == ["fashion_mnist"]
+    assert plan.datasets["fashion_mnist"]["task"] == "binary"
+    write_text(path, "datasets:\n  - digits: {task: multiclass}\nevaluation: {images: 4}\n")
+    assert plan_of([path], "cpu")[1] == []
