@@ -118,7 +118,7 @@ def timm_facts(*, name: str, size: int | Sequence[int] | None = None, channels: 
         known = timm.list_pretrained(f"{base}.*")
         raise HeatproofError(f"timm has no weights {name!r} that specify the input format: {nearest(name, known)}")
     fixed = expected.input_size[1:] if expected.fixed_input_size else None
-    own = (expected.mean, expected.std) if len(expected.mean) == channels else HALF
+    own: Normalisation = (expected.mean, expected.std) if len(expected.mean) == channels else HALF
     return _facts(name, own, TIMM_LAYERS.get(base), fixed, size)
 
 
