@@ -42,7 +42,8 @@ def image_scores(
     metrics
         Names of metrics, or names with their options.
     **common
-        ``seed``, ``batch_size``, ``device`` and ``image_ids``, as in `heatproof.evaluate`.
+        ``seed``, ``batch_size``, ``device``, ``image_ids``, ``task`` and a ``target`` function, as in
+        `heatproof.evaluate`.
 
     Returns
     -------

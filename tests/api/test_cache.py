@@ -710,7 +710,8 @@ def test_choose_says_the_same_with_a_cache_and_passes_nothing_twice(counted, man
 
 def test_scores_in_batches_are_those_of_all_images_at_once(network, many):
     from heatproof.api.choose import _Judge
-    from heatproof.api.explain import Explaining, selected
+    from heatproof.api.explain import Explaining
+    from heatproof.api.named_methods import selected
     from heatproof.evaluation import selected_metrics
     from heatproof.finetuned import domain_of
     from heatproof.inputs.read import read_inputs

@@ -129,7 +129,7 @@ def test_methods_that_delete_regions_are_shown_outside_of_the_competition(many, 
 def test_captum_methods_that_delete_regions_are_no_contenders_either(many):
     from captum.attr import FeatureAblation, Saliency
 
-    from heatproof.api.explain import selected
+    from heatproof.api.named_methods import selected
 
     model = Planted().eval()
     theirs = selected({"ablation": FeatureAblation(model), "saliency": Saliency(model)})

@@ -9,7 +9,7 @@ from typing import Any
 from heatproof._testing.metrics import MetricSubject
 from heatproof._testing.networks import NETWORKS
 from heatproof._testing.subject import Subject
-from heatproof.api.explain import NamedMethod
+from heatproof.api.named_methods import NamedMethod
 from heatproof.attribution.foreign import check_arguments_of, library_of
 from heatproof.attribution.own import PLAIN, positional_of
 from heatproof.attribution.registry import EXPLAINERS, Explainer, require_library

@@ -20,7 +20,8 @@ from heatproof._testing.networks import (
     pictures,
 )
 from heatproof._testing.rules import Broken
-from heatproof.api.explain import NamedMethod, explain
+from heatproof.api.explain import explain
+from heatproof.api.named_methods import NamedMethod
 from heatproof.attribution.explaining import MapMaker
 from heatproof.attribution.registry import Explained, Explainer
 from heatproof.errors import NotApplicable

@@ -25,7 +25,8 @@ from heatproof.tasks import gives
 if TYPE_CHECKING:
     import torch
 
-    from heatproof.api.explain import Explaining, NamedMethod
+    from heatproof.api.explain import Explaining
+    from heatproof.api.named_methods import NamedMethod
     from heatproof.evaluation import SelectedMetric
     from heatproof.finetuned import Domain
     from heatproof.inputs.source import ImageSource
@@ -129,7 +130,8 @@ def choose(
         for as IDSDS are SDS.
     """
     from heatproof.api.cache import held_cache
-    from heatproof.api.explain import Explaining, layer_name, selected
+    from heatproof.api.explain import Explaining, layer_name
+    from heatproof.api.named_methods import selected
     from heatproof.batches import show_progress
     from heatproof.finetuned import domain_of, warn_out_of_domain
     from heatproof.inputs.arrays import warn_of_range

@@ -13,73 +13,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from heatproof.attribution.registry import EXPLAINERS, Explained, Explainer, require_library
+from heatproof.api.named_methods import Method, NamedMethod, check_names, selected
+from heatproof.attribution.registry import Explained
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.identity import identity_of
-from heatproof.options import AtMost, BatchSize, check_arguments, check_options, short, with_grids
+from heatproof.options import AtMost, BatchSize, check_arguments
 from heatproof.provenance import code_digest, digest
-from heatproof.registry import look_up
 
 if TYPE_CHECKING:
     import torch
     import xarray
 
     from heatproof.api.cache import Cache, Kept, MethodKeys
-    from heatproof.attribution.explaining import MapMaker
     from heatproof.inputs.source import ImageSource
     from heatproof.inputs.targets import Question
     from heatproof.models.adapter import Adapted
-
-
-Method = Any
-
-
-@dataclass
-class NamedMethod:
-    """A method as the caller named it.
-
-    Attributes
-    ----------
-    name
-        In the result.
-    entry
-        heatproof's explainer; None for one of another library.
-    options
-        Of the explainer, all of them.
-    foreign
-        An object of another library, or a function.
-    """
-
-    name: str
-    entry: Explainer | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    foreign: Any = None
-
-    @property
-    def ablates(self) -> bool:
-        """Whether it deletes regions one by one; see `heatproof.attribution.registry.Explainer`."""
-        from heatproof.attribution.foreign import deletes_regions
-
-        return self.entry.ablates if self.entry is not None else deletes_regions(self.foreign)
-
-    @property
-    def maps(self) -> list[str]:
-        """Names of its maps in the result."""
-        if self.entry is None or list(self.entry.maps) == [self.entry.name]:
-            return [self.name]
-        if self.name == self.entry.name:
-            return list(self.entry.maps)
-        return [f"{self.name}_{map_name}" for map_name in self.entry.maps] if len(self.entry.maps) > 1 else [self.name]
-
-    @property
-    def maker(self) -> MapMaker:
-        """What is called for its maps."""
-        from heatproof.attribution.explaining import MapMaker
-        from heatproof.attribution.foreign import as_function
-
-        if self.entry is None:
-            return MapMaker(self.name, as_function(self.name, self.foreign), {}, {self.name: True})
-        return MapMaker(self.name, self.entry.function, self.options, self.entry.maps)
 
 
 def explain(
@@ -195,7 +143,7 @@ def explain(
     layer = layer_name(model, layer)
     check_arguments(explain, locals(), "task", "target", "image_ids", "background", "classes", "transform", "cache")
     asked = selected(methods)
-    _check_names(asked)
+    check_names(asked)
     for one in asked:
         check_network_of(one.name, one.foreign, model)
     if background is not None:
@@ -244,73 +192,6 @@ def layer_name(model: torch.nn.Module, layer: str | torch.nn.Module | None) -> s
             "name."
         )
     return name
-
-
-def selected(methods: str | Sequence[Method] | Mapping[str, Method]) -> list[NamedMethod]:
-    """Return the methods that the caller named, with complete options.
-
-    Raises
-    ------
-    HeatproofError
-        If there are none, or one is unknown.
-    """
-    if isinstance(methods, str) or not isinstance(methods, Mapping | Sequence):
-        methods = [methods]
-    if not methods:
-        raise HeatproofError("No method is given: name at least one, as methods=['grad_cam', 'saliency'].")
-    if isinstance(methods, Mapping):
-        return [_one(name, method) for name, method in methods.items()]
-    is_named = [isinstance(one, Mapping) and len(one) == 1 and isinstance(next(iter(one)), str) for one in methods]
-    named = [next(iter(one.items())) if own else (None, one) for one, own in zip(methods, is_named, strict=True)]
-    return [_one(name, method) for name, method in named]
-
-
-def _one(name: str | None, method: Method) -> NamedMethod:
-    if isinstance(method, NamedMethod):
-        return method
-    if isinstance(method, str):
-        return _ours(name or method, method, {})
-    if isinstance(method, Mapping):
-        options = dict(method)
-        if name is None:
-            raise HeatproofError(
-                f"A method is {short(method)}: give a name with its options, as {{'rise': {{'masks': 200}}}}."
-            )
-        inner = next(iter(options.items()), (None, None))
-        if len(options) == 1 and name not in EXPLAINERS and isinstance(inner[1], Mapping):
-            return _ours(name, str(inner[0]), dict(inner[1]))
-        return _ours(name, str(options.pop("explainer", name)), options)
-    if not (callable(method) or hasattr(method, "attribute") or hasattr(method, "context")):
-        raise HeatproofError(
-            f"A method is {type(method).__name__}: give a name, a name with options, a function of model, images and "
-            "targets, or an object of captum, torch-cam, pytorch-grad-cam or zennit."
-        )
-    name = name or str(getattr(method, "__name__", type(method).__name__))
-    if isinstance(method, type):
-        raise HeatproofError(
-            f"The method {name!r} is a class: give an object of it, made as its library says, such as "
-            "captum.attr.Saliency(model)."
-        )
-    from heatproof.attribution.foreign import check_arguments_of, library_of
-
-    if library_of(method) is None and callable(method):
-        check_arguments_of(name, method)
-    return NamedMethod(name, foreign=method)
-
-
-def _ours(name: str, kind: str, given: Mapping[str, Any]) -> NamedMethod:
-    entry = look_up(EXPLAINERS, kind, "explainer")
-    require_library(entry)
-    check_options(entry.function, dict(given), f"explainer {name!r}", positional=("explained",))
-    return NamedMethod(name, entry, {**entry.options, **with_grids(given, entry.function)})
-
-
-def _check_names(asked: Sequence[NamedMethod]) -> None:
-    names = [name for one in asked for name in one.maps]
-    if repeated := sorted(name for name in names if names.count(name) > 1):
-        raise HeatproofError(
-            f"Two methods are called {repeated[0]!r}: give them names, as {{'short': {{...}}, 'long': {{...}}}}."
-        )
 
 
 @dataclass
