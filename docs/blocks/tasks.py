@@ -1,7 +1,6 @@
 """The table of docs/conventions.md that says which metric applies to which task, from what metrics declare."""
 
 from blocks import rows
-
 from heatproof.metrics.registry import METRICS, outputs_of
 from heatproof.report.cli_list import READ
 from heatproof.tasks import CALLABLE, TASKS

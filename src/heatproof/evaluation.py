@@ -29,7 +29,6 @@ from heatproof.options import BatchSize, check_plain, short
 from heatproof.perturbation.baselines import BASELINES
 from heatproof.registry import look_up, nearest
 from heatproof.responses.base import Along, Batch, Explain, Reading, Response, ScoredImages, Session, serving
-from heatproof.tasks import Need, lacking
 
 if TYPE_CHECKING:
     import torch
@@ -225,7 +224,7 @@ def evaluate(
         check_columns(network, source)
         if network.one_logit or network.task == "multilabel":
             warn_of_probabilities(network)
-        lacks = {name: why for name, one in metrics.items() if (why := lacking(network.task, need_of(one)))}
+        lacks = {name: why for name, one in metrics.items() if (why := one.entry.lacking(network.task, one.options))}
         if lacks:
             told = "; ".join(f"{name!r} does not apply, as {why}" for name, why in lacks.items())
             warnings.warn(f"Some scores are missing: {told}.", stacklevel=2)
@@ -371,7 +370,8 @@ class _Asking:
         given = {key: one.options[key] for key in one.entry.reads.in_memory}
         session = replace(self.session, given={**self.session.given, **given})
         size = self.along.maps.shape[2], self.along.maps.shape[3]
-        images = ScoredImages(self.batch.ids, self.batch.labels.cpu().numpy(), size, session.seed)
+        labels = self.batch.labels.cpu().numpy()
+        images = ScoredImages(self.batch.ids, labels, size, session.seed, task_of(session))
         read = readings_of(one, self.metrics, session)
         arrays = {reading.argument: self._ask(reading.response, session, given) for reading in read}
         options = one.options | {"seed": session.seed, "batch_size": session.batch_size}
@@ -419,12 +419,12 @@ def _scored(
     return scored
 
 
-def need_of(one: SelectedMetric) -> Need:
-    """Return what a metric with its options reads of a network: a number, a probability or a decision."""
-    name, output = one.entry.name, one.options.get("output", "logit")
-    if output == "accuracy" or name == "aic" or one.options.get("target") == "predicted":
-        return "decision"
-    return "probability" if "probability" in output or name == "sic" else "number"
+def task_of(session: Session) -> str:
+    """Return what a network is for; classes where nobody says it."""
+    from heatproof.models.adapter import reader_of
+
+    reader = reader_of(session.network)
+    return "multiclass" if reader is None else reader.task
 
 
 def _missing(one: SelectedMetric, images: ScoredImages, why: str) -> xarray.Dataset:

@@ -142,8 +142,8 @@ def test_a_network_that_guesses_one_label_is_at_chance_for_that_one():
     found = judged(scores(MEANS, ("sun",)), rows).set_index("label")
     assert found["verdict"].to_dict() == {"": FOUND, "sun": CHANCE}
     assert found.loc["sun", "sentence"] == (
-        "This network is at chance: its AUROC of sun is 0.49 on 64 images, where guessing has 0.50. Its explanations say "
-        "nothing."
+        "This network is at chance: its AUROC of sun is 0.49 on 64 images, where guessing has 0.50. Its explanations "
+        "say nothing."
     )
 
 

@@ -401,7 +401,8 @@ def prefers_known_effects_on_numbers(subject: MetricSubject) -> None:
 def effects_on_numbers(task: str, scale: float, offset: float) -> tuple[Given, np.ndarray]:
     """Return `known_effects` of a network whose number is the first logit times `scale`, plus `offset`."""
     given, maps = known_effects()
-    linear = given.network[1]
+    _, linear = given.network.children()
+    assert isinstance(linear, nn.Linear)
     number = nn.Linear(linear.in_features, 1)
     network = nn.Sequential(nn.Flatten(), number).eval().requires_grad_(False)
     number.weight[:], number.bias[:] = linear.weight[:1] * scale, offset

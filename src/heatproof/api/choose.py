@@ -20,7 +20,7 @@ from heatproof.metrics.single_deletion import Deletion
 from heatproof.options import BatchSize, Bounds, check_arguments
 from heatproof.ranking.best import images_to_tell
 from heatproof.ranking.verdict import FOUND, TOO_FEW, Verdict, deletion_words, judge, often_wrong
-from heatproof.tasks import gives, lacking
+from heatproof.tasks import gives
 
 if TYPE_CHECKING:
     import torch
@@ -218,10 +218,8 @@ def _answered(network: Adapted, source: ImageSource) -> torch.Tensor | None:
 
 def _check_needs(metrics: Mapping[str, SelectedMetric], task: str) -> None:
     """Refuse measures that read what a task does not give."""
-    from heatproof.evaluation import need_of
-
     for name, one in metrics.items():
-        if why := lacking(task, need_of(one)):
+        if why := one.entry.lacking(task, one.options):
             raise HeatproofError(
                 f"The measure {name!r} does not apply, as {why}: take one that reads a number, as sds."
             )

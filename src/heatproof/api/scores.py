@@ -112,7 +112,7 @@ class Scoring:
     ) -> Iterator[tuple[str, Scores]]:
         run, keys = self.run, self.run.keys[rows.start : rows.stop]
         labels = run.labels[rows.start : rows.stop].cpu().numpy()
-        images = ScoredImages(run.ids[rows.start : rows.stop], labels, run.size, run.seed)
+        images = ScoredImages(run.ids[rows.start : rows.stop], labels, run.size, run.seed, run.network.task)
         shared = {name: found.read(keys) for (name, method), found in kept.items() if method is None}
         # One method after another, so that the maps of one lie in memory.
         for method in self.methods:

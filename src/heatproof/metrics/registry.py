@@ -197,7 +197,7 @@ class Metric(Described):
 
 
 def need_of_output(options: Mapping[str, Any]) -> Need:
-    """Return what the option `output` asks of a network.
+    """Return what the options `output` and `target` ask of a network: the predicted class is a decision.
 
     Raises
     ------
@@ -207,7 +207,7 @@ def need_of_output(options: Mapping[str, Any]) -> Need:
     output = options["output"]
     if output not in NEED_OF_OUTPUT:
         raise HeatproofError(f"output is {output!r}: take one of {', '.join(NEED_OF_OUTPUT)}.")
-    return NEED_OF_OUTPUT[output]
+    return "decision" if options.get("target") == "predicted" else NEED_OF_OUTPUT[output]
 
 
 def outputs_of(metric: Metric) -> list[str]:

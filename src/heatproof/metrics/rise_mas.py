@@ -22,7 +22,7 @@ RISE = "Petsiuk et al., RISE, 2018, section 4.2"
 MAS = "Walker et al., Attribution Quality Metrics with Magnitude Alignment, 2024, section 4"
 NO_GAIN = (
     "the metric divides by the target's output for the image minus that for the baseline, which is not positive here: "
-    "targets that the model predicts avoid it"
+    "targets that a classifier predicts avoid it, and of numbers metrics that divide by nothing"
 )
 
 

@@ -70,7 +70,10 @@ def accuracy_table(drops: Sequence[Drops], images: int, target: str | int = "lab
         task = {} if known.has_classes else {"task": known.task}
         rows += [{**of, **one, **task} for one in found]
     table = pd.DataFrame(rows)
-    return table.fillna({"label": ""}) if "label" in table else table
+    if "label" not in table:
+        return table
+    table = table.fillna({"label": ""})
+    return table if (table["label"] != "").any() else table.drop(columns="label")
 
 
 def _of_classes(store: str, images: int, target: str | int) -> dict[str, Any]:
@@ -89,21 +92,21 @@ def _of_classes(store: str, images: int, target: str | int) -> dict[str, Any]:
 
 
 def _of_labels(known: ScoredRows, store: str, answers: str, images: int) -> list[dict[str, Any]]:
-    found = read(store, "logit", 0, images) > 0
+    found = np.asarray(read(store, "logit", 0, images) > 0)
     targets = np.asarray(describe(store)["labels"])[:images]
     logits = read(answers + ".zarr", "logit", 0, images).astype(np.float64)
     pictures = known.firsts
     by_label = quality_of_labels(known.given[pictures], logits[pictures])
-    every: dict[str, Any] = {"label": "", **by_label.mean(numeric_only=True)}
+    every: dict[str, Any] = {"label": "", **{str(name): by_label[name].mean() for name in by_label}}
     every["p_chance"] = chance_of_labels(known.given[pictures], logits[pictures])
     every["n_images"] = len(pictures)
-    recall = {"recall_clean": found[:, 0], "recall_worst_patch": found.all(axis=1)}
+    recall = {"recall_clean": found[:, 0], "recall_worst_patch": np.asarray(found.all(axis=1))}
     every |= {name: float(right.mean()) for name, right in recall.items()}
     rows = [every]
     for number, row in enumerate(by_label.to_dict("records")):
         own = targets == number
         more = {name: float(right[own].mean()) if own.any() else np.nan for name, right in recall.items()}
-        rows.append({"label": known.names[number], **row, **more})
+        rows.append({"label": known.names[number], **{str(key): value for key, value in row.items()}, **more})
     return rows
 
 

@@ -71,7 +71,10 @@ def verdicts(
         is "", a row for each.
     """
     known = accuracy if "label" in accuracy else accuracy.assign(label="")
-    at = {tuple(row[key] for key in (*NETWORK, "label")): row for row in known.to_dict("records")}
+    records: list[dict[str, Any]] = [
+        {str(key): value for key, value in row.items()} for row in known.to_dict("records")
+    ]
+    at = {tuple(row[key] for key in (*NETWORK, "label")): row for row in records}
     rows: list[dict[str, Any]] = []
     by_label: list[dict[str, Any]] = []
     for case, part in (one for given in scores for one in given.groupby(CASE, sort=False)):
