@@ -179,7 +179,7 @@ def init(
     about += "".join(f"# {line}\n" for line in _told_of(table))
     write_text(out, about + dump(config))
     quoted = shlex.quote(out)
-    told = [f"{out} is written. {weights}", *([head.found] if head.found else []), "Next:"]
+    told = [f"{out} is written. {weights}", *([head.found] if head.found else []), *_told_of(table), "Next:"]
     commands = (f"check {quoted}", f"estimate {quoted}", f"run {quoted} --cores 2")
     return "\n".join([*told, *(f"  heatproof {command}" for command in commands)])
 

@@ -198,6 +198,22 @@ FORMS = [
         {"columns": {"file": "patientId", "label": "Target"}},
     ),
     Form(
+        "VinDr-CXR, with a row for each finding",
+        PLAIN,
+        "train.csv",
+        lines(
+            "image_id,class_name,class_id,rad_id",
+            [
+                f"{n:04d},{finding},0,R{reader}"
+                for n in range(COUNT)
+                for reader, finding in enumerate(
+                    (("No finding",), ("Mass", "Edema"), ("Mass",), ("Mass", "Mass"))[n % 4]
+                )
+            ],
+        ),
+        {"task": "multilabel", "none": "No finding"},
+    ),
+    Form(
         "RSNA bone age",
         numbered("{}.png"),
         "boneage-training-dataset.csv",

@@ -85,6 +85,19 @@ def test_several_labels_in_a_cell(tmp_path):
     assert sum(map(len, patients)) == len(set.union(*patients))
 
 
+def test_a_class_without_a_picture_is_found_by_init(tmp_path):
+    form = NAMED["ISIC 2019, of whose classes one has no picture"]
+    found = find_labels(made(tmp_path, form))
+    assert found.options["columns"]["label"] == form.options["columns"]["label"]
+    assert found.options["task"] == "multiclass"
+
+
+def test_rows_of_one_picture_are_joined(tmp_path):
+    dataset, labels = of_form(tmp_path, "VinDr-CXR, with a row for each finding")
+    assert dataset.class_names == ("Edema", "Mass")
+    np.testing.assert_array_equal(labels[:4], [[0, 0], [1, 1], [0, 1], [0, 1]])
+
+
 def test_lists_that_are_written_as_texts(tmp_path):
     dataset, labels = of_form(tmp_path, "PadChest, whose cells are lists")
     assert dataset.class_names == ("cardiomegaly", "pleural effusion", "scoliosis")

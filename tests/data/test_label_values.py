@@ -158,6 +158,7 @@ def test_lists_as_they_are_written(written):
         (["a|b", "a"], {"separator": "|", "task": "regression"}, "say task: multilabel"),
         ([["a"], ["b"]], {"task": "multiclass"}, "cells of the column 'label' are lists: say task: multilabel"),
         ([["a"], "b"], {}, "has a list in the column 'label', and other rows have none"),
+        (['{"id": 1}', '{"id": 2}'], {}, "has a mapping in the column 'label': write a text, a number, or a list"),
         (["a", "a"], {}, "has 1 labels: a classifier needs two"),
         (
             ["a", "b", "c"],
@@ -229,7 +230,7 @@ def test_a_row_of_which_nothing_is_known_is_left_out():
     [
         ([["1", "1"], ["0", "1"]], "Row 3 of labels.csv has 2 of the classes"),
         ([["1", "0"], ["0", "0"]], "Row 3 of labels.csv has 0 of the classes"),
-        ([["0.3", "1"], ["0.7", "0"]], "has '0.3' in the column 'c0', neither 1 nor 0"),
+        ([["0.3", "1"], ["0.7", "0"]], r"has '0.3' in the column 'c0', neither 1 nor 0 .*: write 1 or 0, or say"),
     ],
 )
 def test_one_class_a_row_where_the_task_says_so(columns, message):

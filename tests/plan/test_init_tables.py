@@ -37,6 +37,8 @@ def write(path, header, row):
 def written(photos, **options):
     """Return the dataset that `init` writes, as its options and as it is read, and the text of the config."""
     said = init(photos, "cifar_resnet20", **options)
+    told = {line.removeprefix("# ") for line in Path("mine.yaml").read_text(encoding="utf-8").splitlines()}
+    assert {line for line in said.splitlines() if line.startswith("Assumed")} <= told
     text = Path("mine.yaml").read_text(encoding="utf-8")
     assert "heatproof run mine.yaml" in said
     plan = make_plan(read_config("mine.yaml"))
@@ -55,7 +57,9 @@ def test_a_table_in_the_folder_or_beside_it_is_found(photos, place):
     assert (given["task"], dataset.class_names) == ("multiclass", ("ant", "bee"))
     assert "for photos: 2 classes; 28 train, 4 validation, 8 evaluation images" in text
     assert "gives 2 classes, by its columns file Path; label Label" in text
-    assert "is sound" in check_config("mine.yaml")
+    said = check_config("mine.yaml")
+    assert "is sound" in said
+    assert f"photographs: {Path(place).name} gives 2 classes, by its columns file Path; label Label" in said
 
 
 def test_what_was_found_and_assumed_is_written_with_a_comment(photos):

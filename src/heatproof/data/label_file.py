@@ -13,7 +13,10 @@ from heatproof.errors import HeatproofError
 from heatproof.storage.reading import one_sentence, parse_json, read_bytes, shown
 from heatproof.storage.tables import MOST_BYTES, MOST_COLUMNS, parse_csv, parse_parquet, rows_of, unpacked
 
-AS_LABELS = ("save it again as CSV in UTF-8, or as JSON lines", "a table of labels")
+AS_LABELS = (
+    "save it again as CSV in UTF-8, with quotes around cells that hold a separator, or as JSON lines",
+    "a table of labels",
+)
 # What Excel writes in western Europe where nobody asks for UTF-8; it gives every byte a letter, so that it never fails.
 GUESSED = "cp1252"
 NO_TABLES = {
@@ -138,15 +141,15 @@ def _of_lines(text: str, header: bool) -> RawTable:
         text, separator = "\n".join("\t".join(line.split()) for line in lines), "\t"
         lines = text.split("\n")
     if header and len(lines) > 1:
-        names, cells = (len(next(rows_of(line.encode(), separator), [])) for line in lines[:2])
-        # The first column has no name, as R and CelebA write tables.
-        if cells == names + 1 and lines[1].rstrip()[-1:] != separator:
-            text = separator + text.lstrip("\r\n")
+        named, filled = (len(next(rows_of(line.encode(), separator), [])) for line in lines[:2])
+        if filled == named + 1:
+            # The first column has no name, as R and CelebA write tables, or rows end with a separator.
+            is_last = lines[1].rstrip(" ").endswith(separator)
+            text = text.replace(lines[0], lines[0] + separator if is_last else separator + lines[0], 1)
     frame = parse_csv(text.encode("utf-8"), separator, header=False)
     columns = [["" if cell != cell else str(cell).strip() for cell in frame[place].tolist()] for place in frame.columns]
-    names = [column[0] for column in columns] if header else [""] * len(columns)
-    named = [name or str(number) for number, name in enumerate(names, start=1)]
-    return RawTable(named, [list(column[header:]) for column in columns], first + header)
+    names = [(column[0] if header else "") or str(number) for number, column in enumerate(columns, start=1)]
+    return RawTable(names, [list(column[header:]) for column in columns], first + header)
 
 
 def _records(text: str) -> list[dict[str, Any]]:
@@ -158,14 +161,11 @@ def _records(text: str) -> list[dict[str, Any]]:
             records = [parse_json(line.encode("utf-8")) for line in text.split("\n") if line.strip()]
         except ValueError as error:
             raise ValueError(f"it is neither a list of records nor one record a line: {error}") from None
-    if not all(isinstance(record, dict) for record in records) or (len(records) == 1 and _is_tree(records[0])):
+    is_one = not text.lstrip().startswith("[") and len(records) == 1
+    if is_one or not all(isinstance(record, dict) for record in records):
+        # One mapping is a tree of tables, as COCO has, or of files to labels; a table of one picture is of no use.
         raise ValueError("it is no list of records, which are mappings of columns to values")
     return records
-
-
-def _is_tree(record: dict[str, Any]) -> bool:
-    """Tell whether a mapping holds tables, as a file of COCO does, and is no record."""
-    return any(isinstance(value, list) and value and isinstance(value[0], dict) for value in record.values())
 
 
 def _of_records(records: Sequence[dict[str, Any]]) -> RawTable:

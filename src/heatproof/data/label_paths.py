@@ -76,13 +76,25 @@ def _indexed(named: Iterable[tuple[str, str]]) -> dict[str, str]:
     return found
 
 
+def _stem(path: str) -> str:
+    return os.path.splitext(_tidy(path).rpartition("/")[2])[0].casefold()
+
+
 def _tidy(name: str) -> str:
     """Return a name with slashes alone, as paths are written."""
     return Path(name.replace("\\", "/")).as_posix().lstrip("/") if name else ""
 
 
-def match_pictures(path: Path, root: Path, named: Sequence[str], paths: Collection[str], first: int = 2) -> list[str]:
-    """Return the path of each row's picture; every picture has one row.
+def match_pictures(
+    path: Path,
+    root: Path,
+    named: Sequence[str],
+    paths: Collection[str],
+    first: int = 2,
+    *,
+    repeated: bool = False,
+) -> list[str]:
+    """Return the path of each row's picture; every picture has one row, or several where they may be `repeated`.
 
     Parameters
     ----------
@@ -94,6 +106,8 @@ def match_pictures(path: Path, root: Path, named: Sequence[str], paths: Collecti
         The pictures of the folder.
     first
         Number of the first row.
+    repeated
+        Whether each row has one of several labels of its picture.
 
     Raises
     ------
@@ -101,7 +115,7 @@ def match_pictures(path: Path, root: Path, named: Sequence[str], paths: Collecti
         If a row has no picture, or could have several, or a picture has no row or several.
     """
     found: list[str] = []
-    missing: list[str] = []
+    missing: list[tuple[str, int]] = []
     for number, (name, picture) in enumerate(zip(named, Pictures(paths).find_all(named), strict=True), start=first):
         if picture == SEVERAL:
             raise HeatproofError(
@@ -109,18 +123,22 @@ def match_pictures(path: Path, root: Path, named: Sequence[str], paths: Collecti
                 "write its path from the folder."
             )
         if picture is None:
-            missing.append(f"{name or 'an empty name'} in row {number}")
+            missing.append((name, number))
         else:
             found.append(picture)
     if missing:
+        name, number = missing[0]
+        alike = next((picture for picture in paths if name and _stem(picture) == _stem(name)), None)
+        hint = f", or write names without endings, if that is {alike}" if alike else ""
         raise HeatproofError(
-            f"{path} names {len(missing)} picture(s) that are not in {root}, the first {missing[0]}: add them there, "
-            "or remove their rows."
+            f"{path} names {len(missing)} picture(s) that are not in {root}, the first {name or 'an empty name'} in "
+            f"row {number}: add them there, or remove their rows{hint}."
         )
     twice = [picture for picture, times in Counter(found).items() if times > 1]
-    if twice:
+    if twice and not repeated:
         raise HeatproofError(
-            f"{path} has {len(twice)} picture(s) in more than one row, the first {twice[0]}: leave one row for each."
+            f"{path} has {len(twice)} picture(s) in more than one row, the first {twice[0]}: leave one row for each, "
+            "or say task: multilabel if each of them has another label."
         )
     unlabelled = sorted(set(paths) - set(found))
     if unlabelled:

@@ -9,9 +9,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from heatproof.data.label_file import RawTable, read_raw_table
+from heatproof.data.label_file import Cell, RawTable, read_raw_table
 from heatproof.data.label_paths import Pictures, match_pictures
-from heatproof.data.label_values import LabelOptions, LabelQuestion, LabelReader, Labels, Task, is_of_class
+from heatproof.data.label_values import (
+    LabelOptions,
+    LabelQuestion,
+    LabelReader,
+    Labels,
+    Task,
+    columns_of_classes,
+    parts_of,
+)
 from heatproof.data.lazy import FileList
 from heatproof.data.pictures import pictures_below
 from heatproof.errors import HeatproofError
@@ -28,9 +36,11 @@ COLUMNS = {
     "group": ("group",),
 }
 # Columns that say what pictures have in common, and are named in `group` by the user alone.
-GROUPS = ("patient", "patient_id", "subject", "subject_id", "lesion_id", "patientid")
+GROUPS = (*("patient", "patient_id", "patientid", "subject", "subject_id", "lesion_id", "case_id", "participant_id"),)
 # Rows without a picture, of which the first is named.
 MORE_ROWS = 1000
+# Of a picture that has a row for each of its labels.
+MOST_ROWS_OF_ONE = 100
 SPLITS = {
     "train": "train",
     "training": "train",
@@ -101,7 +111,10 @@ def read_label_table(
     path = root / Path(table).expanduser()
     pictures = {picture.path: picture for picture in pictures_below(root)}
     raw = read_raw_table(path, header=header, encoding=encoding)
-    most = 2 * len(pictures) + MORE_ROWS
+    said = said or LabelOptions()
+    is_list = isinstance(columns.get("label"), list | tuple)
+    repeated = said.task == "multilabel" and not is_list
+    most = (MOST_ROWS_OF_ONE if repeated else 2) * len(pictures) + MORE_ROWS
     if raw.rows > most:
         raise HeatproofError(
             f"{path} has more than {most:,} rows, and there are {len(pictures):,} pictures in {root}: remove rows, or "
@@ -112,14 +125,22 @@ def read_label_table(
     chosen = _choose(path, raw, columns, Pictures(pictures), header)
     _require_encoding(path, raw, [name for several in chosen.values() for name in several])
     texts = {what: _texts(path, raw, names[0]) for what, names in chosen.items() if what != "label"}
-    names = match_pictures(path, root, texts["file"], pictures, raw.first)
+    names = match_pictures(path, root, texts["file"], pictures, raw.first, repeated=repeated)
     cells = [raw.columns[_place(raw, name)] for name in chosen["label"]]
-    is_list = isinstance(columns.get("label"), list | tuple)
-    labels = LabelReader(str(path), said or LabelOptions(), raw.first).read(chosen["label"], cells, is_list=is_list)
+    numbers = list(range(raw.first, raw.first + len(names)))
+    if len(set(names)) < len(names):
+        if said.separator is None:
+            LabelReader(str(path), said, numbers).ask_separator(
+                chosen["label"][0], [one for one in cells[0] if isinstance(one, str)]
+            )
+        firsts, cells = _joined(path, names, cells[0], texts, said.separator)
+        names, numbers = [names[row] for row in firsts], [numbers[row] for row in firsts]
+        texts = {what: [column[row] for row in firsts] for what, column in texts.items()}
+    labels = LabelReader(str(path), said, numbers).read(chosen["label"], cells, is_list=is_list)
     rows = np.flatnonzero(labels.known).tolist()
     if not rows:
         raise HeatproofError(f"{path} has no row whose label is known: correct `unknown`, or fill labels in.")
-    parts = _divide(path, rows, texts, raw.first)
+    parts = _divide(path, rows, texts, numbers)
     if list(parts) == ["train"] and labels.task in ("binary", "multiclass"):
         _require_several(path, labels.class_names, labels.values[rows])
 
@@ -134,6 +155,24 @@ def read_label_table(
 
     found = {split: listed(these) for split, these in parts.items()}
     return LabelTable(labels.class_names, found, labels.task, tuple(_notes(path, raw, chosen, labels)))
+
+
+def _joined(
+    path: Path, names: Sequence[str], column: Sequence[Cell], texts: Mapping[str, list[str]], separator: str | None
+) -> tuple[list[int], list[list[Cell]]]:
+    """Return the first row of each picture, and lists of the labels of all its rows."""
+    rows: dict[str, list[int]] = {}
+    for row, name in enumerate(names):
+        rows.setdefault(name, []).append(row)
+    for what in ("split", "group"):
+        for name, several in rows.items():
+            if len({texts[what][row] for row in several if what in texts}) > 1:
+                raise HeatproofError(f"{path} has the picture {name} in two {what}s: leave one.")
+    cells = [cell if isinstance(cell, list) else parts_of(cell, separator) for cell in column]
+    joined: list[Cell] = [
+        list(dict.fromkeys(part for row in several for part in cells[row])) for several in rows.values()
+    ]
+    return [several[0] for several in rows.values()], [joined]
 
 
 def _place(raw: RawTable, name: str) -> int:
@@ -234,8 +273,8 @@ def _find_labels(path: Path, raw: RawTable, chosen: Mapping[str, list[str]]) -> 
     left = [name for name, column in columns.items() if any(column)]
     if len(left) == 1 and same_name(left[0]) not in GROUPS:
         return left[0]
-    classes = [name for name in left if is_of_class(columns[name])]
-    if len(classes) > 1:
+    classes = columns_of_classes({name: columns[name] for name in left})
+    if classes:
         raise LabelQuestion(
             f"{path} has no column {' or '.join(COLUMNS['label'])}, and {len(classes)} columns of 1 and 0: name those "
             f"that are classes as columns: {{label: [{', '.join(classes)}]}} and the task, or the "
@@ -265,7 +304,9 @@ def _require_encoding(path: Path, raw: RawTable, names: Sequence[str]) -> None:
                     )
 
 
-def _divide(path: Path, rows: Sequence[int], texts: Mapping[str, list[str]], first: int) -> dict[str, list[int]]:
+def _divide(
+    path: Path, rows: Sequence[int], texts: Mapping[str, list[str]], numbers: Sequence[int]
+) -> dict[str, list[int]]:
     """Return split to rows, all for ``train`` where the table does not say."""
     parts: dict[str, list[int]] = {"train": []}
     split_of: dict[str, str] = {}
@@ -274,7 +315,7 @@ def _divide(path: Path, rows: Sequence[int], texts: Mapping[str, list[str]], fir
         split = SPLITS.get(named.casefold())
         if split is None:
             raise HeatproofError(
-                f"Row {row + first} of {path} has the split {named!r}: it may be train, validation (val) or test."
+                f"Row {numbers[row]} of {path} has the split {named!r}: it may be train, validation (val) or test."
             )
         if "group" in texts and split_of.setdefault(texts["group"][row], split) != split:
             group = texts["group"][row]
@@ -314,7 +355,7 @@ def _notes(path: Path, raw: RawTable, chosen: Mapping[str, list[str]], labels: L
     yield f"{path.name} gives {kinds[labels.task]}, by its columns {columns}"
     left_out = int((~labels.known).sum())
     if left_out:
-        yield f"{left_out:,} of {raw.rows:,} pictures are left out, of which no label is known"
+        yield f"{left_out:,} of {len(labels.known):,} pictures are left out, of which no label is known"
     if labels.task == "multilabel":
         known = labels.values[labels.known]
         unknown, none = (known < 0).mean(), (known != 1).all(axis=1).sum()

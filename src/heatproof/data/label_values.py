@@ -147,14 +147,14 @@ class LabelReader:
         The table, for messages.
     said
         What the config says.
-    first
-        Number of the first row.
+    numbers
+        Of the rows in the file, for messages; None: from 2 on.
     """
 
-    def __init__(self, where: str, said: LabelOptions, first: int = 2) -> None:
+    def __init__(self, where: str, said: LabelOptions, numbers: Sequence[int] | None = None) -> None:
         if said.separator == "":
             raise HeatproofError("`separator` is empty: give what stands between labels in a cell, such as '|'.")
-        self._where, self._said, self._first = where, said, first
+        self._where, self._said, self._numbers = where, said, numbers
         self._unknown, self._none = Spelled(said.unknown), Spelled(said.none)
 
     def read(self, names: Sequence[str], columns: Sequence[Sequence[Cell]], *, is_list: bool = False) -> Labels:
@@ -184,13 +184,13 @@ class LabelReader:
         if separator is not None:
             self._require_multilabel(f"`separator` says that cells of the column {name!r} have several labels")
         elif self._said.task in (None, "multilabel"):
-            self._ask_separator(name, cells)
+            self.ask_separator(name, cells)
         if separator is not None or self._said.task == "multilabel":
-            return self._several(name, [_parts(cell, separator) for cell in cells])
+            return self._several(name, [parts_of(cell, separator) for cell in cells])
         return self._number(name, cells) if self._said.task == "regression" else self._class(name, cells)
 
     def _row(self, place: int) -> str:
-        return f"Row {place + self._first} of {self._where}"
+        return f"Row {place + 2 if self._numbers is None else self._numbers[place]} of {self._where}"
 
     def _texts(self, name: str, column: Sequence[Cell]) -> list[str]:
         for place, cell in enumerate(column):
@@ -198,6 +198,10 @@ class LabelReader:
                 raise HeatproofError(
                     f"{self._row(place)} has a list in the column {name!r}, and other rows have none: write lists in "
                     "all rows."
+                )
+            if cell[:2] == '{"' and cell[-1:] == "}":
+                raise HeatproofError(
+                    f"{self._row(place)} has a mapping in the column {name!r}: write a text, a number, or a list."
                 )
         return [str(cell) for cell in column]
 
@@ -219,8 +223,12 @@ class LabelReader:
 
     # ---- what is asked -----------------------------------------------------------------------------------------------
 
-    def _ask_missing(self, name: str, cells: Sequence[str], *, several: bool) -> None:
-        """Ask what blanks, nan, -1 and the like mean, where the config does not say."""
+    def _ask_missing(self, name: str, cells: Sequence[str], places: Sequence[int] | None = None) -> None:
+        """Ask what blanks, nan, -1 and the like mean, where the config does not say.
+
+        Of several labels, `places` are the rows that have them.
+        """
+        several = places is not None
         counts = Counter(cells)
         is_said = self._said.unknown is not None and not _listed(self._said.unknown)
         numbers = {number for cell in counts if (number := number_of(cell)) is not None}
@@ -243,18 +251,19 @@ class LabelReader:
             other = f", or none: [{listed}] where it means that the image has no label"
         elif self._said.unknown is None and odd[0]:
             other = f", or unknown: [] where it is a {'number' if self._said.task == 'regression' else 'class'}"
+        at = list(cells).index(odd[0])
         raise LabelQuestion(
-            f"{self._row(list(cells).index(odd[0]))} {what} in the column {name!r}{more}: fill it in, or say unknown: "
-            f"[{listed}], with which what is not known is left out{other}.",
+            f"{self._row(at if places is None else places[at])} {what} in the column {name!r}{more}: "
+            f"fill it in, or say unknown: [{listed}], with which what is not known is left out{other}.",
             {"unknown": [*_listed(self._said.unknown), *dict.fromkeys(answer)]},
         )
 
-    def _ask_separator(self, name: str, cells: Sequence[str]) -> None:
+    def ask_separator(self, name: str, cells: Sequence[str]) -> None:
         """Ask whether cells have several labels, where parts of them come again in other cells."""
         distinct = {cell for cell in cells if cell and not self._is_said(cell)}
         are_numbers = all(number_of(cell) is not None for cell in distinct)
         for separator in SEPARATORS:
-            parted = {cell: _parts(cell, separator) for cell in distinct}
+            parted = {cell: parts_of(cell, separator) for cell in distinct}
             several = {cell for cell, parts in parted.items() if len(parts) > 1}
             # A comma in every number is that of decimals; in some of them it may stand between two.
             if not several or (are_numbers and len(several) == len(distinct)):
@@ -301,7 +310,7 @@ class LabelReader:
     # ---- what is read ------------------------------------------------------------------------------------------------
 
     def _class(self, name: str, cells: Sequence[str]) -> Labels:
-        self._ask_missing(name, cells, several=False)
+        self._ask_missing(name, cells)
         known = self._known(cells)
         distinct = {cell for cell, is_known in zip(cells, known, strict=True) if is_known}
         values = self._values(name, distinct)
@@ -326,7 +335,7 @@ class LabelReader:
             )
 
     def _number(self, name: str, cells: Sequence[str]) -> Labels:
-        self._ask_missing(name, cells, several=False)
+        self._ask_missing(name, cells)
         known = self._known(cells)
         values = self._values(name, {cell for cell, is_known in zip(cells, known, strict=True) if is_known})
         for place in np.flatnonzero(known).tolist():
@@ -363,7 +372,8 @@ class LabelReader:
     def _several(self, name: str, rows: Sequence[Sequence[str]]) -> Labels:
         """Return the labels of rows that name several each."""
         # An empty list says that there is none; an empty cell does not.
-        self._ask_missing(name, [part for row in rows for part in row], several=True)
+        parts = [(part, place) for place, row in enumerate(rows) for part in row]
+        self._ask_missing(name, [part for part, _ in parts], [place for _, place in parts])
         kept = [[part for part in row if part not in self._none] for row in rows]
         known = np.array([not any(part in self._unknown for part in row) for row in kept], dtype=bool)
         distinct = {part for row, is_known in zip(kept, known, strict=True) if is_known for part in row}
@@ -405,11 +415,10 @@ class LabelReader:
                 {"task": found},
             )
         self._ask_codes(names, columns, codes)
-        codes[codes == ODD] = -1
         if task == "multilabel":
-            return Labels("multilabel", list(names), codes, (codes >= 0).any(axis=1))
+            return Labels("multilabel", list(names), codes, np.array((codes >= 0).any(axis=1)))
         self._require_classes(names)
-        known = (ones == 1) | ~(codes == -1).any(axis=1)
+        known = np.array((ones == 1) | (codes >= 0).all(axis=1))
         for place in np.flatnonzero(known & (ones != 1))[:1].tolist():
             raise HeatproofError(
                 f"{self._row(place)} has {ones[place]} of the classes, and the task is {task}: one of the columns has "
@@ -432,8 +441,8 @@ class LabelReader:
 
     def _ask_codes(self, names: Sequence[str], columns: Sequence[Sequence[str]], codes: np.ndarray) -> None:
         """Ask what cells mean that are neither 1 nor 0."""
-        rows, places = np.nonzero(codes == ODD)
-        if not rows.size:
+        rows, places = (found.tolist() for found in np.nonzero(codes == ODD))
+        if not rows:
             return
         odd = list(dict.fromkeys(columns[place][row] for row, place in zip(rows, places, strict=True)))
         answer: list[str | int] = [BLANK if not cell else -1 if number_of(cell) == -1 else cell for cell in odd]
@@ -442,8 +451,9 @@ class LabelReader:
         option = "none" if answer == [-1] and not (codes == 0).any() else "unknown"
         are_usual = all(cell.casefold() in MISSING or number_of(cell) == -1 for cell in odd)
         raise LabelQuestion(
-            f"{self._row(int(rows[0]))} has {repr(odd[0]) if odd[0] else 'an empty cell'} in the column "
-            f"{names[places[0]]!r}, neither 1 nor 0 ({len(rows)} cells have such): say unknown: "
+            f"{self._row(rows[0])} has {repr(odd[0]) if odd[0] else 'an empty cell'} in the column "
+            f"{names[places[0]]!r}, neither 1 nor 0 ({len(rows)} cells have such): "
+            f"{'' if are_usual else 'write 1 or 0, or '}say unknown: "
             f"[{listed}] if nothing is known of the label there, or "
             f"none: [{listed}] if the image has it not.",
             {option: [*_listed(getattr(self._said, option)), *dict.fromkeys(answer)]} if are_usual else None,
@@ -479,7 +489,7 @@ def _of_list(cell: Cell) -> list[str]:
     return [next(part for part in parts if part).strip() for parts in IN_LIST.findall(cell[1:-1]) if any(parts)]
 
 
-def _parts(cell: str, separator: str | None) -> list[str]:
+def parts_of(cell: str, separator: str | None) -> list[str]:
     """Return the labels in a cell; one that is empty stays, because nothing is known of it."""
     if separator is None:
         return [cell]
@@ -496,7 +506,8 @@ def _numbered(distinct: Iterable[str], values: Mapping[str, float]) -> tuple[lis
     for text in distinct:
         if text in values:
             spelled.setdefault(values[text], set()).add(text)
-    names, numbers = [], {}
+    names: list[str] = []
+    numbers: dict[str, int] = {}
     for number in sorted(spelled):
         numbers |= dict.fromkeys(spelled[number], len(names))
         names.append(name_of(number, spelled[number]))
@@ -506,8 +517,13 @@ def _numbered(distinct: Iterable[str], values: Mapping[str, float]) -> tuple[lis
     return names, numbers
 
 
-def is_of_class(column: Sequence[Cell]) -> bool:
-    """Tell whether the cells of a column are 1 in some rows, and else 0, -1 or nothing."""
-    cells = {str(cell).casefold() for cell in column}
-    numbers = {TRUTHS.get(cell, number_of(cell)) for cell in cells if cell not in MISSING}
-    return 1 in numbers and numbers <= {0, 1, -1} and len(cells) > 1
+def columns_of_classes(columns: Mapping[str, Sequence[Cell]]) -> list[str]:
+    """Return the columns whose cells are 1, 0, -1 or nothing, if there are several and one is 1 in some rows alone."""
+    found, is_varied = [], False
+    for name, column in columns.items():
+        cells = {str(cell).casefold() for cell in column}
+        numbers = {TRUTHS.get(cell, number_of(cell)) for cell in cells if cell not in MISSING}
+        if numbers and numbers <= {0, 1, -1}:
+            found.append(name)
+            is_varied |= 1 in numbers and len(cells) > 1
+    return found if is_varied and len(found) > 1 else []

@@ -177,7 +177,10 @@ class LazyDataset:
         return self._listed[part]
 
     def _nothing(self) -> FileList:
-        kinds = {"multilabel": np.empty((0, self.num_classes), np.int8), "regression": np.empty(0, np.float64)}
+        kinds: dict[str, np.ndarray] = {
+            "multilabel": np.empty((0, self.num_classes), np.int8),
+            "regression": np.empty(0, np.float64),
+        }
         return FileList([], kinds.get(self.task, np.empty(0, np.int64)), [])
 
     def _chosen(self, split: str) -> tuple[FileList, np.ndarray]:
