@@ -21,19 +21,15 @@ ASKED = {
 def test_what_is_trained_is_timed(tmp_path, asked):
     task, target, network = ASKED[asked]
     model = {"net": {"architecture": f"questions:{network}", "mean": [0.5] * 3, "std": [0.5] * 3}}
-    change = {
-        "datasets": [{"toy": {"dataset": "questions:dataset", "task": task}}],
-        "models": [model],
-        "target": target,
-    }
-    plan = make_plan(merge(BASE, merge(change, {"pretraining": {"epochs": 0}, "evaluation": {"images": 6}})))
+    datasets = [{"toy": {"dataset": "questions:dataset", "task": task}}]
+    change = {"pretraining": {"epochs": 0}, "evaluation": {"images": 6}, "datasets": datasets, "target": target}
+    plan = make_plan(merge(BASE, merge(change, {"models": [model]})))
     told = Graph(plan).told("finetune", dataset="toy", model="net", weights="finetuned")
     runtime = Runtime(4, 1, "cpu")
     steps = TimeTraining(told.dataset, told.model, told.training, 2, told.whole_output).run(runtime)
     assert steps["train"] > 0
-    passes = TimeWeights(plan.dataset_spec("toy"), told.model, [str(tmp_path / "w.safetensors")], 2, target).run(
-        runtime
-    )
+    weights = [str(tmp_path / "w.safetensors")]
+    passes = TimeWeights(plan.dataset_spec("toy"), told.model, weights, 2, target).run(runtime)
     assert passes["gradient"] > 0
 
 

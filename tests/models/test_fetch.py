@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from heatproof.errors import HeatproofError
-from heatproof.models.fetch import fetch
+from heatproof.models.fetch import check_checkpoint, fetch
 from heatproof.models.network import build_network
 from heatproof.models.registry import ModelSpec
 from heatproof.provenance import Key
@@ -171,3 +171,17 @@ def test_another_digest_is_refused_before_it_is_read(run, tmp_path, state):
 def test_what_cannot_be_had(run, checkpoint, message):
     with pytest.raises(HeatproofError, match=message):
         run(checkpoint, "0" * 64)
+
+
+def test_a_check_looks_at_a_few_images_and_the_job_at_more(run, tmp_path, state):
+    """Only where an accuracy is expected are they as many for both; the digits have 359 for validation."""
+    path = tmp_path / "weights"
+    as_safetensors(state, path)
+    job = run(path)
+    images = (tmp_path / "results/pretrained.history.csv").read_text().split(",")[-1].strip()
+    assert images == "256"
+    looked = []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("heatproof.models.fetch.require_accuracy", lambda *given: looked.append(given[-1]))
+        check_checkpoint(job)
+    assert looked == [64]

@@ -112,7 +112,7 @@ class Guard(Stage):
         )
         # A metric that does not apply has no scores that could be compared.
         known = [case for case in exact.plan.all_cases() if case.network == network]
-        cases = [case for case in known if not exact.plan.lacking(network.dataset, case.metric)]
+        cases = [case for case in known if not exact.plan.lacking(where["dataset"], case.metric)]
 
         jobs = [of.needed(of.plan.score_files(cases), of.jobs_on(SAMPLED, where)) for of in (exact, lower)]
         scores = [
