@@ -18,7 +18,7 @@ from heatproof.options import as_option
 from heatproof.plan.graph import Graph
 from heatproof.plan.metrics import MetricChoice
 from heatproof.plan.resolve import ExplainerChoice, ModelChoice
-from heatproof.plan.validate import Plan
+from heatproof.plan.validate import Plan, require_size
 
 if TYPE_CHECKING:
     import torch
@@ -179,6 +179,7 @@ def _network(plan: Plan, model: str, name: str, dataset: Dataset, odd: list[str]
     from heatproof.models.network import build_network
 
     entry = plan.models[model]
+    require_size(plan, name, model)
     network = build_network(plan.model_spec(model), dataset.num_classes).eval()
     _require_trainable(plan, model, network)
     if plan.checkpoint_file(model):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
@@ -11,6 +11,8 @@ from heatproof.config import label_baselines, normalise
 from heatproof.config_files import unset_counts
 from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
+from heatproof.models.registry import ARCHITECTURES
+from heatproof.options import height_and_width
 from heatproof.perturbation.baselines import BASELINES, register_baselines
 from heatproof.plan.paths import PRETRAINED
 from heatproof.plan.plan import Plan
@@ -130,13 +132,32 @@ def _check_patch_sums(plan: Plan) -> None:
             )
 
 
+def require_size(plan: Plan, dataset: str, model: str) -> None:
+    """Hold the size that a network of heatproof's own is built for against that of a dataset's images.
+
+    Raises
+    ------
+    HeatproofError
+        If both are known and differ.
+    """
+    entry, given = plan.models[model], plan.datasets[dataset]["size"]
+    known = ARCHITECTURES.get(entry.architecture)
+    taken = {**known.options, **entry.options}.get("size") if known else None
+    if taken and given and entry.module.startswith("heatproof.") and height_and_width(taken) != given:
+        raise _other_size(model, height_and_width(taken), dataset, given)
+
+
+def _other_size(model: str, taken: Sequence[int], dataset: str, given: Sequence[int]) -> HeatproofError:
+    return HeatproofError(
+        f"The model {model!r} takes images of {taken[0]}×{taken[1]} pixels, and those of {dataset!r} have "
+        f"{given[0]}×{given[1]}: set the size option of one of them, or name the datasets that the model is for."
+    )
+
+
 def _check_grids(plan: Plan, dataset: str, model: str) -> None:
     taken, given = plan.models[model].facts.size, plan.datasets[dataset]["size"]
     if taken and given and tuple(taken) != tuple(given):
-        raise HeatproofError(
-            f"The model {model!r} takes images of {taken[0]}×{taken[1]} pixels, and those of {dataset!r} have "
-            f"{given[0]}×{given[1]}: set the size option of one of them, or name the datasets that the model is for."
-        )
+        raise _other_size(model, taken, dataset, given)
     size = plan.size_of(dataset, model)
     if size is None:
         return
