@@ -103,7 +103,7 @@ def timm_facts(*, name: str, size: int | Sequence[int] | None = None, channels: 
     """
     if name in TIMM_LAYERS:
         fixed = (224, 224) if TIMM_LAYERS[name] == TOKENS else None
-        own = HALF if name in _TIMM_HALF or channels != 3 else IMAGENET
+        own: Normalisation = HALF if name in _TIMM_HALF or channels != 3 else IMAGENET
         return _facts(name, own, TIMM_LAYERS[name], fixed, size)
     import timm
 
