@@ -13,7 +13,7 @@ from heatproof.models.packaged import find_packaged, is_packaged
 from heatproof.models.registry import ARCHITECTURES
 from heatproof.plan.graph import Graph
 from heatproof.plan.resolve import ModelChoice
-from heatproof.plan.validate import Plan, make_plan
+from heatproof.plan.validate import Plan, make_plan, require_size
 from heatproof.trial import look_at_pictures, try_out
 
 
@@ -122,9 +122,11 @@ def check_machine(plan: Plan, libraries: bool = True, here: bool = True, gaps: l
         _require_libraries(plan)
     _check_checkpoints(plan)
     _check_layers(plan)
-    if libraries:
-        return try_out(plan, here, gaps)
-    return []
+    odd = try_out(plan, here, gaps) if libraries else []
+    # What is tried says more of what else does not fit.
+    for pair in plan.pairs():
+        require_size(plan, *pair)
+    return odd
 
 
 def _require_libraries(plan: Plan) -> None:

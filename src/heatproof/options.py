@@ -228,13 +228,18 @@ def _check_value(value: Any, parameter: inspect.Parameter | None, function: Call
     raise HeatproofError(f"{which} must be {_said(_near(value, expected))}, not {short(value)}{hint}.")
 
 
+def _is_number(expected: Any) -> bool:
+    return expected in (int, float) or (get_origin(expected) is Annotated and get_args(expected)[0] in (int, float))
+
+
 def _near(value: Any, expected: Any) -> Any:
     """Return what is expected of a number, or of a list, where both may be given; else all that is expected."""
     inner = get_args(expected) if get_origin(expected) in (Union, types.UnionType) else ()
     lists = [one for one in inner if get_origin(one) in LISTS]
-    if not lists or isinstance(value, str | dict | None):
+    others = [one for one in inner if one not in lists]
+    if not lists or isinstance(value, str | dict | None) or not any(map(_is_number, others)):
         return expected
-    chosen = lists if isinstance(value, list | tuple) else [one for one in inner if one not in lists]
+    chosen = lists if isinstance(value, list | tuple) else others
     return Union[tuple(chosen)]  # noqa: UP007
 
 

@@ -18,7 +18,7 @@ from heatproof.options import as_option
 from heatproof.plan.graph import Graph
 from heatproof.plan.metrics import MetricChoice
 from heatproof.plan.resolve import ExplainerChoice, ModelChoice
-from heatproof.plan.validate import Plan
+from heatproof.plan.validate import Plan, require_size
 from heatproof.tasks import EXCLUSIVE
 
 if TYPE_CHECKING:
@@ -189,6 +189,7 @@ def _network(plan: Plan, model: str, name: str, dataset: Dataset, odd: list[str]
     from heatproof.models.probabilities import check_no_probabilities
 
     entry = plan.models[model]
+    require_size(plan, name, model)
     reader = reader_of_dataset(plan.dataset_spec(name), dataset, plan.config["target"])
     assert reader.classes is not None, "a dataset says how many outputs there are"
     network = build_network(plan.model_spec(model), reader.classes, reader=reader).eval()

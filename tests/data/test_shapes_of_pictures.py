@@ -298,3 +298,35 @@ def test_crops_of_arrays(tmp_path):
     crop = dataset.cropped("train", 0, np.random.default_rng(0).random(DRAWS), 0.2)
     assert crop.shape == (1, 5, 12, 20)
     assert torch.from_numpy(crop).isfinite().all()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_damaged_array_is_read_or_refused_in_words(tmp_path, seed):
+    drawn = np.random.default_rng(seed)
+    array(noise(3, 8, 9))(tmp_path / "a")
+    content = bytearray((tmp_path / "a.npy").read_bytes())
+    for _ in range(drawn.integers(1, 4)):
+        content[drawn.integers(0, 128)] = drawn.integers(0, 256)
+    (tmp_path / "a.npy").write_bytes(content[: drawn.integers(20, len(content) + 1)] if seed % 2 else content)
+    try:
+        (image,) = picture_reader([8, 9], None, "bilinear", channels="all")([tmp_path / "a.npy"])
+    except HeatproofError as error:
+        said = str(error)
+    else:
+        assert image.shape[1:] == (8, 9)
+        return
+    assert "a.npy cannot be read (" in said
+
+
+def test_a_header_that_promises_gigabytes_is_refused_by_the_length_of_the_file(tmp_path):
+    header = b"{'descr': '|u1', 'fortran_order': False, 'shape': (3, 8000000, 900000), }".ljust(117) + b"\n"
+    (tmp_path / "b.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + b"0" * 99)
+    with pytest.raises(HeatproofError, match="its array has 21,600,000,000,000 bytes, and the file 99"):
+        picture_reader(8, None, "bilinear", channels="all")([tmp_path / "b.npy"])
+
+
+def test_a_tiff_that_pillow_does_not_read_is_said_with_the_remedy(tmp_path):
+    tifffile = pytest.importorskip("tifffile")
+    tifffile.imwrite(tmp_path / "a.tif", noise(12, 20, 5), photometric="minisblack", planarconfig="contig")
+    with pytest.raises(HeatproofError, match=r"a TIFF that Pillow does not read, .*: save it as a \.npy file of shape"):
+        picture_reader(8, None, "bilinear", channels="all")([tmp_path / "a.tif"])

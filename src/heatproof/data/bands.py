@@ -19,7 +19,7 @@ PLAIN_MODES = ("1", "L", "LA", "RGB", "RGBA", "RGBX", "CMYK")
 SAMPLES_PER_PIXEL = 277
 MOST_BANDS = 1024
 SHAPE = "(channels, height, width)"
-AS_STACK = f"save it as a {STACK} file of shape {SHAPE}"
+AS_STACK = f"save it as a {STACK} file of shape {SHAPE}, which channels: all reads"
 
 
 def is_stack(path: Any) -> bool:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from heatproof.data.bands import Channels, is_stack, planes_of, stack_planes, stack_shape
+from heatproof.data.bands import AS_STACK, Channels, is_stack, planes_of, stack_planes, stack_shape
 from heatproof.errors import HeatproofError
 from heatproof.options import Size, height_and_width
 from heatproof.storage.reading import open_regular, shown
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 # EXIF's orientation, and its values for which height and width change places.
 ORIENTATION, ACROSS = 0x0112, range(5, 9)
+TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+OTHER_TIFF = f"it is a TIFF that Pillow does not read, such as one of more than four bands: {AS_STACK}"
 # Pillow's own limit, above which it takes a picture for an attack.
 MOST_PIXELS = 178_956_970
 # Uncompressed, with four channels of 16 bits.
@@ -126,6 +128,8 @@ def _opened(path: str | Path) -> Iterator[IO[bytes]]:
                 raise ValueError("the file is empty")
             if size > MOST_BYTES:
                 raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
+            start = file.read(4)
+            file.seek(0)
             yield file
     except FileNotFoundError:
         raise HeatproofError(f"The picture {shown(path)} does not exist: unpack the dataset completely.") from None
@@ -134,7 +138,7 @@ def _opened(path: str | Path) -> Iterator[IO[bytes]]:
     except Exception as error:  # readers of damaged files fail in any way
         reason = " ".join(str(error).split())
         if isinstance(error, UnidentifiedImageError):
-            reason = f"it is none of {', '.join(FORMATS)}"
+            reason = OTHER_TIFF if start.startswith(TIFF) else f"it is none of {', '.join(FORMATS)}"
         raise UnreadablePictureError(path, reason) from None
 
 

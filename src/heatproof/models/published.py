@@ -158,7 +158,7 @@ def timm_model(num_classes: int, *, name: str, size: Size | None = None, channel
     return build_timm(name, num_classes, None if size is None else height_and_width(size), channels)
 
 
-@architecture("small_vit", InputFacts(size=(32, 32), cam_layer=TOKENS), Design("vit", batch_norm=False))
+@architecture("small_vit", InputFacts(cam_layer=TOKENS), Design("vit", batch_norm=False))
 def small_vit(
     num_classes: int,
     *,

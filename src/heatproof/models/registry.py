@@ -12,7 +12,6 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from heatproof.errors import HeatproofError
-from heatproof.options import height_and_width
 from heatproof.provenance import Key
 from heatproof.registry import Described, Registry, options_of
 from heatproof.specs import DatasetSpec
@@ -135,7 +134,7 @@ class Architecture(Described):
     build
         The builder.
     facts
-        Input facts of the networks. Where they state a size, an option `size` is that of the images.
+        Input facts of the networks.
     options
         Every option with its default; one without a default has ``...``.
     facts_of
@@ -169,8 +168,7 @@ class Architecture(Described):
             If the options name a network that is not there.
         """
         if self.facts_of is None:
-            given = options.get("size") if self.facts.size else None
-            return replace(self.facts, size=height_and_width(given)) if given else self.facts
+            return self.facts
         also = {"stated": stated} if "stated" in inspect.signature(self.facts_of).parameters else {}
         return self.facts_of(**options, **also)
 

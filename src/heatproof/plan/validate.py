@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
@@ -13,6 +13,8 @@ from heatproof.data.registry import DATASETS
 from heatproof.data.rows import as_rows
 from heatproof.errors import HeatproofError
 from heatproof.grids import by_patches, divides, remedy, square_grids, written
+from heatproof.models.registry import ARCHITECTURES
+from heatproof.options import height_and_width
 from heatproof.perturbation.baselines import BASELINES, register_baselines
 from heatproof.plan.paths import PRETRAINED
 from heatproof.plan.plan import Plan
@@ -179,13 +181,32 @@ def _check_patch_sums(plan: Plan) -> None:
             )
 
 
+def require_size(plan: Plan, dataset: str, model: str) -> None:
+    """Hold the size that a network of heatproof's own is built for against that of a dataset's images.
+
+    Raises
+    ------
+    HeatproofError
+        If both are known and differ.
+    """
+    entry, given = plan.models[model], plan.datasets[dataset]["size"]
+    known = ARCHITECTURES.get(entry.architecture)
+    taken = {**known.options, **entry.options}.get("size") if known else None
+    if taken and given and entry.module.startswith("heatproof.") and height_and_width(taken) != given:
+        raise _other_size(model, height_and_width(taken), dataset, given)
+
+
+def _other_size(model: str, taken: Sequence[int], dataset: str, given: Sequence[int]) -> HeatproofError:
+    return HeatproofError(
+        f"The model {model!r} takes images of {taken[0]}×{taken[1]} pixels, and those of {dataset!r} have "
+        f"{given[0]}×{given[1]}: set the size option of one of them, or name the datasets that the model is for."
+    )
+
+
 def _check_grids(plan: Plan, dataset: str, model: str) -> None:
     taken, given = plan.models[model].facts.size, plan.datasets[dataset]["size"]
     if taken and given and tuple(taken) != tuple(given):
-        raise HeatproofError(
-            f"The model {model!r} takes images of {taken[0]}×{taken[1]} pixels, and those of {dataset!r} have "
-            f"{given[0]}×{given[1]}: set the size option of one of them, or name the datasets that the model is for."
-        )
+        raise _other_size(model, taken, dataset, given)
     size = plan.size_of(dataset, model)
     if size is None:
         return
