@@ -28,6 +28,8 @@ PRINTED = [
     if "image_folder" in text and "cifar" not in text
 ]
 INLINE = re.findall(r"`(\{dataset: image_folder[^`]*)`", PAGE)
+# Data sets of a package of one's own are not there.
+PRINTED = [re.sub(r'(?m)^  - .*"my_package.*\n', "", text) for text in PRINTED]
 EXAMPLES = [yaml.safe_load(text) for text in PRINTED] + [{"datasets": [{"val": yaml.safe_load(one)}]} for one in INLINE]
 
 
@@ -43,10 +45,15 @@ def folder_of(settings, number):
     each = 1 if settings.get("evaluation") == 1 else 10
     if "labels" in settings:
         columns = settings["columns"]
-        rows = [f"{columns['file']},{columns['label']},{columns['group']}"]
+        named = columns["label"] if isinstance(columns["label"], list) else [columns["label"]]
+        rows = [",".join([columns.get("file", "file"), *named, columns.get("group", "group")])]
+        cells = {
+            "multilabel": lambda place: [f"{place % 2}", f"{int(place % 3 == 0)}"],
+            "regression": lambda place: [f"{20 + 1.5 * place}"],
+        }.get(settings.get("task"), lambda place: ["ab"[place % 2]])
         for place in range(20):
             picture(root / f"p{place}.png", 10 * place)
-            rows.append(f"p{place},{'ab'[place % 2]},g{place // 2}")
+            rows.append(",".join([f"p{place}", *cells(place), f"g{place // 2}"]))
         (root / settings["labels"]).write_text("\n".join(rows))
         return
     for row, name in enumerate(classes):

@@ -20,6 +20,7 @@ from heatproof.responses.base import (
     response_of,
     serving,
 )
+from heatproof.responses.answers import Answers
 from heatproof.responses.curves import Curves, ResponseCurve
 from heatproof.responses.features import Features
 from heatproof.responses.network import Channels
@@ -48,8 +49,8 @@ def curves(**change):
     return Curves(Perturbation(**{"steps": 4, **change}).described())
 
 
-def test_every_kind_but_those_of_comparisons_is_read_by_a_metric():
-    assert {response.kind for response in EXAMPLES} | {Channels.kind, Features.kind} == set(OURS)
+def test_every_kind_but_those_of_tables_is_read_by_a_metric():
+    assert {response.kind for response in EXAMPLES} | {Channels.kind, Features.kind, Answers.kind} == set(OURS)
 
 
 @pytest.mark.parametrize("response", EXAMPLES, ids=lambda response: response.name)
@@ -77,6 +78,7 @@ RUNS = {
     "features": {"features"},
     "subsets": SUBSETS,
     "channels": SUBSETS,
+    "answers": set(),
     "curves": CURVES,
     "pictures": {"pic", *CURVES},
     "explanations": {"sensitivity"},

@@ -86,7 +86,7 @@ REFUSED = {
         "The option 'steps' of explainer 'integrated_gradients' must be at most 1,000,000 in size, not 1000000000000",
     ),
     "images of a metric": ({"metrics": [{"sic": {"images": 10**12}}]}, "'images' of the metric 'sic' must be a whole"),
-    "a class": ({"target": 10**12}, "'target' in the config must be `label`, `predicted` or the number of a class"),
+    "a class": ({"target": 10**12}, "'target' in the config must be `label`, `predicted`, the number of a class"),
     "a tolerance": ({"attribution": {"tolerance": 1e300}}, "'attribution.tolerance' in the config must be"),
     "entries": (
         {"explainers": [{f"e{n}": {"explainer": "saliency"}} for n in range(1001)]},

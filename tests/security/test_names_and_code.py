@@ -236,6 +236,8 @@ def test_only_the_plan_and_its_jobs_import_what_a_config_names():
         "data/prepare.py",
         "models/network.py",
         "plan/resolve.py",
+        # The callable target.
+        "plan/selection.py",
         "plan/metrics.py",
         "plan/validate.py",
         "perturbation/baselines.py",

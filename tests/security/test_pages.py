@@ -29,6 +29,7 @@ GALLERY = {
     "datasets": [
         {
             "name": EVIL,
+            "drawn": EVIL,
             "size": [8],
             "images": [{"id": EVIL, "label": EVIL, "uri": "data:,"}],
             "networks": [{"model": EVIL, "weights": EVIL, "metrics": []}],

@@ -16,6 +16,7 @@ PROGRAMS = {
     *("asyncio.create_subprocess_exec", "asyncio.create_subprocess_shell", "exec", "eval", "compile"),
 }
 REASONS = {
+    "storage/tables.py: zlib": "unpacks a table of labels that is packed with gzip, up to a bound",
     "running.py: subprocess": "starts Snakemake on the Snakefile of the package or the one that is named",
     "workflow.py: subprocess": "starts the job that lists the images of a dataset again whose files changed",
     "estimate/measure.py: subprocess": "starts this Python on a module of heatproof, which measures one stage's memory",
