@@ -87,7 +87,12 @@ EDITS = {
         "import numpy as np\nEDITED = 1",
         {"score"},
     ),
-    "of a constant": ("src/heatproof/attribution/make.py", "return probabilities(", "return +probabilities(", {"attribute"}),
+    "of a constant": (
+        "src/heatproof/attribution/make.py",
+        "return probabilities(",
+        "return +probabilities(",
+        {"attribute"},
+    ),
     "of what a function imports when it runs": (
         "src/heatproof/models/_resnet.py",
         "import torch\n",

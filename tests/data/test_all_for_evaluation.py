@@ -84,6 +84,7 @@ def test_examples_of_the_page_run_as_printed(config, home):
         return
     whole = [settings for settings in every if settings.get("evaluation") == 1]
     classes = 1000 if any("outputs" in settings for settings in every) else 2
+    classes = 1 if any(settings.get("task") == "regression" for settings in every) else classes
     spec = ModelSpec("cifar_resnet20", "heatproof.models.resnet", {"width": 4})
     torch.save(build_network(spec, classes).state_dict(), "net.pth")
     model = {"architecture": "cifar_resnet20", "options": {"width": 4}, "checkpoint": "net.pth"}

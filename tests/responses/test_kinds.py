@@ -10,6 +10,7 @@ from heatproof.attribution.registry import EXPLAINERS
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS
 from heatproof.provenance import import_closure
+from heatproof.responses.answers import Answers
 from heatproof.responses.base import (
     KINDS,
     MapResponse,
@@ -20,7 +21,6 @@ from heatproof.responses.base import (
     response_of,
     serving,
 )
-from heatproof.responses.answers import Answers
 from heatproof.responses.curves import Curves, ResponseCurve
 from heatproof.responses.features import Features
 from heatproof.responses.network import Channels

@@ -251,14 +251,17 @@ def _check_fit(
             load_weights(network, weights, but=find_head(job.model), called=job.checkpoint)
         except HeatproofError:
             raise error from None
-        keep, entry = "", DATASETS.get(job.dataset.kind)
-        if entry is not None and "outputs" in entry.options and len(outputs) == 1 and max(outputs) > classes:
+        keep, entry, task = "", DATASETS.get(job.dataset.kind), job.dataset.task
+        named = entry is not None and "outputs" in entry.options and task != "regression"
+        if named and len(outputs) == 1 and max(outputs) > classes:
             number = max(outputs)
             keep = (
-                f"where these classes are among the {number} that the weights know, name their outputs in the "
+                f"where these {WHAT[task]} are among the {number} that the weights know, name their outputs in the "
                 f"dataset's settings, as outputs: {{class: number}} with num_outputs: {number}; else "
             )
-        task, what = job.dataset.task, f"the {classes} {WHAT[job.dataset.task]} of"
+        what = f"the {classes} {WHAT[task]} of"
+        if task == "regression":
+            what = "one output for the number of" if classes == 1 else f"{classes} outputs for the numbers of"
         if task == "binary":
             what = "one output, or two, for the two classes of"
         elif task == "multiclass" and classes == 2 and outputs == {1}:
