@@ -197,3 +197,14 @@ def test_classes_that_are_digits_may_be_numbers_in_outputs(flat):
     assert {int(label) for split in made.splits.values() for label in split.labels} == {2, 4}
     with pytest.raises(HeatproofError, match="binary, and `outputs` says that there are 5"):
         opened(folder, outputs={"0": 4, "1": 2}, num_outputs=5, task="binary")
+
+
+def test_rows_that_deny_a_label_are_no_labels(flat):
+    folder, rows = flat
+    lines = [f"{row[0][:-4]},/m/0{label},{int(row[1] == 'bee')}" for row in rows for label in (1, 2)]
+    write(folder, lines, "ImageID,LabelName,Confidence")
+    columns = {"label": "LabelName"}
+    with pytest.raises(HeatproofError, match=r"Row 2 of .* has 0 in the column 'Confidence', which says that"):
+        opened(folder, columns=columns, task="multilabel")
+    write(folder, [line[:-1] + "1" for line in lines], "ImageID,LabelName,Confidence")
+    assert opened(folder, columns=columns, task="multilabel").class_names == ("/m/01", "/m/02")

@@ -140,6 +140,7 @@ def read_label_table(
             LabelReader(str(path), said, numbers).ask_separator(
                 chosen["label"][0], [one for one in cells[0] if isinstance(one, str)]
             )
+        _refuse_denied(path, raw, chosen)
         firsts, cells = _joined(path, names, cells[0], texts, said.separator)
         names, numbers = [names[row] for row in firsts], [numbers[row] for row in firsts]
         texts = {what: [column[row] for row in firsts] for what, column in texts.items()}
@@ -178,6 +179,19 @@ def _joined(
         list(dict.fromkeys(part for row in several for part in cells[row])) for several in rows.values()
     ]
     return [several[0] for several in rows.values()], [joined]
+
+
+def _refuse_denied(path: Path, raw: RawTable, chosen: Mapping[str, list[str]]) -> None:
+    """Refuse rows that say that a picture has not their label, as those of Open Images."""
+    taken = {name for names in chosen.values() for name in names}
+    for name, column in zip(raw.names, raw.columns, strict=True):
+        if same_name(name) == "confidence" and name not in taken:
+            numbers = [number_of(cell) if isinstance(cell, str) else None for cell in column]
+            if set(numbers) == {0, 1}:
+                raise HeatproofError(
+                    f"Row {raw.first + numbers.index(0)} of {path} has 0 in the column {name!r}, which says that the "
+                    "picture has not this label: remove such rows, or the column if it means something else."
+                )
 
 
 def _place(raw: RawTable, name: str) -> int:

@@ -448,7 +448,7 @@ class LabelReader:
                 {"task": found},
             )
         self._ask_codes(names, columns, codes)
-        self._require_known((codes >= 0).any(axis=1))
+        self._require_known(np.array((codes >= 0).any(axis=1)))
         if task == "multilabel":
             return Labels("multilabel", list(names), codes, np.array((codes >= 0).any(axis=1)))
         self._require_classes(names)
