@@ -308,3 +308,11 @@ def test_a_country_that_is_called_na_beside_a_blank_has_a_remedy():
 def test_a_table_of_which_nothing_is_known_says_so(task):
     with pytest.raises(HeatproofError, match="no row whose label is known: correct `unknown`"):
         read(["", ""], task=task, unknown="blank")
+
+
+def test_what_looks_alike_names_the_task_that_is_meant():
+    with pytest.raises(LabelQuestion, match="task: multilabel if they are two"):
+        read(["Mass|Edema", "mass"], separator="|")
+    assert len(read(["Mass|Edema", "mass"], separator="|", task="multilabel").class_names) == 3
+    with pytest.raises(LabelQuestion, match="'Yes' and 'yes', which look alike"):
+        read(["Yes", "no", "yes"], task="binary")

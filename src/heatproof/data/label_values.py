@@ -288,15 +288,16 @@ class LabelReader:
             f"{several}."
         )
 
-    def _ask_alike(self, name: str, distinct: Iterable[str]) -> None:
+    def _ask_alike(self, name: str, distinct: set[str], task: str) -> None:
         """Ask whether texts that look alike are one class, which `task` says they are not."""
         spelled: dict[str, str] = {}
-        for cell in sorted(distinct) if self._said.task is None else ():
+        is_open = self._said.task is None or (self._said.task == "binary" and len(distinct) > 2)
+        for cell in sorted(distinct) if is_open else ():
             first = spelled.setdefault(looks(cell), cell)
             if first != cell and (number_of(first) is None or number_of(cell) is None):
                 raise LabelQuestion(
                     f"The column {name!r} of {self._where} has {first!a} and {cell!a}, which look alike: write "
-                    "both as one if they are one class, or say task: multiclass if they are two."
+                    f"both as one if they are one class, or say task: {task} if they are two."
                 )
 
     def _ask_nearly_numbers(self, name: str, distinct: Sequence[str], values: Mapping[str, float]) -> None:
@@ -332,7 +333,7 @@ class LabelReader:
         distinct = {cell for cell, is_known in zip(cells, known, strict=True) if is_known}
         self._require_known(known)
         values = self._values(name, distinct)
-        self._ask_alike(name, distinct)
+        self._ask_alike(name, distinct, "multiclass")
         self._ask_nearly_numbers(name, list(distinct), values)
         if values and len(values) == len(distinct) and self._said.task is None:
             self._ask_task(name, values, int(known.sum()))
@@ -409,7 +410,7 @@ class LabelReader:
         known = is_whole | np.array([bool(row) for row in kept])
         self._require_known(known)
         distinct = {part for row in kept for part in row}
-        self._ask_alike(name, distinct)
+        self._ask_alike(name, distinct, "multilabel")
         if self._said.none is None:
             together = {part for row in kept if len(row) > 1 for part in row}
             nothing = sorted(part for part in distinct - together if part.casefold() in NOTHING)
