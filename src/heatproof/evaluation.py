@@ -25,7 +25,7 @@ from heatproof.methods import Method, methods_of
 from heatproof.metrics.registry import METRICS, Metric
 from heatproof.metrics.scoring import Explanations, Scored, score_batch
 from heatproof.metrics.single_deletion import family
-from heatproof.options import BatchSize, check_plain, short
+from heatproof.options import BatchSize, check_plain, of_python, short
 from heatproof.perturbation.baselines import BASELINES
 from heatproof.registry import look_up, nearest
 from heatproof.responses.base import Along, Batch, Explain, Reading, Response, ScoredImages, Session, serving
@@ -322,7 +322,7 @@ def selected_metrics(metrics: Metrics, common: Mapping[str, Any], domain: Domain
     for name, entry in entries.items():
         own = {key: value for key, value in named[name].items() if key != "metric"}
         given = {key: value for key, value in common.items() if key in entry.options} | own
-        given = {key: value.item() if isinstance(value, np.generic) else value for key, value in given.items()}
+        given = {key: of_python(value) for key, value in given.items()}
         # Those that are plain values by their annotations, as those of a config.
         for function in filter(None, (entry.asks, entry.function, entry.reads.options)):
             check_plain(function, given, f"metric {entry.name!r}")

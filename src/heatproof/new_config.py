@@ -118,9 +118,7 @@ def init(
     middle = round(median(sides))
     told = published.pop("size", None)
     height, width = facts.size or (height_and_width(told) if told else _fitting(sizes))
-    grids = [grid for grid in range(2, min(height, width, 33)) if height % grid == 0 and width % grid == 0]
-    if not grids:
-        raise HeatproofError(f"Images of {height}×{width} pixels have no patch grid: take a network of another size.")
+    grids = _grids(height, width)
     counts = {name: len(known.splits[name]) for name in ("train", "validation", "evaluation")}
     _require_enough(photos, known.num_classes, counts)
     trained: dict[str, Any] = {"checkpoint": checkpoint} if checkpoint else {}
@@ -151,13 +149,13 @@ def init(
             "images": {"drops": min(DROPS, counts["evaluation"]), "curves": min(CURVES, counts["evaluation"])},
             "accuracy_images": 0,
         },
-        "drops": {"grids": [next((grid for grid in GRIDS if grid in grids), grids[0])], "baselines": ["mean"]},
+        "drops": {"grids": grids[:1], "baselines": ["mean"]},
         "explainers": EXPLAINERS,
         "metrics": ["deletion_morf", "deletion_lerf"],
         "report": {"all_metrics": False},
         "batch_size": 64 if max(height, width) <= 64 else 16,
     }
-    config["finetuning"] = {"grid": config["drops"]["grids"][0], "epochs": 10, "batch_size": 32}
+    config["finetuning"] = {"grid": grids[0], "epochs": 10, "batch_size": 32}
     if not head.is_kept:
         config["pretraining"] = {"epochs": 10 if checkpoint else 30, "batch_size": 32, "lr": 0.01}
     plan = make_plan(merge(default_config(), config))
@@ -174,7 +172,7 @@ def init(
         size=f"{height}×{width}",
         mean=_listed(facts.mean),
         deviation=_listed(facts.std),
-        grids=", ".join(map(str, grids)),
+        grids=", ".join(map(str, sorted(grids))),
         jobs=len(planned(Graph(plan), False)),
         passes=plan.drop_images * variants * len(list(plan.networks())),
         maps=size_told(map_bytes(plan)),
@@ -360,6 +358,27 @@ def _fitting(sizes: Sequence[tuple[int, int]]) -> tuple[int, int]:
         height = width = middle
     scale = min(1, 224 / min(height, width))
     return _multiple(round(height * scale)), _multiple(round(width * scale))
+
+
+def _grids(height: int, width: int) -> list[Any]:
+    """Return the square grids that divide images, the best first, or rows and columns where there are none.
+
+    Raises
+    ------
+    HeatproofError
+        If neither height nor width can be divided.
+    """
+    rows, columns = _divisors(height), _divisors(width)
+    both = [grid for grid in rows if grid in columns]
+    if not both and not rows + columns:
+        raise HeatproofError(f"Images of {height}×{width} pixels have no patch grid: take a network of another size.")
+    return both or [[next(iter(rows), 1), next(iter(columns), 1)]]
+
+
+def _divisors(length: int) -> list[int]:
+    """Return the numbers of patches along a side, those of `GRIDS` first."""
+    found = [count for count in range(2, min(length, 33)) if length % count == 0]
+    return sorted(found, key=lambda count: (GRIDS.index(count) if count in GRIDS else len(GRIDS), count))
 
 
 def _multiple(side: int) -> int:

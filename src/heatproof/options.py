@@ -154,7 +154,7 @@ def check_arguments(function: Callable[..., Any], given: Mapping[str, Any], *wit
     for name in options_of(function):
         if name not in without:
             which = f"{name!r} of heatproof.{function.__name__}"
-            _check_value(_of_python(given[name]), parameters[name], function, which)
+            _check_value(of_python(given[name]), parameters[name], function, which)
 
 
 def check_plain(function: Callable[..., Any], given: Mapping[str, Any], what: str) -> None:
@@ -168,7 +168,7 @@ def check_plain(function: Callable[..., Any], given: Mapping[str, Any], what: st
     for name, parameter in inspect.signature(function).parameters.items():
         plain = _is_plain(_expected(parameter, function)) or isinstance(given.get(name), bool | int | float | str)
         if name in given and plain:
-            _check_value(_of_python(given[name]), parameter, function, f"The option {name!r} of {what}")
+            _check_value(of_python(given[name]), parameter, function, f"The option {name!r} of {what}")
 
 
 def _is_plain(expected: Any) -> bool:
@@ -200,8 +200,10 @@ def _is_grid(expected: Any) -> bool:
     )
 
 
-def _of_python(value: Any) -> Any:
-    """Return a number of NumPy as one of Python."""
+def of_python(value: Any) -> Any:
+    """Return a number of NumPy as one of Python, also in lists and tuples."""
+    if type(value) in (list, tuple):
+        return type(value)(map(of_python, value))
     return value.item() if type(value).__module__ == "numpy" and getattr(value, "shape", None) == () else value
 
 

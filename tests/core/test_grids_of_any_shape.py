@@ -298,3 +298,31 @@ def test_deletions_on_grids_from_json_and_from_memory_are_the_same():
     assert Deletion(4, "zeros").is_same(Deletion([4, 4], "zeros"))
     assert not Deletion((4, 8), "zeros").is_same(Deletion((8, 4), "zeros"))
     assert str(Deletion([4, 8], "mean")) == "grid 4x8, mean colour"
+
+
+STEPPED = [
+    name
+    for name in WITH_A_GRID
+    if {"grid", "steps"} <= set(METRICS[name].options) and not METRICS[name].options["steps"]
+]
+
+
+@pytest.mark.parametrize("name", STEPPED)
+def test_the_default_of_steps_is_no_more_than_there_are_patches(name):
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, 2)).eval()
+    images, maps = torch.rand(4, 3, 8, 8), np.random.default_rng(0).normal(size=(4, 8, 8))
+    asked = [
+        heatproof.evaluate(name, model, images, [0, 1, 0, 1], maps, grid=4, **more) for more in ({}, {"steps": 16})
+    ]
+    np.testing.assert_array_equal(asked[0]["score"], asked[1]["score"])
+    assert asked[0].sizes["step"] == 17
+
+
+@pytest.mark.parametrize("grid", [(np.int64(2), np.int32(4)), [np.int64(2), 4]])
+def test_numbers_of_numpy_are_rows_and_columns(grid):
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, 2)).eval()
+    images, maps = torch.rand(4, 3, 8, 8), np.random.default_rng(0).normal(size=(4, 8, 8))
+    scores = heatproof.evaluate("sds", model, images, [0, 1, 0, 1], maps, grid=grid)
+    assert str(scores.attrs["grid"]) == "[2, 4]"
+    heatproof.explain(model, images, [0, 1, 0, 1], {"feature_ablation": {"grid": grid}})
+    heatproof.explain(model, images, [0, 1, 0, 1], {"feature_ablation": {"grid": np.int64(2)}})

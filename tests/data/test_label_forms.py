@@ -126,6 +126,12 @@ ASKED = {
     "Planet Amazon": "--task TASK",
     "Planet Amazon, without options": "--task TASK",
     "COCO": "no list of records",
+    "ChestX-ray14, train_val_list.txt": "none of labels",
+    "CelebA, list_eval_partition.csv, which has no labels": "looks like one of splits",
+    "Plant Pathology 2021": "--task TASK",
+    "ODIR-5K, whose cells are vectors": "lists of numbers that name no labels",
+    "per cent": "nearly a number",
+    "classes in two spellings": "look alike",
     "CUB-200-2011, images.txt, without a header": "--task TASK",
     "an Excel workbook": "save the table as CSV",
 }

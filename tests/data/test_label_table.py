@@ -145,3 +145,66 @@ def test_groups_that_make_a_split_impossible(flat):
     write(folder, [f"{row[0]},{row[1]},dev" for row in rows], "file,label,split")
     with pytest.raises(HeatproofError, match=r"Row 2 of .* has the split 'dev'"):
         opened(folder)
+
+
+@pytest.mark.parametrize(
+    ("header", "cells", "message"),
+    [
+        ("file,partition", ("0", "1"), "partition looks like one of splits"),
+        ("file,evaluation", ("train", "test"), "evaluation looks like one of splits"),
+        ("file,label,label", ("x,ant", "y,bee"), "2 columns of the name 'label'"),
+        ("file,Label,label", ("x,ant", "y,bee"), "columns Label and label: name the right one"),
+        ("file", (None, None), "one column, file, and none of labels"),
+        ("file,label", ("ant, an insect", "bee"), "quotes around cells that hold a separator"),
+    ],
+)
+def test_columns_that_are_no_labels_are_asked_for(flat, header, cells, message):
+    folder, rows = flat
+    write(folder, [",".join(filter(None, [row[0], cells[place % 2]])) for place, row in enumerate(rows)], header)
+    with pytest.raises(HeatproofError, match=message):
+        opened(folder)
+
+
+def test_a_column_has_one_meaning(flat):
+    folder, rows = flat
+    write(folder, [",".join(row[:2]) for row in rows])
+    with pytest.raises(HeatproofError, match="for `label` and for `file`"):
+        opened(folder, columns={"label": "file"})
+
+
+def test_two_spellings_of_a_patient_are_one(flat):
+    folder, rows = flat
+    groups = [f"{place // 4}{'.0' * (place % 4 == 3)}" for place in range(20)]
+    lines = [f"{row[0]},{row[1]},{group}" for row, group in zip(rows, groups, strict=True)]
+    write(folder, lines, "file,label,group")
+    made = opened(folder, evaluation=0.4, validation=0.2)
+    seen = [{int(image_id[1:3]) // 4 for image_id in split.ids} for split in made.splits.values()]
+    assert sum(map(len, seen)) == 5
+
+
+def test_a_few_patients_of_one_number_each_are_divided():
+    numbers = np.repeat(np.arange(12) / 3, 4)
+    splits = grouped_splits(numbers, [f"p{row // 4}" for row in range(48)], {"validation": 0.1, "evaluation": 0.2}, 0)
+    assert all(len(rows) for rows in splits.values())
+    with pytest.raises(HeatproofError, match="the largest, 'a', has 46 of 48"):
+        grouped_splits(np.arange(48) / 3, [*"a" * 46, "b", "c"], {"validation": 0.4, "evaluation": 0.2}, 0)
+
+
+def test_classes_that_are_digits_may_be_numbers_in_outputs(flat):
+    folder, rows = flat
+    write(folder, [f"{row[0]},{int(row[1] == 'bee')}" for row in rows])
+    made = opened(folder, outputs={0: 4, 1: 2}, num_outputs=5)
+    assert {int(label) for split in made.splits.values() for label in split.labels} == {2, 4}
+    with pytest.raises(HeatproofError, match="binary, and `outputs` says that there are 5"):
+        opened(folder, outputs={"0": 4, "1": 2}, num_outputs=5, task="binary")
+
+
+def test_rows_that_deny_a_label_are_no_labels(flat):
+    folder, rows = flat
+    lines = [f"{row[0][:-4]},/m/0{label},{int(row[1] == 'bee')}" for row in rows for label in (1, 2)]
+    write(folder, lines, "ImageID,LabelName,Confidence")
+    columns = {"label": "LabelName"}
+    with pytest.raises(HeatproofError, match=r"Row 2 of .* has 0 in the column 'Confidence', which says that"):
+        opened(folder, columns=columns, task="multilabel")
+    write(folder, [line[:-1] + "1" for line in lines], "ImageID,LabelName,Confidence")
+    assert opened(folder, columns=columns, task="multilabel").class_names == ("/m/01", "/m/02")

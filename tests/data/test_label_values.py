@@ -236,3 +236,83 @@ def test_a_row_of_which_nothing_is_known_is_left_out():
 def test_one_class_a_row_where_the_task_says_so(columns, message):
     with pytest.raises(HeatproofError, match=message):
         several(columns, task="multiclass")
+
+
+LOOK_ALIKE = {
+    "capitals": (["Cat", "cat", "dog"], "'Cat' and 'cat', which look alike"),
+    "truths": (["True", "FALSE", "true", "false"], "'FALSE' and 'false'"),
+    "a blank": (["golden  retriever", "golden retriever"], "which look alike"),
+    "composed": (["K\u00e4fer", "Ka\u0308fer"], r"\\u0308"),
+    "a sign of no width": (["ant", "ant\u200b"], r"\\u200b"),
+    "percent": (["5%", "10%", "7%"], "'10%', which is nearly a number"),
+    "thousands": (["1'500", "1'501", "900"], "1'500\", which is nearly a number"),
+    "without end": (["1", "2", "inf"], "'inf', which is nearly a number"),
+}
+
+
+@pytest.mark.parametrize("case", LOOK_ALIKE)
+def test_what_looks_alike_or_like_a_number_is_no_class_by_guess(case):
+    cells, message = LOOK_ALIKE[case]
+    with pytest.raises(LabelQuestion, match=message):
+        read(cells * 9)
+    assert set(read(cells * 9, task="multiclass").class_names) == set(cells)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([["1", "0", "0"], ["0", "1", "0"]], "lists of numbers that name no labels, such as 1, 0, 0"),
+        (["[1, 0, 0]", "[0, 1, 1]"], "lists of numbers that name no labels"),
+        ([["0.5", "7"], ["3"]], "lists of numbers that name no labels"),
+        ([["3", "3", "17"], ["4"]], "lists of numbers that name no labels"),
+        ([["['a', 'b']"], ["c"]], "Row 2 of .* list of lists"),
+        (["['c']", "[['a', 'b'], ['c']]"], "Row 3 of .* list of lists"),
+        ([['{"a": 1}'], ["c"]], "Row 2 of .* list of lists or of mappings"),
+    ],
+)
+def test_lists_that_are_no_names_of_labels_are_refused(rows, message):
+    with pytest.raises(HeatproofError, match=message):
+        read(rows)
+
+
+def test_vectors_in_cells_are_no_labels():
+    with pytest.raises(HeatproofError, match="lists of numbers that name no labels"):
+        read(["1 0 1", "0 1 1", "0 0 1"], separator=" ")
+    assert read(["16 0", "7 1 2 0", "5"] * 9, separator=" ").class_names == ["0", "1", "2", "5", "7", "16"]
+
+
+def test_a_label_beside_what_is_unknown_is_known():
+    found = read(["a|?", "a", "b", "?"], separator="|", unknown="?")
+    np.testing.assert_array_equal(found.values, [[1, -1], [1, 0], [0, 1], [-1, -1]])
+    assert found.known.tolist() == [True, True, True, False]
+
+
+def test_a_separator_that_no_cell_has_is_asked():
+    with pytest.raises(LabelQuestion, match="say separator: ';'"):
+        read(["a;b", "a", "b"] * 9, separator="|")
+    assert read(["a", "b"] * 9, separator="|").class_names == ["a", "b"]
+
+
+def test_minus_one_beside_one_is_a_class():
+    with pytest.raises(LabelQuestion, match=r"unknown: \[\] where it is a class") as caught:
+        read(["-1", "1"] * 9)
+    assert read(["-1", "1"] * 9, **caught.value.answer).class_names == ["-1", "1"]
+
+
+def test_a_country_that_is_called_na_beside_a_blank_has_a_remedy():
+    with pytest.raises(LabelQuestion, match="call NA something else in the table where it is a class"):
+        read(["NA", "DE", "", "FR"])
+
+
+@pytest.mark.parametrize("task", [None, "regression", "multiclass", "multilabel"])
+def test_a_table_of_which_nothing_is_known_says_so(task):
+    with pytest.raises(HeatproofError, match="no row whose label is known: correct `unknown`"):
+        read(["", ""], task=task, unknown="blank")
+
+
+def test_what_looks_alike_names_the_task_that_is_meant():
+    with pytest.raises(LabelQuestion, match="task: multilabel if they are two"):
+        read(["Mass|Edema", "mass"], separator="|")
+    assert len(read(["Mass|Edema", "mass"], separator="|", task="multilabel").class_names) == 3
+    with pytest.raises(LabelQuestion, match="'Yes' and 'yes', which look alike"):
+        read(["Yes", "no", "yes"], task="binary")

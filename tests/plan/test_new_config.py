@@ -12,9 +12,10 @@ from PIL import Image
 from heatproof.check import check_config
 from heatproof.config_files import read_config
 from heatproof.errors import HeatproofError
+from heatproof.grids import divides
 from heatproof.models.network import build_network
-from heatproof.models.registry import ModelSpec
-from heatproof.new_config import init
+from heatproof.models.registry import InputFacts, ModelSpec
+from heatproof.new_config import _grids, init
 from heatproof.plan.validate import make_plan
 from heatproof.storage.publishing import escaped
 from heatproof.storage.strict_yaml import read_mapping
@@ -257,3 +258,36 @@ def test_weights_of_more_classes_than_folders_can_keep_their_head(outputs, named
         config["datasets"][0]["photographs"] |= {"outputs": {"cat": 3, "dog": 5}, "num_outputs": 10}
         Path("mine.yaml").write_text(yaml.safe_dump(config))
         assert "is sound" in check_config("mine.yaml")
+
+
+@pytest.mark.parametrize(
+    ("size", "grid"),
+    [
+        ((96, 100), 4),
+        ((64, 80), 4),
+        ((50, 64), 2),
+        ((64, 81), [4, 3]),
+        ((81, 64), [3, 4]),
+        ((224, 97), [4, 1]),
+        ((77, 90), [7, 5]),
+    ],
+)
+def test_images_without_a_square_grid_get_rows_and_columns(size, grid):
+    grids = _grids(*size)
+    assert grids[0] == grid
+    assert all(divides(one, *size) for one in grids)
+
+
+def test_images_that_nothing_divides_are_refused():
+    with pytest.raises(HeatproofError, match="89×97 pixels have no patch grid"):
+        _grids(89, 97)
+
+
+def test_rows_and_columns_are_written_into_a_config(photos, tmp_path, monkeypatch):
+    odd = InputFacts(size=(64, 81))
+    monkeypatch.setattr("heatproof.new_config.facts_of", lambda settings: (odd, True))
+    init("photos", "cifar_resnet20")
+    config = yaml.safe_load((tmp_path / "mine.yaml").read_text())
+    assert config["drops"]["grids"] == [[4, 3]]
+    assert config["finetuning"]["grid"] == [4, 3]
+    assert "# Grids that divide them: [4, 3]\n" in (tmp_path / "mine.yaml").read_text()

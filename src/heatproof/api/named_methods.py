@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from heatproof.attribution.registry import EXPLAINERS, Explainer, require_library
 from heatproof.errors import HeatproofError
-from heatproof.options import check_options, short, with_grids
+from heatproof.options import check_options, of_python, short, with_grids
 from heatproof.registry import look_up
 
 if TYPE_CHECKING:
@@ -121,7 +121,8 @@ def _one(name: str | None, method: Method) -> NamedMethod:
 def _ours(name: str, kind: str, given: Mapping[str, Any]) -> NamedMethod:
     entry = look_up(EXPLAINERS, kind, "explainer")
     require_library(entry)
-    check_options(entry.function, dict(given), f"explainer {name!r}", positional=("explained",))
+    given = {key: of_python(value) for key, value in given.items()}
+    check_options(entry.function, given, f"explainer {name!r}", positional=("explained",))
     return NamedMethod(name, entry, {**entry.options, **with_grids(given, entry.function)})
 
 

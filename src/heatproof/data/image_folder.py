@@ -145,6 +145,10 @@ def image_folder(
         if found.task == "regression":
             raise HeatproofError("`outputs` numbers classes, and the task is regression: leave it out.")
         numbers = OutputNumbers(names, outputs, num_outputs)
+        if found.task == "binary" and len(numbers.names) > 2:
+            raise HeatproofError(
+                f"The task is binary, and `outputs` says that there are {len(numbers.names)}: say task: multiclass."
+            )
         names = list(numbers.names)
         parts = {split: partial(_relabelled, numbers, find) for split, find in parts.items()}
     return LazyDataset(

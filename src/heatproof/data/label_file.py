@@ -142,7 +142,8 @@ def _of_lines(text: str, header: bool) -> RawTable:
         lines = text.split("\n")
     if header and len(lines) > 1:
         named, filled = (len(next(rows_of(line.encode(), separator), [])) for line in lines[:2])
-        if filled == named + 1:
+        # Where rows differ, one has a cell too many, and pandas names it.
+        if filled == named + 1 and _are_equal(text, separator):
             # The first column has no name, as R and CelebA write tables, or rows end with a separator.
             is_last = lines[1].rstrip(" ").endswith(separator)
             text = text.replace(lines[0], lines[0] + separator if is_last else separator + lines[0], 1)
@@ -150,6 +151,13 @@ def _of_lines(text: str, header: bool) -> RawTable:
     columns = [["" if cell != cell else str(cell).strip() for cell in frame[place].tolist()] for place in frame.columns]
     names = [(column[0] if header else "") or str(number) for number, column in enumerate(columns, start=1)]
     return RawTable(names, [list(column[header:]) for column in columns], first + header)
+
+
+def _are_equal(text: str, separator: str) -> bool:
+    """Tell whether all rows after the header have equally many cells."""
+    rows = (len(row) for row in rows_of(text.encode(), separator) if any(cell.strip() for cell in row))
+    next(rows, 0)
+    return len(set(rows)) == 1
 
 
 def _records(text: str) -> list[dict[str, Any]]:

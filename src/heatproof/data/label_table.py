@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from heatproof.data.label_cells import number_of, parts_of
 from heatproof.data.label_file import Cell, RawTable, read_raw_table
 from heatproof.data.label_paths import Pictures, match_pictures
 from heatproof.data.label_values import (
@@ -18,7 +19,6 @@ from heatproof.data.label_values import (
     Labels,
     Task,
     columns_of_classes,
-    parts_of,
 )
 from heatproof.data.lazy import FileList
 from heatproof.data.pictures import ENDINGS, pictures_below
@@ -37,6 +37,8 @@ COLUMNS = {
 }
 # Columns that say what pictures have in common, and are named in `group` by the user alone.
 GROUPS = (*("patient", "patient_id", "patientid", "subject", "subject_id", "lesion_id", "case_id", "participant_id"),)
+# Columns that say for what a picture is, in numbers of a data set's own.
+DIVIDES = ("partition", "subset", "set", "fold", "is_valid", "is_test", "phase", "usage", "evaluation_status")
 # Rows without a picture, of which the first is named.
 MORE_ROWS = 1000
 # Of a picture that has a row for each of its labels.
@@ -128,6 +130,8 @@ def read_label_table(
     chosen = _choose(path, raw, columns, Pictures(pictures), header)
     _require_encoding(path, raw, [name for several in chosen.values() for name in several])
     texts = {what: _texts(path, raw, names[0]) for what, names in chosen.items() if what != "label"}
+    if "group" in texts:
+        texts["group"] = _one_spelling(texts["group"])
     names = match_pictures(path, root, texts["file"], pictures, raw.first, repeated=repeated)
     cells = [raw.columns[_place(raw, name)] for name in chosen["label"]]
     numbers = list(range(raw.first, raw.first + len(names)))
@@ -136,13 +140,12 @@ def read_label_table(
             LabelReader(str(path), said, numbers).ask_separator(
                 chosen["label"][0], [one for one in cells[0] if isinstance(one, str)]
             )
+        _refuse_denied(path, raw, chosen)
         firsts, cells = _joined(path, names, cells[0], texts, said.separator)
         names, numbers = [names[row] for row in firsts], [numbers[row] for row in firsts]
         texts = {what: [column[row] for row in firsts] for what, column in texts.items()}
     labels = LabelReader(str(path), said, numbers).read(chosen["label"], cells, is_list=is_list)
     rows = np.flatnonzero(labels.known).tolist()
-    if not rows:
-        raise HeatproofError(f"{path} has no row whose label is known: correct `unknown`, or fill labels in.")
     parts = _divide(path, rows, texts, numbers)
     if list(parts) == ["train"] and labels.task in ("binary", "multiclass"):
         _require_several(path, labels.class_names, labels.values[rows])
@@ -178,9 +181,21 @@ def _joined(
     return [several[0] for several in rows.values()], [joined]
 
 
+def _refuse_denied(path: Path, raw: RawTable, chosen: Mapping[str, list[str]]) -> None:
+    """Refuse rows that say that a picture has not their label, as those of Open Images."""
+    taken = {name for names in chosen.values() for name in names}
+    for name, column in zip(raw.names, raw.columns, strict=True):
+        if same_name(name) == "confidence" and name not in taken:
+            numbers = [number_of(cell) if isinstance(cell, str) else None for cell in column]
+            if set(numbers) == {0, 1}:
+                raise HeatproofError(
+                    f"Row {raw.first + numbers.index(0)} of {path} has 0 in the column {name!r}, which says that the "
+                    "picture has not this label: remove such rows, or the column if it means something else."
+                )
+
+
 def _place(raw: RawTable, name: str) -> int:
-    # Of two columns of one name, the last.
-    return len(raw.names) - 1 - raw.names[::-1].index(name)
+    return raw.names.index(name)
 
 
 def _texts(path: Path, raw: RawTable, name: str) -> list[str]:
@@ -188,6 +203,13 @@ def _texts(path: Path, raw: RawTable, name: str) -> list[str]:
     if not all(isinstance(cell, str) for cell in column):
         raise HeatproofError(f"The column {name!r} of {path} has lists: a file, a split or a group is one text.")
     return [str(cell) for cell in column]
+
+
+def _one_spelling(groups: Sequence[str]) -> list[str]:
+    """Return groups with one spelling of each number: a patient may be 7 in one row and 7.0 in another."""
+    spelled: dict[int | float, str] = {}
+    numbers = {group: number_of(group) for group in groups}
+    return [group if (number := numbers[group]) is None else spelled.setdefault(number, group) for group in groups]
 
 
 def same_name(name: str) -> str:
@@ -219,12 +241,29 @@ def _choose(
         chosen[what] = [_known(path, raw, what, str(one), header) for one in several]
     for what, usual in COLUMNS.items():
         if what not in chosen and header:
-            name = next((name for one in usual for name in raw.names if same_name(name) == one), None)
-            chosen |= {what: [name]} if name is not None else {}
+            found = next(filter(None, ([name for name in raw.names if same_name(name) == one] for one in usual)), [])
+            if len(set(found)) > 1:
+                raise LabelQuestion(
+                    f"{path} has the columns {' and '.join(found)}: name the right one as columns: {{{what}: …}}."
+                )
+            chosen |= {what: found[:1]} if found else {}
     if "file" not in chosen:
         _ask_files(path, raw, pictures)
     if "label" not in chosen:
         chosen["label"] = [_find_labels(path, raw, chosen)]
+    of_column: dict[str, str] = {}
+    for what, names in chosen.items():
+        for name in names:
+            if raw.names.count(name) > 1:
+                raise HeatproofError(
+                    f"{path} has {raw.names.count(name)} columns of the name {name!r}, and `{what}` is one: rename or "
+                    "remove the others."
+                )
+            if of_column.setdefault(name, what) != what:
+                raise HeatproofError(
+                    f"`columns` has the column {name!r} of {path} for `{of_column[name]}` and for `{what}`: name "
+                    "another for one of them."
+                )
     return chosen
 
 
@@ -274,6 +313,17 @@ def _find_labels(path: Path, raw: RawTable, chosen: Mapping[str, list[str]]) -> 
     taken = {name for names in chosen.values() for name in names}
     columns = {name: column for name, column in zip(raw.names, raw.columns, strict=True) if name not in taken}
     left = [name for name, column in columns.items() if any(column)]
+    if not left:
+        raise HeatproofError(
+            f"{path} has {'one column' if len(raw.names) == 1 else 'the columns'}, {_listed(raw.names)}, and none of "
+            "labels: add one, or name another table in `labels`."
+        )
+    is_split = same_name(left[0]) in DIVIDES or all(str(cell).casefold() in SPLITS for cell in columns[left[0]])
+    if len(left) == 1 and is_split:
+        raise LabelQuestion(
+            f"{path} has the columns {_listed(raw.names)}, and {left[0]} looks like one of splits: say columns: "
+            f"{{label: {left[0]}}} if it is the label, or add a column of labels, or name another table in `labels`."
+        )
     if len(left) == 1 and same_name(left[0]) not in GROUPS:
         return left[0]
     classes = columns_of_classes({name: columns[name] for name in left})

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from heatproof.data.label_cells import (
+    BLANK,
+    NEARLY_NUMBER,
+    THOUSANDS,
+    Spelled,
+    is_mapping,
+    listed,
+    looks,
+    name_of,
+    number_of,
+    of_list,
+    parts_of,
+)
 from heatproof.data.label_file import Cell
 from heatproof.errors import HeatproofError
 
 Task = Literal["binary", "multiclass", "multilabel", "regression"]
-# How a config writes an empty cell.
-BLANK = "blank"
 # What people and programs write where nothing is known; -1 counts among numbers.
 MISSING = ("", "nan", "na", "n/a", "none", "null", "<na>", "#n/a", "nat", "?")
+# Of these, what is a name as well: of Namibia, and of people.
+NAMES = ("na", "none", "null")
 # What people write where an image has none of the labels.
 NOTHING = (
     "no finding",
@@ -31,14 +43,8 @@ NOTHING = (
     "healthy",
 )
 TRUTHS = {"true": 1, "yes": 1, "false": 0, "no": 0}
-NUMBER = re.compile(r"([+\-−]?)(\d+(?:[.,]\d*)?|[.,]\d+)(e[+-]?\d+)?", re.IGNORECASE)
-# A thousand in one country, and one in another.
-THOUSANDS = re.compile(r"[+\-−]?[1-9]\d{0,2}(,\d{3})+")
-IN_LIST = re.compile(r"'([^']*)'|\"([^\"]*)\"|“([^”]*)”|([^\s,'\"“”][^,'\"“”]*)")
 # Between labels in a cell, the clearest first.
 SEPARATORS = ("|", ";", ",", " ")
-# Longer ones are names; larger ones no computer counts with.
-LONGEST_NUMBER = 300
 # So many different numbers are seldom numbers of classes.
 MANY = 20
 NAMED = 4
@@ -56,23 +62,6 @@ class LabelQuestion(HeatproofError):
     def __init__(self, sentence: str, answer: Mapping[str, Any] | None = None) -> None:
         super().__init__(sentence)
         self.answer = answer or {}
-
-
-class Spelled:
-    """Cells that a config lists, such as ``[blank, -1]``: texts in any capitals, and numbers in any spelling."""
-
-    def __init__(self, given: Any) -> None:
-        texts = ["" if str(one).casefold() == BLANK else str(one).strip() for one in _listed(given)]
-        self._texts = {text.casefold() for text in texts}
-        self._numbers = {number for text in texts if (number := number_of(text)) is not None}
-
-    def __contains__(self, text: str) -> bool:
-        return text.casefold() in self._texts or (bool(self._numbers) and number_of(text) in self._numbers)
-
-
-def _listed(given: Any) -> list[Any]:
-    """Return what a config gives as a list, as one value or not at all."""
-    return [] if given is None else list(given) if isinstance(given, list | tuple) else [given]
 
 
 class LabelOptions(NamedTuple):
@@ -115,29 +104,6 @@ class Labels(NamedTuple):
     known: np.ndarray
 
 
-def number_of(text: str) -> int | float | None:
-    """Return the number that a text spells, with a point or a comma; None if it is none, or longer than any."""
-    found = NUMBER.fullmatch(text) if len(text) <= LONGEST_NUMBER else None
-    if found is None:
-        return None
-    sign, digits, exponent = found.groups()
-    plain = f"{sign.replace('−', '-')}{digits.replace(',', '.')}"
-    if digits.isdecimal() and exponent is None:
-        return int(plain)
-    number = float(plain + (exponent or ""))
-    return number if abs(number) < float("inf") else None
-
-
-def name_of(number: float, spelled: Iterable[str]) -> str:
-    """Return the name of the class of a number: its digits, as they stand where that is one spelling of digits."""
-    several = set(spelled)
-    alone = next(iter(several))
-    if len(several) == 1 and alone.isdecimal():
-        return alone
-    is_plain = float(number).is_integer() and abs(number) < 1e15
-    return str(int(number)) if is_plain or isinstance(number, int) else repr(number)
-
-
 class LabelReader:
     """Reads labels from columns of cells.
 
@@ -175,7 +141,7 @@ class LabelReader:
                 names, [self._texts(name, column) for name, column in zip(names, columns, strict=True)]
             )
         name, column = names[0], columns[0]
-        lists = self._lists(column)
+        lists = self._lists(name, column)
         if lists is not None:
             self._require_multilabel(f"cells of the column {name!r} are lists")
             return self._several(name, lists)
@@ -183,7 +149,7 @@ class LabelReader:
         separator = self._said.separator
         if separator is not None:
             self._require_multilabel(f"`separator` says that cells of the column {name!r} have several labels")
-        elif self._said.task in (None, "multilabel"):
+        if self._said.task in (None, "multilabel") and not any(len(parts_of(cell, separator)) > 1 for cell in cells):
             self.ask_separator(name, cells)
         if separator is not None or self._said.task == "multilabel":
             return self._several(name, [parts_of(cell, separator) for cell in cells])
@@ -199,18 +165,26 @@ class LabelReader:
                     f"{self._row(place)} has a list in the column {name!r}, and other rows have none: write lists in "
                     "all rows."
                 )
-            if cell[:2] == '{"' and cell[-1:] == "}":
+            if is_mapping(cell):
                 raise HeatproofError(
                     f"{self._row(place)} has a mapping in the column {name!r}: write a text, a number, or a list."
                 )
         return [str(cell) for cell in column]
 
-    def _lists(self, column: Sequence[Cell]) -> list[list[str]] | None:
+    def _lists(self, name: str, column: Sequence[Cell]) -> list[list[str]] | None:
         """Return the lists of a column of lists, also of such that are written as texts; None if it is none."""
         filled = [cell for cell in column if isinstance(cell, list) or (cell and not self._is_said(cell))]
         if not filled or not all(isinstance(one, list) or (one[0] == "[" and one[-1] == "]") for one in filled):
             return None
-        return [_of_list(cell) for cell in column]
+        lists = [of_list(cell) for cell in column]
+        for place, cell in enumerate(column):
+            within = [part.strip() for part in cell] if isinstance(cell, list) else [cell[1:-1].strip()]
+            if any(part.startswith("[") or is_mapping(part) for part in within):
+                raise HeatproofError(
+                    f"{self._row(place)} has a list of lists or of mappings in the column {name!r}: write a list of "
+                    "texts or numbers, or name another column as columns: {label: …}."
+                )
+        return lists
 
     def _is_said(self, cell: str) -> bool:
         return cell in self._unknown or cell in self._none
@@ -230,7 +204,7 @@ class LabelReader:
         """
         several = places is not None
         counts = Counter(cells)
-        is_said = self._said.unknown is not None and not _listed(self._said.unknown)
+        is_said = self._said.unknown is not None and not listed(self._said.unknown)
         numbers = {number for cell in counts if (number := number_of(cell)) is not None}
         is_odd_one = len(numbers) > 1 and {number for number in numbers if number < 0} == {-1}
         odd = [
@@ -242,20 +216,27 @@ class LabelReader:
         if not odd:
             return
         answer = [BLANK if not cell else -1 if number_of(cell) == -1 else cell for cell in odd]
-        listed = ", ".join(map(str, dict.fromkeys(answer)))
+        spelled = ", ".join(map(str, dict.fromkeys(answer)))
         count = sum(counts[cell] for cell in odd)
         what = f"has the label {odd[0]!r}" if odd[0] else "has no label"
         more = f" ({count} rows have such)" if count > 1 else ""
         other = ""
         if several:
-            other = f", or none: [{listed}] where it means that the image has no label"
-        elif self._said.unknown is None and odd[0]:
+            other = f", or none: [{spelled}] where it means that the image has no label"
+        elif (
+            self._said.unknown is None and odd[0] and (self._said.task != "regression" or number_of(odd[0]) is not None)
+        ):
             other = f", or unknown: [] where it is a {'number' if self._said.task == 'regression' else 'class'}"
+        if not several and any(odd) and (self._said.unknown is not None or not all(odd)):
+            # A blank is unknown whatever is said; the code of a country is not.
+            names = [cell for cell in odd if cell.casefold() in NAMES]
+            other = f", or call {names[0]} something else in the table where it is a class" if names else ""
         at = list(cells).index(odd[0])
         raise LabelQuestion(
             f"{self._row(at if places is None else places[at])} {what} in the column {name!r}{more}: "
-            f"fill it in, or say unknown: [{listed}], with which what is not known is left out{other}.",
-            {"unknown": [*_listed(self._said.unknown), *dict.fromkeys(answer)]},
+            f"fill it in, or say unknown: [{spelled}], with which what is not known is left out{other}.",
+            # -1 beside 1 alone is the other of two classes.
+            {"unknown": [] if numbers == {-1, 1} else [*listed(self._said.unknown), *dict.fromkeys(answer)]},
         )
 
     def ask_separator(self, name: str, cells: Sequence[str]) -> None:
@@ -307,13 +288,53 @@ class LabelReader:
             f"{several}."
         )
 
+    def _ask_alike(self, name: str, distinct: set[str], task: str) -> None:
+        """Ask whether texts that look alike are one class, which `task` says they are not."""
+        spelled: dict[str, str] = {}
+        is_open = self._said.task is None or (self._said.task == "binary" and len(distinct) > 2)
+        for cell in sorted(distinct) if is_open else ():
+            first = spelled.setdefault(looks(cell), cell)
+            if first != cell and (number_of(first) is None or number_of(cell) is None):
+                raise LabelQuestion(
+                    f"The column {name!r} of {self._where} has {first!a} and {cell!a}, which look alike: write "
+                    f"both as one if they are one class, or say task: {task} if they are two."
+                )
+
+    def _ask_nearly_numbers(self, name: str, distinct: Sequence[str], values: Mapping[str, float]) -> None:
+        """Ask whether numbers with signs of their own are classes."""
+        others = sorted(text for text in distinct if text not in values)
+        if self._said.task is None and others and all(map(NEARLY_NUMBER.fullmatch, others)):
+            raise LabelQuestion(
+                f"The column {name!r} of {self._where} has {others[0]!r}, which is nearly a number: write digits with "
+                "a point at most, or say task: multiclass if each is a class."
+            )
+
+    def _require_sets(self, name: str, rows: Sequence[Sequence[str]]) -> None:
+        """Refuse lists that are not names of labels: of a 1 or 0 for each label, or of what is measured."""
+        numbers = [[number_of(part) for part in row] for row in rows if any(row)]
+        given = [number for row in numbers for number in row if number is not None]
+        if not numbers or len(given) < sum(map(len, numbers)):
+            return
+        is_coded = len(set(map(len, numbers))) == 1 and len(numbers[0]) > 1 and set(given) <= {-1, 0, 1}
+        is_measured = any(not float(number).is_integer() for number in given)
+        if is_coded or is_measured or any(len(set(row)) < len(row) for row in numbers):
+            shown = ", ".join(next(filter(any, rows))[:NAMED])
+            raise HeatproofError(
+                f"Cells of the column {name!r} of {self._where} are lists of numbers that name no labels, such as "
+                f"{shown}: write one column for each label, of 1 and 0, and name them as columns: {{label: [first, "
+                "second, …]}, or name another column."
+            )
+
     # ---- what is read ------------------------------------------------------------------------------------------------
 
     def _class(self, name: str, cells: Sequence[str]) -> Labels:
         self._ask_missing(name, cells)
         known = self._known(cells)
         distinct = {cell for cell, is_known in zip(cells, known, strict=True) if is_known}
+        self._require_known(known)
         values = self._values(name, distinct)
+        self._ask_alike(name, distinct, "multiclass")
+        self._ask_nearly_numbers(name, list(distinct), values)
         if values and len(values) == len(distinct) and self._said.task is None:
             self._ask_task(name, values, int(known.sum()))
         names, numbers = _numbered(distinct, values)
@@ -324,6 +345,12 @@ class LabelReader:
     def _known(self, cells: Sequence[str]) -> np.ndarray:
         known = {cell: cell not in self._unknown for cell in set(cells)}
         return np.array([known[cell] for cell in cells], dtype=bool)
+
+    def _require_known(self, known: np.ndarray) -> None:
+        if not known.any():
+            raise HeatproofError(
+                f"{self._where} has no row whose label is known: correct `unknown`, or fill labels in."
+            )
 
     def _require_classes(self, names: Sequence[str]) -> None:
         if len(names) < 2:
@@ -337,6 +364,7 @@ class LabelReader:
     def _number(self, name: str, cells: Sequence[str]) -> Labels:
         self._ask_missing(name, cells)
         known = self._known(cells)
+        self._require_known(known)
         values = self._values(name, {cell for cell, is_known in zip(cells, known, strict=True) if is_known})
         for place in np.flatnonzero(known).tolist():
             if cells[place] not in values:
@@ -375,8 +403,14 @@ class LabelReader:
         parts = [(part, place) for place, row in enumerate(rows) for part in row]
         self._ask_missing(name, [part for part, _ in parts], [place for _, place in parts])
         kept = [[part for part in row if part not in self._none] for row in rows]
-        known = np.array([not any(part in self._unknown for part in row) for row in kept], dtype=bool)
-        distinct = {part for row, is_known in zip(kept, known, strict=True) if is_known for part in row}
+        self._require_sets(name, kept)
+        is_whole = np.array([not any(part in self._unknown for part in row) for row in kept], dtype=bool)
+        kept = [[part for part in row if part not in self._unknown] for row in kept]
+        # Beside what is unknown, labels that are named are known.
+        known = is_whole | np.array([bool(row) for row in kept])
+        self._require_known(known)
+        distinct = {part for row in kept for part in row}
+        self._ask_alike(name, distinct, "multilabel")
         if self._said.none is None:
             together = {part for row in kept if len(row) > 1 for part in row}
             nothing = sorted(part for part in distinct - together if part.casefold() in NOTHING)
@@ -390,9 +424,9 @@ class LabelReader:
         if not names:
             raise HeatproofError(f"The column {name!r} of {self._where} has no label: fill it in.")
         labels = np.zeros((len(rows), len(names)), dtype=np.int8)
+        labels[~is_whole] = -1
         for place in np.flatnonzero(known).tolist():
             labels[place, [numbers[part] for part in kept[place]]] = 1
-        labels[~known] = -1
         return Labels("multilabel", names, labels, known)
 
     def _one_hot(self, names: Sequence[str], columns: Sequence[Sequence[str]]) -> Labels:
@@ -415,6 +449,7 @@ class LabelReader:
                 {"task": found},
             )
         self._ask_codes(names, columns, codes)
+        self._require_known(np.array((codes >= 0).any(axis=1)))
         if task == "multilabel":
             return Labels("multilabel", list(names), codes, np.array((codes >= 0).any(axis=1)))
         self._require_classes(names)
@@ -446,7 +481,7 @@ class LabelReader:
             return
         odd = list(dict.fromkeys(columns[place][row] for row, place in zip(rows, places, strict=True)))
         answer: list[str | int] = [BLANK if not cell else -1 if number_of(cell) == -1 else cell for cell in odd]
-        listed = ", ".join(map(str, dict.fromkeys(answer[:NAMED])))
+        spelled = ", ".join(map(str, dict.fromkeys(answer[:NAMED])))
         # -1 beside 1 alone is the other of two values, as in CelebA.
         option = "none" if answer == [-1] and not (codes == 0).any() else "unknown"
         are_usual = all(cell.casefold() in MISSING or number_of(cell) == -1 for cell in odd)
@@ -454,9 +489,9 @@ class LabelReader:
             f"{self._row(rows[0])} has {repr(odd[0]) if odd[0] else 'an empty cell'} in the column "
             f"{names[places[0]]!r}, neither 1 nor 0 ({len(rows)} cells have such): "
             f"{'' if are_usual else 'write 1 or 0, or '}say unknown: "
-            f"[{listed}] if nothing is known of the label there, or "
-            f"none: [{listed}] if the image has it not.",
-            {option: [*_listed(getattr(self._said, option)), *dict.fromkeys(answer)]} if are_usual else None,
+            f"[{spelled}] if nothing is known of the label there, or "
+            f"none: [{spelled}] if the image has it not.",
+            {option: [*listed(getattr(self._said, option)), *dict.fromkeys(answer)]} if are_usual else None,
         )
 
 
@@ -478,23 +513,6 @@ def _are_sets(parted: Mapping[str, Sequence[str]]) -> bool:
             places.setdefault(part, set()).add((place, len(parts) - place))
     moved = any(len({one for one, _ in seen}) > 1 and len({end for _, end in seen}) > 1 for seen in places.values())
     return moved or any(cell < other for cell in cells for other in by_word[min(cell)])
-
-
-def _of_list(cell: Cell) -> list[str]:
-    """Return the labels of a list, or of one that is written as a text."""
-    if isinstance(cell, list):
-        return [part.strip() for part in cell]
-    if cell[:1] != "[":
-        return [cell]
-    return [next(part for part in parts if part).strip() for parts in IN_LIST.findall(cell[1:-1]) if any(parts)]
-
-
-def parts_of(cell: str, separator: str | None) -> list[str]:
-    """Return the labels in a cell; one that is empty stays, because nothing is known of it."""
-    if separator is None:
-        return [cell]
-    several = cell.split() if not separator.strip() else [part.strip() for part in cell.split(separator)]
-    return [part for part in several if part] or [""]
 
 
 def _numbered(distinct: Iterable[str], values: Mapping[str, float]) -> tuple[list[str], dict[str, int]]:

@@ -42,7 +42,8 @@ class OutputNumbers:
                     "`outputs` maps classes to outputs of a network, and num_outputs does not say how many it has: add "
                     "it, such as num_outputs: 1000."
                 )
-            by_class = dict(outputs)
+            # In a config classes that are digits are numbers.
+            by_class = {str(name): number for name, number in outputs.items()}
             known = {number: name for name, number in by_class.items()}
             self.names = tuple(known.get(number, f"output {number}") for number in range(count))
         missing = [name for name in classes if name not in by_class]

@@ -14,13 +14,15 @@ from heatproof.randomness import numpy_generator
 MOST_BINS, LEAST_IN_BIN = 10, 10
 
 
-def strata(labels: np.ndarray) -> np.ndarray:
+def strata(labels: np.ndarray, units: int | None = None) -> np.ndarray:
     """Return the class by which each row is divided.
 
     Parameters
     ----------
     labels
         (N,) integers, classes themselves; (N, K) integers, 1 where a row has a label; or (N,) real numbers.
+    units
+        How many there are to be divided, of which each bin of numbers needs several; None: every row is one.
 
     Returns
     -------
@@ -35,7 +37,7 @@ def strata(labels: np.ndarray) -> np.ndarray:
         return np.where(present.any(axis=1), order[present[:, order].argmax(axis=1)], labels.shape[1])
     if labels.dtype.kind != "f":
         return labels
-    bins = max(1, min(MOST_BINS, len(labels) // LEAST_IN_BIN))
+    bins = max(1, min(MOST_BINS, (len(labels) if units is None else units) // LEAST_IN_BIN))
     # Equal numbers share their first rank, so that the order of the files decides nothing.
     ranks = np.searchsorted(np.sort(labels), labels)
     return ranks * bins // max(len(labels), 1)
@@ -119,7 +121,7 @@ def grouped_splits(
     check_shares(fractions)
     names = [*fractions, *(["train"] if sum(fractions.values()) < 1 else [])]
     keys, of_row = np.unique(np.asarray(groups, dtype=str), return_inverse=True)
-    classes, numbers = np.unique(strata(labels), return_inverse=True)
+    classes, numbers = np.unique(strata(labels, len(keys)), return_inverse=True)
     if len(keys) < len(names):
         raise HeatproofError(
             f"There are {len(keys)} groups for the splits {', '.join(names)}, and no group may be in two of them: add "
@@ -138,7 +140,7 @@ def grouped_splits(
         gain = (2 * lacking * relative[group] - relative[group] ** 2).sum(axis=1)
         chosen[group] = gain.argmax()
         lacking[chosen[group]] -= relative[group]
-    largest = keys[counts.sum(axis=1).argmax()]
+    largest = str(keys[counts.sum(axis=1).argmax()])
     for number, name in enumerate(names):
         if not (chosen == number).any():
             raise HeatproofError(

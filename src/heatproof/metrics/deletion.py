@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from heatproof.grids import AnyGrid, patches_in
 from heatproof.metrics.arrays import area
 from heatproof.metrics.registry import Result, metric
 from heatproof.options import Bounds, PatchGrid
@@ -16,12 +17,18 @@ from heatproof.sequences import Perturbation
 ROAD_FRACTIONS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
-def cut(steps: int | None, step_size: int | None, fractions: Sequence[float] | None, default: int) -> dict[str, Any]:
-    """Return the given steps, step size, fractions or grid of a sequence, or `default` equal steps."""
+def cut(
+    steps: int | None, step_size: int | None, fractions: Sequence[float] | None, default: int, grid: AnyGrid | None
+) -> dict[str, Any]:
+    """Return the given steps, step size or fractions of a sequence, or `default` equal steps, a patch each at least."""
     if fractions is not None:
         fractions = tuple(float(value) for value in fractions)
     given = {"steps": steps, "step_size": step_size, "fractions": fractions}
-    return given if any(value is not None for value in given.values()) else {"steps": default}
+    return (
+        given
+        if any(value is not None for value in given.values())
+        else {"steps": default if grid is None else min(default, patches_in(grid))}
+    )
 
 
 def _scored(scores: np.ndarray, curves: Mapping[str, np.ndarray]) -> Result:
@@ -43,7 +50,7 @@ def deletion(default_order: str, default_steps: int = 32) -> Any:
         ties: str = "random",
         update: bool = False,
     ) -> dict[str, Perturbation]:
-        cuts = cut(steps, step_size, fractions, default_steps)
+        cuts = cut(steps, step_size, fractions, default_steps, grid)
         return {
             "deletion": Perturbation(
                 order=order,
@@ -150,7 +157,7 @@ def road(default_order: str) -> Any:
                 baseline=baseline,
                 baseline_options=baseline_options or {},
                 ties=ties,
-                **cut(steps, step_size, fractions, 0),
+                **cut(steps, step_size, fractions, 0, None),
             )
         }
 

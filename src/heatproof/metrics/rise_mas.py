@@ -68,7 +68,7 @@ def sequences_of(*modes: str, blur: Mapping[str, Any] = RISE_BLUR, magnitude: bo
                 baseline=fill or "zeros",
                 baseline_options=options,
                 ties=ties,
-                **cut(steps, step_size, fractions, 32),
+                **cut(steps, step_size, fractions, 32, grid),
             )
         return sequences_by_name
 
