@@ -191,7 +191,7 @@ def check_targets(targets: Any, count: int) -> torch.Tensor:
             "returns a number."
         )
     if labels.shape == (count,) and labels.dtype == torch.bool:
-        raise HeatproofError(f"The targets are {what}: {wanted}, where true is class 1 targets.long().")
+        raise HeatproofError(f"The targets are {what}: {wanted}, where true is class 1, as targets.long().")
     if labels.shape != (count,) or labels.is_complex():
         raise HeatproofError(f"The targets are {what}: {wanted}.")
     return labels.detach().long()

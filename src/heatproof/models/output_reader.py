@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import copy
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -57,6 +59,11 @@ class OutputReader:
         if self.function is not None:
             return CALLABLE
         return self.given or ("binary" if self.one_logit else "multiclass")
+
+    @property
+    def called(self) -> str:
+        """The callable target at the beginning of a sentence."""
+        return f"The target function {getattr(self.function, '__name__', type(self.function).__name__)!r}"
 
     @contextmanager
     def asking(self, targets: Iterable[int]) -> Iterator[None]:
@@ -110,11 +117,13 @@ class OutputReader:
 
     def _number(self, output: Any, number: int, count: int | None, device: torch.device | None) -> torch.Tensor:
         assert self.function is not None, "there is a callable target"
-        called = f"The target function {getattr(self.function, '__name__', type(self.function).__name__)!r}"
+        called = self.called
         targets = in_batch(self.targets, number, 1 if count is None else count)
         targets = targets.to(device) if isinstance(targets, torch.Tensor) and device is not None else targets
+        unread: list[torch.Tensor] = []
         try:
-            found = self.function(output, targets)
+            # It may write to what it gets, which the function for the next target gets too.
+            found = self.function(_own(output, count, unread), _own(targets))
         except Exception as error:
             # A function of the caller's own can fail in any way.
             if fault_of(error) or isinstance(error, HeatproofError):
@@ -132,7 +141,59 @@ class OutputReader:
                 "number for each image."
             )
         found = found.reshape(-1)
+        if found.requires_grad:
+            # Before the gradient of the output, which is then of the images alone whose number is read.
+            found.register_hook(lambda gradient: unread.append(gradient == 0))
         return found if found.dtype == torch.float64 else found.float()
+
+
+def _own(value: Any, count: int | None = None, unread: list[torch.Tensor] | None = None) -> Any:
+    """Return a copy of whatever holds tensors, arrays and other values.
+
+    Parameters
+    ----------
+    value
+        An output of a network, or targets.
+    count
+        B, the number of images in the batch.
+    unread
+        Gets during a backward pass which images' numbers (B,) are not read. Their gradient is zero, also where the
+        function's is not defined, as that of another image's target can be.
+    """
+    if isinstance(value, torch.Tensor):
+        copied = value.clone()
+        if unread is not None and copied.requires_grad and copied.ndim and len(copied) == count:
+
+            def of_read(gradient: torch.Tensor) -> torch.Tensor:
+                rows = unread[-1].reshape(-1, *[1] * (gradient.ndim - 1))
+                return gradient.masked_fill(rows, 0)
+
+            copied.register_hook(of_read)
+        return copied
+    if isinstance(value, np.ndarray):
+        return value.copy()
+
+    def inside(one: Any) -> Any:
+        return _own(one, count, unread)
+
+    if isinstance(value, tuple):
+        return value._make(map(inside, value)) if hasattr(value, "_make") else tuple(map(inside, value))
+    if isinstance(value, type | nn.Module) or callable(value) or not _holds(value):
+        return value
+    copied = copy.copy(value)
+    if isinstance(copied, MutableMapping):
+        for key, one in value.items():
+            copied[key] = inside(one)
+    elif isinstance(copied, list):
+        copied[:] = map(inside, value)
+    else:
+        vars(copied).update({name: inside(one) for name, one in vars(value).items()})
+    return copied
+
+
+def _holds(value: Any) -> bool:
+    """Tell whether a value holds others by key, by place or by attribute."""
+    return isinstance(value, MutableMapping | list) or hasattr(value, "__dict__")
 
 
 def log_probabilities(numbers: torch.Tensor, task: str, dim: int = 1) -> torch.Tensor:

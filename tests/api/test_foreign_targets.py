@@ -1,0 +1,158 @@
+"""Target functions and labels as callers have them, on a linear network whose maps and drops are known."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import heatproof
+from heatproof.errors import HeatproofError
+
+COUNT, CLASSES, SIZE = 12, 3, 8
+CLASS = torch.arange(COUNT) % CLASSES
+
+
+class Linear(torch.nn.Module):
+    def __init__(self, wrap=None):
+        super().__init__()
+        self.wrap = wrap
+        draws = torch.Generator().manual_seed(0)
+        self.weights = torch.nn.Parameter(torch.randn(CLASSES, 3, SIZE, SIZE, generator=draws))
+        self.eval()
+
+    def forward(self, images):
+        logits = torch.einsum("nchw,kchw->nk", images, self.weights)
+        return logits if self.wrap is None else self.wrap(logits)
+
+    def truth(self, images, classes):
+        return (images * self.weights.detach()[classes]).sum(1)
+
+
+@pytest.fixture
+def images():
+    return torch.randn(COUNT, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(1))
+
+
+def number(target: Any) -> int:
+    """Return the class that a target of any kind names first."""
+    if isinstance(target, dict):
+        return int(target["class"])
+    return int(target) if isinstance(target, str | int | float) else number(next(iter(target)))
+
+
+def of_class(output, targets):
+    chosen = torch.tensor([0 if one is None else number(one) for one in targets])
+    return output.gather(1, chosen[:, None])[:, 0]
+
+
+class Lazy:
+    """A sequence that makes its members when they are asked for."""
+
+    def __len__(self):
+        return COUNT
+
+    def __getitem__(self, row):
+        return {"class": int(CLASS[row])}
+
+
+KINDS: dict[str, Any] = {
+    "a frame of several types": pd.DataFrame({"class": CLASS.numpy(), "name": ["x"] * COUNT}),
+    "objects in columns": np.array([[int(one), None] for one in CLASS], dtype=object),
+    "lists of several lengths": [[int(one)] * (1 + int(one)) for one in CLASS],
+    "rows of several types": [[int(one), "x"] for one in CLASS],
+    "some of them None": [None if one == 0 else int(one) for one in CLASS],
+    "dicts": [{"class": int(one)} for one in CLASS],
+    "made when asked for": Lazy(),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_image_has_its_own_target_of_any_kind(images, kind: str) -> None:
+    network = Linear()
+    maps = heatproof.explain(network, images, KINDS[kind], "input_x_gradient", target=of_class, progress=False)
+    truth = network.truth(images, CLASS)
+    assert np.allclose(maps["attribution"].squeeze().values, truth, atol=1e-5)
+    scores = heatproof.evaluate("sds", network, images, KINDS[kind], truth, target=of_class, baseline="zeros")
+    assert np.allclose(scores["score"], 1)
+
+
+@dataclass
+class Answer:
+    logits: torch.Tensor
+
+
+WRAPS = {
+    "a tensor": (None, lambda output: output),
+    "a dict in a tuple": (lambda logits: ({"out": logits},), lambda output: output[0]["out"]),
+    "a list": (lambda logits: [logits], lambda output: output[0]),
+    "an object": (Answer, lambda output: output.logits),
+}
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 64])
+@pytest.mark.parametrize("wrap", WRAPS)
+def test_a_function_that_writes_to_what_it_gets_changes_no_other_number(images, wrap: str, batch_size: int) -> None:
+    wrapped, found = WRAPS[wrap]
+
+    def shifted(output, targets):
+        logits = found(output)
+        logits *= 2
+        logits[:, 1:] -= logits[:, :1]
+        targets += 1
+        return logits.gather(1, targets[:, None] % CLASSES)[:, 0]
+
+    network, classes = Linear(wrapped), (CLASS + 1) % CLASSES
+    truth = 2 * (network.truth(images, classes) - (classes > 0)[:, None, None] * network.truth(images, 0 * classes))
+    options = {"target": shifted, "batch_size": batch_size}
+    scores = heatproof.evaluate("sds", network, images, CLASS, truth, baseline="zeros", **options)
+    assert np.allclose(scores["score"], 1)
+    maps = heatproof.explain(network, images, CLASS, "input_x_gradient", progress=False, **options)
+    assert np.allclose(maps["attribution"].squeeze().values, truth, atol=1e-4)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 64])
+def test_what_is_not_defined_for_the_target_of_another_image_changes_nothing(images, batch_size: int) -> None:
+    network = Linear()
+    with torch.no_grad():
+        classes = network(images).argmax(1)
+
+    def over_predicted(output, targets):
+        """Return the mean of a class where it is predicted, which is 0 / 0 where it is not."""
+        predicted = (output.argmax(1) == targets).float()
+        return output.gather(1, targets[:, None])[:, 0] * predicted / predicted
+
+    options = {"target": over_predicted, "batch_size": batch_size}
+    maps = heatproof.explain(network, images, classes, "input_x_gradient", progress=False, **options)
+    assert (maps["reason"] == "").all()
+    assert np.allclose(maps["attribution"].squeeze().values, network.truth(images, classes), atol=1e-4)
+    with pytest.raises(HeatproofError, match="'over_predicted' returned a number that is not finite for image"):
+        heatproof.evaluate("sds", network, images, (classes + 1) % CLASSES, np.ones((COUNT, 8, 8)), **options)
+
+
+PRESENT = np.array([[1, 0, 1], [0, 1, -1]] * (COUNT // 2))
+BLANK = pd.DataFrame(PRESENT).astype("Int64").replace(-1, pd.NA)
+LABELS: dict[str, Any] = {
+    "whole numbers with blanks": BLANK,
+    "booleans with blanks": BLANK.astype("boolean"),
+    "a tensor each": list(torch.tensor(PRESENT)),
+    "an array each": tuple(PRESENT),
+}
+
+
+@pytest.mark.parametrize("form", LABELS)
+def test_labels_with_blanks_and_of_single_rows_are_read(images, form: str) -> None:
+    network = Linear()
+    rows, classes = torch.tensor(PRESENT == 1).nonzero(as_tuple=True)
+    truth = network.truth(images[rows], classes)
+    scores = heatproof.evaluate("sds", network, images, LABELS[form], truth, task="multilabel", baseline="zeros")
+    assert np.allclose(scores["score"], 1)
+    assert scores["target"].values.tolist() == classes.tolist()
+
+
+@pytest.mark.parametrize("labels", [[[0], [1, 2]] * (COUNT // 2), [{0}] * COUNT, {"a": [1] * COUNT}], ids=type)
+def test_labels_that_are_no_columns_are_asked_for(images, labels: Any) -> None:
+    with pytest.raises(HeatproofError, match="give one column for each label"):
+        heatproof.explain(Linear(), images, labels, "saliency", task="multilabel")
