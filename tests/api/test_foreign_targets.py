@@ -156,3 +156,70 @@ def test_labels_with_blanks_and_of_single_rows_are_read(images, form: str) -> No
 def test_labels_that_are_no_columns_are_asked_for(images, labels: Any) -> None:
     with pytest.raises(HeatproofError, match="give one column for each label"):
         heatproof.explain(Linear(), images, labels, "saliency", task="multilabel")
+
+
+def _loader(rows: list[Any], images: torch.Tensor) -> torch.utils.data.DataLoader:
+    return torch.utils.data.DataLoader(list(zip(images, rows, strict=True)), batch_size=5)
+
+
+def test_lists_of_labels_from_a_loader_are_rows_and_not_columns(images) -> None:
+    network = Linear()
+    rows, classes = torch.tensor(PRESENT == 1).nonzero(as_tuple=True)
+    loader = _loader(PRESENT.tolist(), images)
+    maps = heatproof.explain(network, loader, None, "input_x_gradient", task="multilabel", progress=False)
+    assert maps["target"].values.tolist() == classes.tolist()
+    assert np.allclose(maps["attribution"].squeeze().values, network.truth(images[rows], classes), atol=1e-5)
+    square = _loader(np.eye(COUNT, dtype=int).tolist(), images)
+    with pytest.raises(HeatproofError, match="could be of an image or of a label: give each image's labels as one"):
+        heatproof.explain(network, square, None, "saliency", task="multilabel")
+
+
+@pytest.mark.filterwarnings("ignore:.*have no label")
+@pytest.mark.parametrize(
+    ("asked", "others"),
+    [
+        ({}, "classes"),
+        ({"task": "regression"}, "outputs"),
+        ({"target": lambda output, targets: output[:, 0]}, "numbers of a target function"),
+    ],
+    ids=["class", "regression", "function"],
+)
+def test_maps_of_labels_name_the_task_also_where_an_image_has_none(images, asked: dict[str, Any], others: str) -> None:
+    labels = PRESENT.copy()
+    labels[0] = 0
+    maps = heatproof.explain(Linear(), images, labels, "saliency", task="multilabel", progress=False)
+    with pytest.raises(HeatproofError, match=f"labels, and what is scored are {others}: give task='multilabel'"):
+        heatproof.evaluate("sds", Linear(), images, None, maps, **asked)
+    maps = heatproof.explain(Linear(), images, CLASS, "saliency", progress=False)
+    with pytest.raises(HeatproofError, match="explain classes, and what is scored are labels: leave task='multilabel'"):
+        heatproof.evaluate("sds", Linear(), images, np.ones((COUNT, CLASSES)), maps, task="multilabel")
+
+
+def test_finetuning_needs_known_labels_to_train_on_and_to_choose_by(images) -> None:
+    seen = set()
+    for known in ([], *([row] for row in range(COUNT))):
+        labels = np.full((COUNT, CLASSES), -1)
+        labels[known] = 1
+        with pytest.raises(HeatproofError, match=r"No label is known of the \d+ images that") as found:
+            heatproof.finetune(Linear(), images, labels, task="multilabel")
+        seen.add(str(found.value).split(" images that ")[1].split(":")[0])
+    assert seen == {"are trained on", "choose the epoch"}
+
+
+@pytest.mark.parametrize(("task", "words"), [("multilabel", "label 7"), ("regression", "output 7"), (None, "class 7")])
+def test_a_target_that_there_is_not_has_the_word_of_its_task(images, task: str | None, words: str) -> None:
+    with pytest.raises(HeatproofError, match=f"The target of image '0' is {words}, but the model has"):
+        heatproof.explain(Linear(), images, torch.full((COUNT,), 7), "saliency", task=task)
+
+
+def test_reliability_of_metrics_counts_pictures(images) -> None:
+    from heatproof.quality import image_scores
+    from heatproof.ranking.reliability import reliability_table
+
+    network = Linear()
+    rows, classes = torch.tensor(PRESENT == 1).nonzero(as_tuple=True)
+    truth = network.truth(images[rows], classes).numpy()
+    maps = {"truth": truth, "against": -truth}
+    table = image_scores(network, images, PRESENT, maps, {"sds": {"baseline": "zeros"}}, task="multilabel")
+    assert table.loc[table["method"] == "truth", "target"].tolist() == classes.tolist()
+    assert reliability_table(table)["n_images"].tolist() == [COUNT]

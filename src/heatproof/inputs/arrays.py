@@ -163,7 +163,8 @@ def check_targets(targets: Any, count: int) -> torch.Tensor:
         try:
             # Nullable whole numbers of pandas come as objects.
             values = array.tolist() if kind == "O" else array
-            values = torch.as_tensor(values)
+            # Arrays of pandas cannot be written to, of which torch warns.
+            values = torch.as_tensor(np.array(values) if isinstance(values, np.ndarray) else values)
         except (TypeError, ValueError, RuntimeError, OverflowError):
             raise HeatproofError(f"The targets are {type(targets).__name__}: {wanted}.") from None
     labels = values if values.layout == torch.strided else values.to_dense()

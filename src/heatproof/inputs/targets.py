@@ -357,6 +357,7 @@ def labels_of_maps(maps: Any, source: ImageSource, question: Question, network: 
 
     if question.kind == CALLABLE:
         return None
+    source = replace(source, kind=question.kind)
     if question.kind != "multilabel":
         return explained_classes(maps, source)
     for values in methods_of_maps(maps):
