@@ -84,11 +84,18 @@ class Answer:
     logits: torch.Tensor
 
 
+class Own:
+    def __init__(self, logits):
+        self.logits = logits
+        self.own, self.parts = self, [logits]
+
+
 WRAPS = {
     "a tensor": (None, lambda output: output),
     "a dict in a tuple": (lambda logits: ({"out": logits},), lambda output: output[0]["out"]),
     "a list": (lambda logits: [logits], lambda output: output[0]),
     "an object": (Answer, lambda output: output.logits),
+    "an object that holds itself": (Own, lambda output: output.own.logits),
 }
 
 
@@ -111,6 +118,37 @@ def test_a_function_that_writes_to_what_it_gets_changes_no_other_number(images, 
     assert np.allclose(scores["score"], 1)
     maps = heatproof.explain(network, images, CLASS, "input_x_gradient", progress=False, **options)
     assert np.allclose(maps["attribution"].squeeze().values, truth, atol=1e-4)
+
+
+def test_a_function_that_does_not_write_shares_the_memory_of_outputs_and_targets(images) -> None:
+    seen: list[tuple[int, int]] = []
+
+    def over_mask(output, masks):
+        seen.append((output["out"].untyped_storage().data_ptr(), len(masks) > 1 and masks.stride()[0]))
+        return (output["out"] * masks).sum(1)
+
+    outputs: list[int] = []
+
+    def wrap(logits):
+        outputs.append(logits.untyped_storage().data_ptr())
+        return {"out": logits}
+
+    masks = torch.eye(CLASSES)[CLASS] + torch.arange(COUNT)[:, None]
+    heatproof.explain(Linear(wrap), images, masks, "input_x_gradient", target=over_mask, progress=False)
+    # Every image has a mask of its own, and one batch has most of them; copies would have as many addresses.
+    rest = seen[3:]
+    assert len({one[0] for one in rest}) <= len(outputs) < len(rest)
+    assert {one[1] for one in rest} == {0}
+
+
+def test_a_function_that_writes_only_sometimes_is_refused(images) -> None:
+    def late(output, targets):
+        if int(targets[0]) == 2 and len(output) > 3:
+            output *= 2
+        return output[:, 0]
+
+    with pytest.raises(HeatproofError, match="'late' writes to what it is given in some batches alone"):
+        heatproof.evaluate("sds", Linear(), images, CLASS, np.ones((COUNT, SIZE, SIZE)), target=late, batch_size=12)
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 64])

@@ -184,9 +184,9 @@ def _by_content(labels: Labels, images: ImageSource, what: str, explained: Seque
         name = images.ids[rows.index(-1)]
         if what == "maps" and labels.targets is not None and labels.kind != images.kind:
             # Rows of labels are of the images that have some, and not of all.
-            theirs, ours = (_word(kind) for kind in (labels.kind, images.kind))
+            made, asked = _word(labels.kind), _word(images.kind)
             raise HeatproofError(
-                f"The maps explain {PLURALS[theirs]}, and what is scored are {PLURALS[ours]}: {_remedy(theirs, ours)}."
+                f"The maps explain {PLURALS[made]}, and what is scored are {PLURALS[asked]}: {_remedy(made, asked)}."
             )
         raise HeatproofError(
             f"The {what} are of other images than {short(name)}, by their coordinate {DIGEST}: give the images that "
