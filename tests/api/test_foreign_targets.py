@@ -261,3 +261,35 @@ def test_reliability_of_metrics_counts_pictures(images) -> None:
     table = image_scores(network, images, PRESENT, maps, {"sds": {"baseline": "zeros"}}, task="multilabel")
     assert table.loc[table["method"] == "truth", "target"].tolist() == classes.tolist()
     assert reliability_table(table)["n_images"].tolist() == [COUNT]
+
+
+class Normed(torch.nn.Module):
+    """A target function that keeps statistics of the outputs that pass, and answers by those that it began with."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()))
+        self.head = torch.nn.Linear(CLASSES, 1, bias=False)
+
+    def forward(self, output, targets):
+        self.seen += len(output)
+        return self.head(output)[:, 0]
+
+
+@pytest.mark.parametrize("form", ["a module", "a closure", "a method"])
+def test_a_target_function_is_left_as_it_is(images, form: str) -> None:
+    network, module = Linear(), Normed()
+    function = {
+        "a module": module,
+        "a closure": lambda output, targets: module(output, targets),
+        "a method": module.forward,
+    }[form]
+    maps = heatproof.explain(network, images, None, "input_x_gradient", target=function, progress=False)
+    truth = torch.einsum("k,nkhw->nhw", module.head.weight[0], torch.einsum("nchw,kchw->nkhw", images, network.weights))
+    assert np.allclose(maps["attribution"].squeeze().values, truth.detach(), atol=1e-4)
+    heatproof.evaluate("sds", network, images, None, maps, target=function)
+    heatproof.choose(network, images.repeat(2, 1, 1, 1) + torch.arange(24)[:, None, None, None], None, "saliency",
+                     target=function, progress=False)  # fmt: skip
+    assert module.seen == 0
+    assert module.head.weight.grad is None
+    assert network.weights.grad is None

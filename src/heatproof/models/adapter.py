@@ -417,7 +417,8 @@ def adapted(model: Any, images: Any, seed: int | None = None, reader: OutputRead
         _check_initialised(model)
         stack.enter_context(gradients_allowed())
         stack.enter_context(same_random_states(seed))
-        stack.enter_context(left_as_is(model))
+        for one in (model, *([reader.function] if reader is not None and reader.function is not None else [])):
+            stack.enter_context(left_as_is(one))
         stack.enter_context(as_written(modules))
         network = model if _takes_hooks(model) else _Called(model)
         placed = images.device if isinstance(images, torch.Tensor) else None
