@@ -293,3 +293,14 @@ def test_a_target_function_is_left_as_it_is(images, form: str) -> None:
     assert module.seen == 0
     assert module.head.weight.grad is None
     assert network.weights.grad is None
+
+
+def test_deep_lift_takes_weights_of_a_target_function_for_no_activations(images) -> None:
+    network, weights = Linear(), torch.nn.Parameter(torch.arange(1.0, CLASSES + 1))
+    maps = heatproof.explain(
+        network, images, CLASS, "deep_lift", progress=False,
+        target=lambda output, targets: (output * weights).gather(1, targets[:, None])[:, 0],
+    )  # fmt: skip
+    assert maps["reason"].values.tolist() == [""]
+    truth = network.truth(images, CLASS) * (CLASS + 1)[:, None, None]
+    assert np.allclose(maps["attribution"].squeeze().values, truth, atol=1e-4)
