@@ -42,7 +42,9 @@ class Study:
     metrics
         Name to options.
     ids
-        N image ids.
+        N names of rows.
+    pictures
+        N names of images: rows of several labels of one image share it.
     common
         Options that hold for every metric.
     """
@@ -53,6 +55,7 @@ class Study:
     maps: dict[str, np.ndarray]
     metrics: dict[str, dict[str, Any]]
     ids: list[str]
+    pictures: list[str]
     common: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -95,6 +98,7 @@ class Study:
             arrays = {method: found.values[:, place] for place, method in enumerate(found.names)}
             network.check_precision(source.images)
             check_network(network, source.images[few_of_images(source.digests, source.images)])
+        pictures = source.ids
         # Whatever had labels is in order now.
         common = {name: value for name, value in common.items() if name not in ("task", "target")}
         if source.kind:
@@ -106,7 +110,7 @@ class Study:
         reader = question.reader()
         reader.targets = source.distinct
         kept = CachedNetwork(model, reader=reader)
-        return cls(kept, source.images, source.targets, arrays, chosen, source.ids, common)
+        return cls(kept, source.images, source.targets, arrays, chosen, source.ids, pictures, common)
 
     def score(self, name: str, options: Mapping[str, Any], maps: np.ndarray) -> xarray.Dataset:
         """Return what `heatproof.evaluate` says of some maps."""

@@ -48,7 +48,8 @@ def image_scores(
     Returns
     -------
     pandas.DataFrame
-        Columns ``metric, method, image, score, higher_is_better``, which are what
+        Columns ``metric, method, image, score, higher_is_better``, and ``target`` where an image has a row for each of
+        its labels, whose scores are averaged before images are compared. They are what
         `heatproof.ranking.reliability.reliability_table` and
         `heatproof.report.reliability.draw_critical_difference` take.
 
@@ -64,8 +65,9 @@ def image_scores(
     for name, options in study.metrics.items():
         for method, values in study.maps.items():
             result = study.score(name, options, values)
-            columns = {"metric": name, "method": method, "image": study.ids, "score": result["score"].values}
-            parts.append(pd.DataFrame({**columns, "higher_is_better": upwards(result)}))
+            columns = {"metric": name, "method": method, "image": study.pictures, "score": result["score"].values}
+            of_rows = {"target": result["target"].values} if study.pictures != study.ids else {}
+            parts.append(pd.DataFrame({**columns, **of_rows, "higher_is_better": upwards(result)}))
     return pd.concat(parts, ignore_index=True)
 
 

@@ -109,17 +109,21 @@ def distinct_targets(targets: Any, count: int) -> tuple[Any, np.ndarray]:
             f"The targets are {type(targets).__name__} of {max(given, 0)}, and there are {count} images: give one for "
             "each image, or leave them out."
         )
+    if str(getattr(targets, "layout", "torch.strided")) != "torch.strided":
+        targets = targets.to_dense()
     places: dict[Hashable, int] = {}
     first: list[int] = []
     numbers = np.empty(count, dtype=np.int64)
-    for row in range(count):
-        key = _identity(targets[row])
+    # All at once: an object that is told by its address must not leave it to the next one.
+    every = [targets[row] for row in range(count)]
+    for row, one in enumerate(every):
+        key = _identity(one)
         if key not in places:
             places[key] = len(first)
             first.append(row)
         numbers[row] = places[key]
     is_array = hasattr(targets, "shape") and hasattr(targets, "dtype")
-    return (targets[first] if is_array else [targets[row] for row in first]), numbers
+    return (targets[first] if is_array else [every[row] for row in first]), numbers
 
 
 def _identity(target: Any) -> Hashable:
@@ -130,8 +134,11 @@ def _identity(target: Any) -> Hashable:
         target = (target.float() if str(target.dtype) == "torch.bfloat16" else target).numpy()
     if isinstance(target, np.ndarray | np.generic) and target.dtype != object:
         return type(target).__name__, str(target.dtype), target.shape, target.tobytes()
+    if isinstance(target, np.ndarray):
+        return type(target).__name__, target.shape, tuple(map(_identity, target.ravel().tolist()))
     if isinstance(target, bool | int | float | str | bytes) or target is None:
-        return type(target).__name__, target
+        # Zero has two signs that are equal.
+        return type(target).__name__, repr(target)
     if isinstance(target, tuple | list):
         return type(target).__name__, tuple(map(_identity, target))
     return "object", id(target)
@@ -140,7 +147,7 @@ def _identity(target: Any) -> Hashable:
 def in_batch(distinct: Any, number: int, count: int) -> Any:
     """Return one target as often as a batch has images: an array or tensor (count, …), a list, or None."""
     one = distinct[number]
-    if one is None:
+    if one is None and len(distinct) == 1:
         return None
     if hasattr(distinct, "expand"):
         return one[None].expand(count, *one.shape)

@@ -347,6 +347,18 @@ def test_a_choice_of_several_labels_is_told_by_label_too(tmp_path) -> None:
     assert one.by_label is None
 
 
+@pytest.mark.filterwarnings("ignore:The network (answers|finds)")
+def test_copies_of_a_picture_tell_nothing_more_of_a_label() -> None:
+    network, images, targets, asked, _ = _known("multilabel", False)
+    measures = {"sds": {"grid": GRID, "baseline": "zeros"}}
+    with pytest.warns(UserWarning, match="copies of others"):
+        found = heatproof.choose(
+            network, images[:16].repeat(5, 1, 1, 1), targets[:16].repeat(5, 1), ["saliency"], measures=measures, **asked
+        )
+    assert (found.by_label["images"] <= 8).all()
+    assert set(found.by_label["verdict"]) == {"too few images"}
+
+
 def test_measures_that_do_not_apply_are_refused() -> None:
     network, images, targets, asked, _ = _known("a function", False)
     with pytest.raises(HeatproofError, match="'rise_insertion' does not apply, as it reads a probability"):

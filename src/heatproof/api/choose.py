@@ -345,13 +345,17 @@ def _by_label(
     """Return what the reported images with each label say of the methods, a row a label."""
     columns = run.labels[second].cpu().numpy()
     names = run.source.class_names
+    pictures = np.array(run.digests)[second.numpy()]
     rows = []
     for label in sorted(set(columns.tolist())):
         chosen = columns == label
-        count, best, verdict = int(chosen.sum()), "", TOO_FEW
+        # Copies of a picture are one here too.
+        numbers = np.unique(pictures[chosen], return_inverse=True)[1]
+        count, best, verdict = len(set(numbers.tolist())), "", TOO_FEW
         if count >= LEAST:
             tables = {
-                words[name]: pd.DataFrame(values[:, chosen], reported.rows) for name, values in reported.of_rows.items()
+                words[name]: pd.DataFrame(_of_pictures(values[:, chosen], numbers), reported.rows)
+                for name, values in reported.of_rows.items()
             }
             judged = judge(tables, REFERENCES, where, level=level, ablating=outside)
             verdict = judged.verdict

@@ -171,6 +171,13 @@ def finetune(
             "leave the targets out, or give images of all classes.",
             stacklevel=2,
         )
+    if question.kind == "multilabel" and not is_own:
+        for rows, does in ((order[few:], "are trained on"), (order[:few], "choose the epoch")):
+            if not bool((labels[rows] >= 0).any()):
+                raise HeatproofError(
+                    f"No label is known of the {len(rows)} images that {does}: give 1 and 0 for more of the images, or "
+                    "leave the targets out."
+                )
     settings = FinetuningSettings(
         seed=seed,
         grid=as_grid(grid),

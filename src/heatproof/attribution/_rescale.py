@@ -38,7 +38,9 @@ class RescaleRules(Altered):
 
     def rule(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], given: dict[str, Any]) -> Any:
         """Call a rule where there is one."""
-        depend = [isinstance(each, torch.Tensor) and each.requires_grad for each in (*args, *given.values())]
+        # A leaf is no activation: weights of a target function can take gradients, and those of the network cannot.
+        every = (*args, *given.values())
+        depend = [isinstance(each, torch.Tensor) and each.requires_grad and not each.is_leaf for each in every]
         if not torch.is_grad_enabled() or not any(depend):
             return func(*args, **given)
         if name in PRODUCTS and depend[:2] == [True, True]:

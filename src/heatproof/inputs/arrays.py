@@ -163,7 +163,8 @@ def check_targets(targets: Any, count: int) -> torch.Tensor:
         try:
             # Nullable whole numbers of pandas come as objects.
             values = array.tolist() if kind == "O" else array
-            values = torch.as_tensor(values)
+            # Arrays of pandas cannot be written to, of which torch warns.
+            values = torch.as_tensor(np.array(values) if isinstance(values, np.ndarray) else values)
         except (TypeError, ValueError, RuntimeError, OverflowError):
             raise HeatproofError(f"The targets are {type(targets).__name__}: {wanted}.") from None
     labels = values if values.layout == torch.strided else values.to_dense()
@@ -191,7 +192,7 @@ def check_targets(targets: Any, count: int) -> torch.Tensor:
             "returns a number."
         )
     if labels.shape == (count,) and labels.dtype == torch.bool:
-        raise HeatproofError(f"The targets are {what}: {wanted}, where true is class 1 targets.long().")
+        raise HeatproofError(f"The targets are {what}: {wanted}, where true is class 1, as targets.long().")
     if labels.shape != (count,) or labels.is_complex():
         raise HeatproofError(f"The targets are {what}: {wanted}.")
     return labels.detach().long()

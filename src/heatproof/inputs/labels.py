@@ -33,6 +33,9 @@ AXES = {
     "drops": ("image", "part"),
     "random_mask": ("y", "x"),
 }
+# What is asked for where targets are no classes, and many of each, by the first word of what is explained.
+ASKED = {"label": "task='multilabel'", "output": "task='regression'", "target": "the target function"}
+PLURALS = {"class": "classes", "label": "labels", "output": "outputs", "target": "numbers of a target function"}
 
 
 class Labels(NamedTuple):
@@ -179,6 +182,12 @@ def _by_content(labels: Labels, images: ImageSource, what: str, explained: Seque
     rows = [again.get((ours[image], wanted[image]), -1) if row < 0 else row for image, row in enumerate(rows)]
     if -1 in rows:
         name = images.ids[rows.index(-1)]
+        if what == "maps" and labels.targets is not None and labels.kind != images.kind:
+            # Rows of labels are of the images that have some, and not of all.
+            made, asked = _word(labels.kind), _word(images.kind)
+            raise HeatproofError(
+                f"The maps explain {PLURALS[made]}, and what is scored are {PLURALS[asked]}: {_remedy(made, asked)}."
+            )
         raise HeatproofError(
             f"The {what} are of other images than {short(name)}, by their coordinate {DIGEST}: give the images that "
             f"they were made of, or {what}.drop_vars({DIGEST!r}) if they are of these in another form."
@@ -308,19 +317,25 @@ def check_explained(explained: Sequence[str], scored: Scored, ids: Sequence[str]
             "same in another form."
         )
     if kinds[0] != kinds[1]:
-        asked = {"label": "task='multilabel'", "output": "task='regression'", "target": "the target function"}
-        if kinds[0] in asked:
-            remedy = f"give {asked[kinds[0]]}, as the maps were made with"
-        else:
-            remedy = f"leave {asked[kinds[1]]} out, or give maps that were made with it"
         raise HeatproofError(
             f"The map of image {ids[first]!r} explains {_without_digest(theirs)} and {scored.words} "
-            f"{_without_digest(ours)}: {remedy}."
+            f"{_without_digest(ours)}: {_remedy(*kinds)}."
         )
     number = ours.partition(" ")[2] if kinds[0] == "class" else ours
     raise HeatproofError(
         f"The map of image {ids[first]!r} explains {theirs} and {scored.words} {number}: {scored.remedy}."
     )
+
+
+def _word(kind: str) -> str:
+    return explained_words(kind, [""], [""] if kind == CALLABLE else None)[0].strip()
+
+
+def _remedy(theirs: str, ours: str) -> str:
+    """Return what to do where maps explain another kind of target than what is scored."""
+    if theirs in ASKED:
+        return f"give {ASKED[theirs]}, as the maps were made with"
+    return f"leave {ASKED[ours]} out, or give maps that were made with it"
 
 
 def _without_digest(explained: str) -> str:

@@ -148,7 +148,8 @@ def _by_number(loader: Any) -> tuple[ImageSource, Loaded]:
                 found = check_targets([listed[place] for place in places], len(places))
                 if bool((found[probed] == first).all()):
                     return found
-            parts = [batch(range(low, min(low + AT_ONCE, len(ids))))[1] for low in range(0, len(ids), AT_ONCE)]
+            every = [range(low, min(low + AT_ONCE, len(ids))) for low in range(0, len(ids), AT_ONCE)]
+            parts = [_in_rows(batch(rows)[1], len(rows)) for rows in every]
         return _joined(parts)
 
     return ImageSource(ids, read, is_named=names is not None), Loaded(labels, is_shuffled)
@@ -314,6 +315,28 @@ def _check_alike(samples: Sequence[Any], ids: Sequence[str]) -> None:
         raise HeatproofError(
             f"The images {first!r} and {second!r} of the loader have the shapes {one} and {other}: resize all to one."
         )
+
+
+def _in_rows(part: Any, count: int) -> Any:
+    """Return labels of a batch with a row an image: lists of numbers come as a tensor a column of torch's `collate_fn`.
+
+    Raises
+    ------
+    HeatproofError
+        If there are as many tensors as images, and each could be a row or a column.
+    """
+    import torch
+
+    if not isinstance(part, list | tuple) or not part:
+        return part
+    if not all(isinstance(one, torch.Tensor) and one.shape == (count,) for one in part):
+        return part
+    if len(part) == count > 1:
+        raise HeatproofError(
+            f"The loader gives {count} tensors of {count} labels for {count} images, each of which could be of an "
+            "image or of a label: give each image's labels as one tensor."
+        )
+    return torch.stack(list(part), 1)
 
 
 def _joined(parts: Sequence[Any]) -> Any:

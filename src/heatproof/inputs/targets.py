@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -138,6 +139,11 @@ def aimed(
             if hasattr(targets, "columns") and not source.class_names:
                 source = replace(source, class_names=tuple(map(str, targets.columns)))
             return _of_labels(source, multi_hot(plain, len(source)), pairs)
+        if isinstance(plain, list | tuple | dict) and not np.all([isinstance(one, int | np.integer) for one in plain]):
+            raise HeatproofError(
+                f"The targets are {type(targets).__name__} of {type(next(iter(plain), None)).__name__}: give one "
+                "column for each label, 1 where an image has it, 0 where it has not and -1 where that is not known."
+            )
         targets = plain
     return replace(source, targets=check_targets(targets, len(source)), is_labelled=True)
 
@@ -157,15 +163,25 @@ def _plain(targets: Any) -> Any:
         return (targets.transpose("image", *others) if "image" in targets.dims else targets).values
     if hasattr(targets, "iloc"):
         return targets.to_numpy()
-    if isinstance(targets, list | tuple) and targets and isinstance(targets[0], list | tuple | np.ndarray):
-        try:
-            return np.asarray(targets)
-        except ValueError:
-            raise HeatproofError(
-                "The targets are lists of several lengths: give one column for each label, 1 where an image has it and "
-                "0 where it has not."
-            ) from None
+    if not isinstance(targets, list | tuple) or not targets:
+        return targets
+    if _is_row(targets[0]):
+        with suppress(TypeError, ValueError):
+            return np.asarray([one.detach().cpu().numpy() if hasattr(one, "detach") else one for one in targets])
     return targets
+
+
+def _is_row(one: Any) -> bool:
+    return isinstance(one, list | tuple | np.ndarray) or (hasattr(one, "detach") and one.ndim > 0)
+
+
+def _floats(array: np.ndarray) -> np.ndarray:
+    """Return numbers (…) as float64, also those of pandas that can be blank."""
+    if array.dtype.kind == "O":
+        import pandas as pd
+
+        array = np.where(pd.isna(array), np.nan, array)
+    return array.astype(np.float64)
 
 
 def multi_hot(values: Any, count: int) -> torch.Tensor:
@@ -179,7 +195,7 @@ def multi_hot(values: Any, count: int) -> torch.Tensor:
     import torch
 
     try:
-        found = values if isinstance(values, torch.Tensor) else torch.as_tensor(np.asarray(values).astype(np.float64))
+        found = values if isinstance(values, torch.Tensor) else torch.as_tensor(_floats(np.asarray(values)))
     except (TypeError, ValueError):
         raise HeatproofError(
             "The targets are no numbers: give 1 where an image has a label, 0 where it has not, and -1 where that is "
@@ -253,7 +269,7 @@ def _numbers(values: Any, count: int) -> torch.Tensor:
     try:
         array = np.asarray(values) if not isinstance(values, torch.Tensor) else values
         if not isinstance(array, torch.Tensor) and array.dtype.kind == "O":
-            array = array.astype(np.float64)
+            array = _floats(array)
         found = torch.as_tensor(array).detach()
     except (TypeError, ValueError, RuntimeError):
         raise HeatproofError(
@@ -273,10 +289,12 @@ def _of_function(source: ImageSource, targets: Any, function: Target, network: A
     """Return images with the number of the distinct target of each."""
     import torch
 
-    targets = _plain(targets)
-    if isinstance(targets, np.ndarray) and targets.dtype.kind in "biuf":
+    plain = _plain(targets)
+    if isinstance(plain, np.ndarray) and plain.dtype.kind in "biuf":
         # The function computes with tensors.
-        targets = torch.from_numpy(np.ascontiguousarray(targets))
+        targets = torch.from_numpy(np.array(plain))
+    elif not isinstance(targets, list | tuple):
+        targets = plain
     distinct, numbers = distinct_targets(targets, len(source))
     module = None
     if network is not None:
@@ -339,6 +357,7 @@ def labels_of_maps(maps: Any, source: ImageSource, question: Question, network: 
 
     if question.kind == CALLABLE:
         return None
+    source = replace(source, kind=question.kind)
     if question.kind != "multilabel":
         return explained_classes(maps, source)
     for values in methods_of_maps(maps):

@@ -30,6 +30,13 @@ FEW = 3
 SAME = 1e-2
 HALF = (torch.float16, torch.bfloat16)
 
+# Of a target, of several, and what to do about one that there is not, by task.
+NAMES = {
+    "multiclass": ("class", "classes", "check the labels, and the model's number of classes"),
+    "multilabel": ("label", "labels", "give targets (images, labels) of 1 and 0, or numbers of labels"),
+    "regression": ("output", "outputs", "give targets that say which output is explained, and no labels"),
+}
+
 _checking: ContextVar[bool] = ContextVar("checking", default=False)
 
 
@@ -242,9 +249,10 @@ class Adapted:
         outside = ((targets < 0) | (targets >= self.classes)).nonzero().flatten().tolist()
         if outside:
             one = ", as one output is read as those of two classes" if self.one_logit else ""
+            called, many, remedy = NAMES.get(self.task, NAMES["multiclass"])
             raise HeatproofError(
-                f"The target of image {ids[outside[0]]!r} is class {int(targets[outside[0]])}, but the model has "
-                f"classes 0 to {self.classes - 1}{one}: check the labels, and the model's number of classes."
+                f"The target of image {ids[outside[0]]!r} is {called} {int(targets[outside[0]])}, but the model has "
+                f"{many} 0 to {self.classes - 1}{one}: {remedy}."
             )
 
 
@@ -409,7 +417,8 @@ def adapted(model: Any, images: Any, seed: int | None = None, reader: OutputRead
         _check_initialised(model)
         stack.enter_context(gradients_allowed())
         stack.enter_context(same_random_states(seed))
-        stack.enter_context(left_as_is(model))
+        for one in (model, *([reader.function] if reader is not None and reader.function is not None else [])):
+            stack.enter_context(left_as_is(one))
         stack.enter_context(as_written(modules))
         network = model if _takes_hooks(model) else _Called(model)
         placed = images.device if isinstance(images, torch.Tensor) else None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import copy
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -50,6 +52,8 @@ class OutputReader:
         self.given, self.function, self.targets, self.classes = task, function, targets, classes
         self.one_logit = False
         self._asked: list[int] | None = None
+        # Whether the function writes to what it is given; None before the first batch.
+        self._writes: bool | None = None
 
     @property
     def task(self) -> str:
@@ -57,6 +61,11 @@ class OutputReader:
         if self.function is not None:
             return CALLABLE
         return self.given or ("binary" if self.one_logit else "multiclass")
+
+    @property
+    def called(self) -> str:
+        """The callable target at the beginning of a sentence."""
+        return f"The target function {getattr(self.function, '__name__', type(self.function).__name__)!r}"
 
     @contextmanager
     def asking(self, targets: Iterable[int]) -> Iterator[None]:
@@ -110,11 +119,13 @@ class OutputReader:
 
     def _number(self, output: Any, number: int, count: int | None, device: torch.device | None) -> torch.Tensor:
         assert self.function is not None, "there is a callable target"
-        called = f"The target function {getattr(self.function, '__name__', type(self.function).__name__)!r}"
+        called = self.called
         targets = in_batch(self.targets, number, 1 if count is None else count)
         targets = targets.to(device) if isinstance(targets, torch.Tensor) and device is not None else targets
+        # A function that writes once is taken to write again, and has copies before it is known.
+        given = _Given(self._writes is not False)
         try:
-            found = self.function(output, targets)
+            found = self.function(given.own(output, count), given.own(targets))
         except Exception as error:
             # A function of the caller's own can fail in any way.
             if fault_of(error) or isinstance(error, HeatproofError):
@@ -123,6 +134,11 @@ class OutputReader:
                 f"{called} fails on the model's output ({type(error).__name__}: {first_line(error)[:200]}): it is "
                 "given the whole output of a batch and the targets of its images, and returns one number for each."
             ) from error
+        if given.wrote() and not given.copies:
+            raise HeatproofError(
+                f"{called} writes to what it is given in some batches alone: let it write to a copy, as output.clone()."
+            )
+        self._writes = self._writes or given.wrote()
         rows = len(found) if isinstance(found, torch.Tensor) and found.ndim and count is None else count
         if not isinstance(found, torch.Tensor) or not found.is_floating_point() or found.numel() != rows:
             is_tensor = isinstance(found, torch.Tensor)
@@ -132,7 +148,89 @@ class OutputReader:
                 "number for each image."
             )
         found = found.reshape(-1)
+        given.read(found)
         return found if found.dtype == torch.float64 else found.float()
+
+
+class _Given:
+    """What a target function is given for one target: the same values as those of the function for other targets.
+
+    Parameters
+    ----------
+    copies
+        Whether tensors are copies, because the function writes to them, or share their memory, which is large of masks.
+    """
+
+    def __init__(self, copies: bool) -> None:
+        self.copies = copies
+        self._versions: list[tuple[torch.Tensor, int]] = []
+        self._unread: list[torch.Tensor] = []
+        self._known: dict[int, Any] = {}
+
+    def wrote(self) -> bool:
+        """Tell whether the function wrote to a tensor that it was given."""
+        return any(one._version != before for one, before in self._versions)
+
+    def read(self, numbers: torch.Tensor) -> None:
+        """Note which of the numbers (B,) of the function are read, when gradients of them are taken."""
+        # Hooks on tensors hold this, which is not to hold the tensors.
+        self._versions.clear()
+        self._known.clear()
+        if numbers.requires_grad:
+            numbers.register_hook(lambda gradient: self._unread.append(gradient == 0))
+
+    def own(self, value: Any, count: int | None = None) -> Any:
+        """Return whatever holds tensors, arrays and other values, with tensors and containers of its own.
+
+        Parameters
+        ----------
+        value
+            An output of a network, or targets.
+        count
+            B, of an output: the number of images in the batch. In a backward pass images whose numbers are not read
+            have a gradient of zero, also where the function's is not defined, as that of another image's target can be.
+        """
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value, count)
+        if isinstance(value, np.ndarray):
+            return value.copy()
+        if isinstance(value, tuple):
+            made = [self.own(one, count) for one in value]
+            return type(value)._make(made) if hasattr(value, "_make") else tuple(made)
+        if id(value) not in self._known:
+            self._known[id(value)] = value
+            self._fill(value, count)
+        return self._known[id(value)]
+
+    def _tensor(self, value: torch.Tensor, count: int | None) -> torch.Tensor:
+        is_strided = value.layout == torch.strided
+        shares = is_strided and not self.copies and not value.is_inference()
+        made = value.view_as(value) if shares else value.clone()
+        if not made.is_inference():
+            self._versions.append((made, made._version))
+        if made.requires_grad and is_strided and made.ndim and len(made) == count:
+
+            def of_read(gradient: torch.Tensor) -> torch.Tensor:
+                return gradient.masked_fill(self._unread[-1].reshape(-1, *[1] * (gradient.ndim - 1)), 0)
+
+            made.register_hook(of_read)
+        return made
+
+    def _fill(self, value: Any, count: int | None) -> None:
+        """Put a copy of what holds others by key, by place or by attribute in its place; other things stay."""
+        is_mapping, inside = isinstance(value, MutableMapping), getattr(value, "__dict__", {})
+        if not is_mapping and not isinstance(value, list):
+            holds = any(isinstance(one, torch.Tensor | MutableMapping | list | tuple) for one in inside.values())
+            if not holds or callable(value) or isinstance(value, type | nn.Module):
+                return
+        self._known[id(value)] = copied = copy.copy(value)
+        if is_mapping:
+            for key, one in value.items():
+                copied[key] = self.own(one, count)
+        elif isinstance(value, list):
+            copied[:] = [self.own(one, count) for one in value]
+        else:
+            vars(copied).update({name: self.own(one, count) for name, one in inside.items()})
 
 
 def log_probabilities(numbers: torch.Tensor, task: str, dim: int = 1) -> torch.Tensor:

@@ -93,7 +93,8 @@ def run_batched(
                 "log_probability": log_probability.gather(1, target).reshape(shape),
                 "predicted": logits.argmax(1) if has_classes else torch.full_like(rows, NO_CLASS),
                 "target_rank": _ranks(logits, at_target, rank_type, has_classes).reshape(shape),
-                "finite": logits.isfinite().all(1),
+                # A function's numbers for other targets are none of this image's.
+                "finite": (logits if reader.function is None else at_target).isfinite().all(1),
                 "distribution": (logits >= 0).all(1)
                 & ((logits.sum(1) - 1).abs() < NEAR_ONE)
                 & (task in EXCLUSIVE and logits.shape[1] > 1),
@@ -115,6 +116,11 @@ def run_batched(
         raise HeatproofError(PROBABILITIES)
     if not finite.all():
         image_id = image_ids[rows_read[np.flatnonzero(~finite)[0]]]
+        if reader.function is not None:
+            raise HeatproofError(
+                f"{reader.called} returned a number that is not finite for image {image_id!r} or for a perturbed one: "
+                "return one for every output, as by a clamp of what it divides by."
+            )
         raise HeatproofError(
             f"The model returned a logit that is not finite for image {image_id!r}: check the weights, and the "
             "normalisation of the images."
