@@ -222,9 +222,7 @@ def _check_needs(metrics: Mapping[str, SelectedMetric], task: str) -> None:
     """Refuse measures that read what a task does not give."""
     for name, one in metrics.items():
         if why := one.entry.lacking(task, one.options):
-            raise HeatproofError(
-                f"The measure {name!r} does not apply, as {why}: take one that reads a number, as sds."
-            )
+            raise HeatproofError(f"The measure {name!r} does not apply, as {why}; sds reads any number.")
 
 
 def _selected(measures: Mapping[str, Mapping[str, Any]], domain: Domain) -> dict[str, SelectedMetric]:
