@@ -15,6 +15,7 @@ from heatproof.data.label_search import FoundTable, find_labels
 from heatproof.data.opening import picture_size
 from heatproof.data.pictures import pictures_below
 from heatproof.data.registry import DATASETS
+from heatproof.data.rows import as_rows
 from heatproof.errors import HeatproofError
 from heatproof.estimate.account import map_bytes, planned, size_told
 from heatproof.grids import patches_in
@@ -28,6 +29,7 @@ from heatproof.plan import resolve
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 from heatproof.registry import is_reference, look_up
+from heatproof.specs import DatasetSpec
 from heatproof.storage.files import write_text
 from heatproof.storage.publishing import escaped
 from heatproof.storage.reading import require_utf8
@@ -122,7 +124,10 @@ def init(
     if not grids:
         raise HeatproofError(f"Images of {height}×{width} pixels have no patch grid: take a network of another size.")
     counts = {name: len(known.splits[name]) for name in ("train", "validation", "evaluation")}
-    _require_enough(photos, known.num_classes, counts)
+    spec = DatasetSpec("image_folder", "", {}, 0, task=getattr(known, "task", "multiclass"))
+    # What is counted is what is scored: of several labels each that a picture has.
+    scored = len(as_rows(known, spec).splits["evaluation"])
+    _require_enough(photos, known.num_classes, counts, scored)
     trained: dict[str, Any] = {"checkpoint": checkpoint} if checkpoint else {}
     head = _Head("", False, {})
     if checkpoint:
@@ -148,7 +153,7 @@ def init(
         "models": [{name: {key: value for key, value in {**settings, **trained}.items() if value}}],
         "weights": ["pretrained", "finetuned"],
         "evaluation": {
-            "images": {"drops": min(DROPS, counts["evaluation"]), "curves": min(CURVES, counts["evaluation"])},
+            "images": {"drops": min(DROPS, scored), "curves": min(CURVES, scored)},
             "accuracy_images": 0,
         },
         "drops": {"grids": [next((grid for grid in GRIDS if grid in grids), grids[0])], "baselines": ["mean"]},
@@ -286,7 +291,7 @@ def _labels_of(settings: Mapping[str, Any], classes: Sequence[str]) -> dict[str,
     return {"outputs": outputs, "num_outputs": len(named)}
 
 
-def _require_enough(photos: str, classes: int, counts: Mapping[str, int]) -> None:
+def _require_enough(photos: str, classes: int, counts: Mapping[str, int], scored: int) -> None:
     """Refuse a folder of which no two pictures would be scored.
 
     Raises
@@ -298,6 +303,11 @@ def _require_enough(photos: str, classes: int, counts: Mapping[str, int]) -> Non
         raise HeatproofError(
             f"{photos} has {sum(counts.values())} pictures of {classes} classes, which leaves {counts['evaluation']} "
             "to be scored, and two at least are needed: add pictures, some ten a class."
+        )
+    if scored < 2:
+        raise HeatproofError(
+            f"The {counts['evaluation']} pictures of {photos} that are to be scored have {scored} label(s) that are "
+            "present, and two at least are needed: add pictures with labels."
         )
 
 
