@@ -34,6 +34,7 @@ from heatproof.storage.files import write_text
 from heatproof.storage.publishing import escaped
 from heatproof.storage.reading import require_utf8
 from heatproof.storage.strict_yaml import dump
+from heatproof.tasks import gives
 
 # Short forms of the architectures of libraries.
 LIBRARIES = {"timm": "timm_model", "torchvision": "torchvision_model", "transformers": "transformers_model"}
@@ -158,7 +159,7 @@ def init(
         },
         "drops": {"grids": [next((grid for grid in GRIDS if grid in grids), grids[0])], "baselines": ["mean"]},
         "explainers": EXPLAINERS,
-        "metrics": ["deletion_morf", "deletion_lerf"],
+        "metrics": _metrics_of(spec.task),
         "report": {"all_metrics": False},
         "batch_size": 64 if max(height, width) <= 64 else 16,
     }
@@ -194,6 +195,12 @@ def init(
     told = [f"{out} is written. {weights}", *([head.found] if head.found else []), *_told_of(table), "Next:"]
     commands = (f"check {quoted}", f"estimate {quoted}", f"run {quoted} --cores 2")
     return "\n".join([*told, *(f"  heatproof {command}" for command in commands)])
+
+
+def _metrics_of(task: str) -> list[Any]:
+    """Return further metrics, reading the number itself where there is no probability."""
+    names = ("deletion_morf", "deletion_lerf")
+    return [name if gives(task, "probability") else {name: {"output": "logit"}} for name in names]
 
 
 def _columns_of(given: Sequence[str]) -> dict[str, Any]:
