@@ -89,7 +89,9 @@ def test_the_task_is_asked_and_given(photos):
     assert (given["task"], dataset.task, dataset.class_names) == ("regression", "regression", ("age",))
     assert "for photos: numbers; " in text
     # What reads a probability would be a gap.
-    assert yaml.safe_load(text)["metrics"] == [{name: {"output": "logit"}} for name in ("deletion_morf", "deletion_lerf")]
+    assert yaml.safe_load(text)["metrics"] == [
+        {name: {"output": "logit"}} for name in ("deletion_morf", "deletion_lerf")
+    ]
 
 
 def test_the_task_stands_for_tags_between_blanks(photos):

@@ -228,7 +228,9 @@ def test_a_function_is_tried_before_any_job(function, says):
     ],
 )
 def test_a_target_that_there_is_not_is_named_before_any_job(task, dataset, target, count):
-    with pytest.raises(HeatproofError, match=f"run is {target}, and the dataset has {count} classes, labels or numbers"):
+    with pytest.raises(
+        HeatproofError, match=f"run is {target}, and the dataset has {count} classes, labels or numbers"
+    ):
         try_out(plan_of(task, dataset=dataset, target=target))
 
 
