@@ -244,9 +244,7 @@ def test_scores_without_a_rank_say_why():
     """As of a target function whose number no deletion changes on most images."""
     reason = "defined on 2 of 8 images, a rank needs 4"
     rows = pd.DataFrame({"method": ["a", "b"], "rank": [pd.NA, pd.NA], "gap": [reason, reason]})
-    with pytest.raises(
-        HeatproofError, match=f"No method has a rank .* the reason is: {reason}. A score is not defined"
-    ):
+    with pytest.raises(HeatproofError, match=f"the reason is: {reason}. A score is not defined"):
         _require_ranks(rows)
     _require_ranks(rows.assign(rank=[1, pd.NA]))
     _require_ranks(rows.drop(columns="gap"))
