@@ -223,3 +223,33 @@ def test_a_config_to_table_and_page(tmp_path, what):
         assert reason in page
     # Another start has nothing to do.
     assert "Nothing to be done" in made.run("all")
+
+
+@pytest.mark.slow
+def test_another_target_has_other_rows_and_the_same_networks(tmp_path):
+    folder = snakemake_project.clone(tmp_path / "clone")
+    shutil.copy(questions.__file__, folder / "src")
+    config = {
+        "datasets": [{"data": {"dataset": "questions:dataset", "task": "multilabel"}}],
+        "models": [{"net": {"architecture": "questions:linear", "mean": [0.5] * 3, "std": [0.5] * 3}}],
+        "evaluation": {"images": 6},
+        "weights": ["finetuned"],
+        "pretraining": {"epochs": 1},
+        "finetuning": {"epochs": 1},
+        "explainers": ["saliency", "random"],
+        "scores": {"bootstrap": 20},
+    }
+    made = snakemake_project.Project(folder, config)
+    assert made.ran()["finetune"] == 1
+    listed = folder / "results/datasets/data.json"
+    of_labels = listed.read_bytes()
+    made.config = {**config, "target": "predicted"}
+    # A dry run lists nothing anew.
+    made.run("--dry-run")
+    ran = made.ran()
+    assert not {"prepare", "pretrain", "finetune"} & set(ran)
+    assert ran["drops"] == 1
+    assert listed.read_bytes() != of_labels
+    made.config = config
+    assert "Nothing to be done" in made.run()
+    assert listed.read_bytes() == of_labels

@@ -64,9 +64,9 @@ def _require_ranks(table: pd.DataFrame) -> None:
     if "gap" in table and table["rank"].isna().all():
         reason = table["gap"].dropna().mode()[0]
         raise HeatproofError(
-            f"No method has a rank under any metric of the patch drops, and most often the reason is: {reason}. A score "
-            "is not defined where no deletion changes the number that is explained, or a map is constant. Name another "
-            "target, weights or explainers, or lower scores.least_coverage."
+            f"No method has a rank under any metric of the patch drops, and most often the reason is: {reason}. "
+            "A score is not defined where no deletion changes the number that is explained, or a map is constant. Name "
+            "another target, weights or explainers, or lower scores.least_coverage."
         )
 
 
