@@ -8,8 +8,10 @@ import pytest
 import questions
 import snakemake_project
 import torch
+import yaml
 from toy_project import Project
 
+from heatproof.cli import main
 from heatproof.config_files import merge
 from heatproof.errors import HeatproofError
 from heatproof.storage.store import describe, read
@@ -137,6 +139,19 @@ def test_one_label_of_every_picture(tmp_path, task, target, asked):
     assert scores["image"].nunique() == 9
     assert made.plan.task_of("toy") == task
     np.testing.assert_allclose(scores.loc[scores["method"] == "true", "score"], 1, atol=1e-6)
+
+
+@pytest.mark.parametrize("asked", ["multilabel", "regression", "margin", "all_numbers"])
+def test_a_map_of_each_row_is_shown(tmp_path, asked):
+    made = project(tmp_path, asked, weights=["pretrained"])
+    for told in (made.prepare(), made.pretrain(), made.on_network("attribute", "toy", "net", "pretrained", shard=0)):
+        made.make(told)
+    store = tmp_path / "results/maps/toy/net/pretrained/true.zarr"
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(made.config))
+    image, out = describe(store)["image_ids"][2], tmp_path / "map.png"
+    arguments = ["maps", "show", str(store), "--image", image, "--config", str(tmp_path / "own.yaml"), "-o", str(out)]
+    assert main(arguments) == 0
+    assert out.exists()
 
 
 @pytest.mark.parametrize("outputs", [1, 2])
