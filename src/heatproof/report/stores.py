@@ -178,6 +178,7 @@ def dataset_behind(stored: Stored, config: str | Path | None = None) -> DatasetS
     said = stored.made_by.get("dataset")
     if said is None:
         raise HeatproofError(f"{stored.path} does not say what dataset it was made from: make it again with a run.")
+    rows = _rows_of(said)
     if config is None:
         if said["kind"] not in DATASETS:
             raise HeatproofError(
@@ -196,7 +197,7 @@ def dataset_behind(stored: Stored, config: str | Path | None = None) -> DatasetS
         )
     given = normalise(read_config(config))
     entry = read_dataset(said["name"], dict(look_up(given["datasets"], said["name"], f"dataset in {config}")))
-    return DatasetSpec(entry["kind"], entry["module"], entry["options"], given["seed"], said["name"], **_rows_of(said))
+    return DatasetSpec(entry["kind"], entry["module"], entry["options"], given["seed"], said["name"], **rows)
 
 
 def _rows_of(said: Mapping[str, Any]) -> dict[str, Any]:
