@@ -15,6 +15,7 @@ from heatproof.data.label_search import FoundTable, find_labels
 from heatproof.data.opening import picture_size
 from heatproof.data.pictures import pictures_below
 from heatproof.data.registry import DATASETS
+from heatproof.data.rows import as_rows
 from heatproof.errors import HeatproofError
 from heatproof.estimate.account import map_bytes, planned, size_told
 from heatproof.grids import patches_in
@@ -28,10 +29,12 @@ from heatproof.plan import resolve
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 from heatproof.registry import is_reference, look_up
+from heatproof.specs import DatasetSpec
 from heatproof.storage.files import write_text
 from heatproof.storage.publishing import escaped
 from heatproof.storage.reading import require_utf8
 from heatproof.storage.strict_yaml import dump
+from heatproof.tasks import gives
 
 # Short forms of the architectures of libraries.
 LIBRARIES = {"timm": "timm_model", "torchvision": "torchvision_model", "transformers": "transformers_model"}
@@ -120,7 +123,10 @@ def init(
     height, width = facts.size or (height_and_width(told) if told else _fitting(sizes))
     grids = _grids(height, width)
     counts = {name: len(known.splits[name]) for name in ("train", "validation", "evaluation")}
-    _require_enough(photos, known.num_classes, counts)
+    spec = DatasetSpec("image_folder", "", {}, 0, task=getattr(known, "task", "multiclass"))
+    # What is counted is what is scored: of several labels each that a picture has.
+    scored = len(as_rows(known, spec).splits["evaluation"])
+    _require_enough(photos, known.num_classes, counts, scored)
     trained: dict[str, Any] = {"checkpoint": checkpoint} if checkpoint else {}
     head = _Head("", False, {})
     if checkpoint:
@@ -146,12 +152,12 @@ def init(
         "models": [{name: {key: value for key, value in {**settings, **trained}.items() if value}}],
         "weights": ["pretrained", "finetuned"],
         "evaluation": {
-            "images": {"drops": min(DROPS, counts["evaluation"]), "curves": min(CURVES, counts["evaluation"])},
+            "images": {"drops": min(DROPS, scored), "curves": min(CURVES, scored)},
             "accuracy_images": 0,
         },
         "drops": {"grids": grids[:1], "baselines": ["mean"]},
         "explainers": EXPLAINERS,
-        "metrics": ["deletion_morf", "deletion_lerf"],
+        "metrics": _metrics_of(spec.task),
         "report": {"all_metrics": False},
         "batch_size": 64 if max(height, width) <= 64 else 16,
     }
@@ -187,6 +193,12 @@ def init(
     told = [f"{out} is written. {weights}", *([head.found] if head.found else []), *_told_of(table), "Next:"]
     commands = (f"check {quoted}", f"estimate {quoted}", f"run {quoted} --cores 2")
     return "\n".join([*told, *(f"  heatproof {command}" for command in commands)])
+
+
+def _metrics_of(task: str) -> list[Any]:
+    """Return further metrics, reading the number itself where there is no probability."""
+    names = ("deletion_morf", "deletion_lerf")
+    return [name if gives(task, "probability") else {name: {"output": "logit"}} for name in names]
 
 
 def _columns_of(given: Sequence[str]) -> dict[str, Any]:
@@ -284,7 +296,7 @@ def _labels_of(settings: Mapping[str, Any], classes: Sequence[str]) -> dict[str,
     return {"outputs": outputs, "num_outputs": len(named)}
 
 
-def _require_enough(photos: str, classes: int, counts: Mapping[str, int]) -> None:
+def _require_enough(photos: str, classes: int, counts: Mapping[str, int], scored: int) -> None:
     """Refuse a folder of which no two pictures would be scored.
 
     Raises
@@ -296,6 +308,11 @@ def _require_enough(photos: str, classes: int, counts: Mapping[str, int]) -> Non
         raise HeatproofError(
             f"{photos} has {sum(counts.values())} pictures of {classes} classes, which leaves {counts['evaluation']} "
             "to be scored, and two at least are needed: add pictures, some ten a class."
+        )
+    if scored < 2:
+        raise HeatproofError(
+            f"The {counts['evaluation']} pictures of {photos} that are to be scored have {scored} label(s) that are "
+            "present, and two at least are needed: add pictures with labels."
         )
 
 

@@ -66,13 +66,18 @@ def try_out(plan: Plan, device: bool = True, gaps: list[str] | None = None) -> l
         metrics = [one for one in plan.metrics.values() if one.metric.is_own and not plan.lacking(name, one.name)]
         module = plan.datasets[name]["module"]
         own = models or explainers or metrics or _is_own(module) or module == FOLDERS
-        if not own or plan.listed_before(name):
+        target = plan.config["target"]
+        if not (own or isinstance(target, int)) or plan.listed_before(name):
             continue
-        from heatproof.data.prepare import check_dataset, open_dataset, said_of_rows
+        from heatproof.data.prepare import check_dataset, check_target, open_dataset, said_of_rows
 
         with _trying(f"dataset {name!r}"):
             dataset = open_dataset(plan.dataset_spec(name))
             check_dataset(dataset, name, plan.datasets[name]["task"])
+            # The first job that would fall over it comes after all trainings.
+            check_target(target, dataset)
+            if not own:
+                continue
             odd += said_of_rows(dataset, name)
             _count_training_images(plan, name, dataset)
             channels, height, width = dataset.images("evaluation", 0, 1).shape[1:]

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,9 +28,10 @@ from heatproof.specs import spec_name
 from heatproof.stage import STAGES
 from heatproof.storage.files import write_json, write_text
 from heatproof.storage.lock import hold_folder, let_go
+from heatproof.storage.manifest import read_sealed
 from heatproof.storage.publishing import escaped
 from heatproof.storage.reading import refuse_links, refuse_links_in
-from heatproof.storage.sources import Look, record_of, write_record
+from heatproof.storage.sources import Look, data_root, is_there, record_of, write_record
 
 # A network's activations are asked of the system and given back at every layer, unless glibc keeps them: half of the
 # time of an EfficientNet at 224 pixels on a CPU goes into that. Other allocators do not read these.
@@ -179,9 +180,26 @@ def see_data(graph: Graph, folder: str, dry_run: bool) -> dict[str, Look]:
     seen = look_at_data(graph)
     for one in seen.values():
         _say(one.sentences)
-        if not dry_run:
+    if not dry_run:
+        for one in (*seen.values(), *_of_other_rows(graph, seen)):
             _list_again(graph, one, folder)
     return looks(seen) if dry_run else {}
+
+
+def _of_other_rows(graph: Graph, seen: Container[str]) -> Iterator[Seen]:
+    """Yield the datasets whose list of images is missing or of other options, such as the rows of another target.
+
+    What does not depend on these, such as networks, is not made again for a list that is newer.
+    """
+    for name in graph.plan.datasets:
+        job = graph.job("prepare", {"dataset": name})
+        (product,) = job.products
+        was_listed = os.path.lexists(record_of(product.manifest))
+        # What is damaged is said, and made again by the run.
+        is_damaged = os.path.lexists(product.manifest) and read_sealed(product.manifest) is None
+        is_here = is_there(data_root(graph.plan.dataset_spec(name).options))
+        if name not in seen and was_listed and is_here and not is_damaged:
+            yield Seen(job, None, is_listed=False)
 
 
 def _say(sentences: Iterable[str]) -> None:

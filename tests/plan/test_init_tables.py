@@ -88,12 +88,31 @@ def test_the_task_is_asked_and_given(photos):
     given, dataset, text = written(photos, task="regression")
     assert (given["task"], dataset.task, dataset.class_names) == ("regression", "regression", ("age",))
     assert "for photos: numbers; " in text
+    # What reads a probability would be a gap.
+    assert yaml.safe_load(text)["metrics"] == [
+        {name: {"output": "logit"}} for name in ("deletion_morf", "deletion_lerf")
+    ]
 
 
 def test_the_task_stands_for_tags_between_blanks(photos):
     write("photos/t.csv", "image_name,tags", lambda n: f"{n},{('haze', 'clear primary', 'clear primary road')[n % 3]}")
     given, dataset, _ = written(photos, task="multilabel")
     assert (given["separator"], dataset.class_names) == (" ", ("clear", "haze", "primary", "road"))
+
+
+def test_each_label_that_a_picture_has_is_scored(photos):
+    write("photos/t.csv", "file,a,b", lambda n: f"{n}.png,1,{int(n % 4 > 0)}")
+    _, dataset, text = written(photos)
+    rows = int((dataset.splits["evaluation"].labels == 1).sum())
+    assert rows > len(dataset.splits["evaluation"].ids)
+    assert yaml.safe_load(text)["evaluation"]["images"] == {"drops": rows, "curves": rows}
+    assert "is sound" in check_config("mine.yaml")
+
+
+def test_labels_that_no_evaluation_picture_has_are_too_few(photos):
+    write("photos/t.csv", "file,a,b", lambda n: f"{n}.png,0,{int(n == 0)}")
+    with pytest.raises(HeatproofError, match=r"8 pictures of photos that are to be scored have [01] label\(s\)"):
+        init(photos, "cifar_resnet20")
 
 
 def test_columns_of_classes_are_named_on_the_command_line(photos, capsys):

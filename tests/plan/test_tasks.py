@@ -217,6 +217,23 @@ def test_a_function_is_tried_before_any_job(function, says):
     assert f"the target function '{function}' {says}" in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("task", "dataset", "target", "count"),
+    [
+        ("binary", "questions:dataset", 2, 2),
+        ("multiclass", "questions:dataset", 3, 3),
+        ("multilabel", "questions:dataset", 7, 3),
+        ("regression", "questions:dataset", 1, 1),
+        (None, "digits", 10, 10),
+    ],
+)
+def test_a_target_that_there_is_not_is_named_before_any_job(task, dataset, target, count):
+    with pytest.raises(
+        HeatproofError, match=f"run is {target}, and the dataset has {count} classes, labels or numbers"
+    ):
+        try_out(plan_of(task, dataset=dataset, target=target))
+
+
 def test_check_says_what_is_explained(tmp_path):
     import yaml
 

@@ -55,9 +55,13 @@ def test_without_finetuned_weights_it_is_of_sds():
     assert axes.get_ylabel() == "best SDS"
 
 
-def test_a_table_without_scores_is_drawn_empty():
-    (axes,) = draw_over_accuracy(TABLE.iloc[:0], ACCURACY, []).axes
-    assert not axes.lines
+@pytest.mark.parametrize(
+    ("table", "accuracy"), [(TABLE.iloc[:0], ACCURACY), (TABLE, ACCURACY.drop(columns="top1_clean"))]
+)
+def test_without_scores_or_classes_it_says_so(table, accuracy):
+    figure = draw_over_accuracy(table, accuracy, [])
+    assert not figure.axes
+    assert [text.get_text() for text in figure.texts] == ["No network has both a score and a top-1 accuracy."]
 
 
 METHODS = ("ig", "ixg", "cam", "rise")

@@ -222,6 +222,43 @@ def test_needs_no_other_file_and_lets_no_name_be_markup(spec):
     assert "it has <b>no</b> layer" in reader.texts
 
 
+def test_sequences_that_no_metric_reads_leave_no_section_and_no_data(spec):
+    # The script would look for the first network of a list that is empty, and every table after it would stay empty.
+    shown = written(replace(spec, curves=[replace(spec.curves[0], datasets=[], metrics=[])]))
+    assert 'id="curves-data"' not in shown
+    assert 'id="curves"' not in shown
+    assert 'id="curves-data"' in written(spec)
+
+
+@pytest.mark.parametrize(
+    ("task", "rows", "says"),
+    [
+        ("multiclass", "label", " images with a 90%"),
+        ("multilabel", "label", " labels of images, of which those of one image count as one, with a 90%"),
+        ("multilabel", "picture", " images with a 90%"),
+        ("multilabel", "distinct", " images with a 90%"),
+        ("regression", "label", " numbers of images, of which those of one image count as one, with a 90%"),
+    ],
+)
+def test_what_is_counted_is_said(spec, task, rows, says):
+    entry = replace(spec.datasets[0], dataset=replace(spec.datasets[0].dataset, task=task, rows=rows))
+    shown = " ".join(written(replace(spec, images=0, datasets=[entry])).split())
+    assert f"Scores are means over {IMAGES}{says}" in shown
+
+
+def test_answers_on_deleted_images_are_spoken_of_where_there_are_any(spec):
+    shown = written(spec)
+    assert 'id="calibration-table"' in shown
+    assert "so look at accuracy, confidence and calibration" in shown
+    table = pd.read_csv("results/in_domain.csv")
+    table[table["layer"] != "output"].to_csv("results/in_domain.csv", index=False)
+    told_again = {**spec.tables_shown, "in_domain": told_table("results/in_domain.csv")}
+    shown = written(replace(spec, tables_shown=told_again))
+    assert 'id="in-domain-table"' in shown
+    assert 'id="calibration-table"' not in shown
+    assert "so look at accuracy, confidence and calibration" not in shown
+
+
 def test_the_answer_stands_first_then_how_sure_it_is(spec):
     report_page(spec)
     shown = Path(PAGE).read_text(encoding="utf-8")

@@ -5,10 +5,12 @@ import pandas as pd
 import pytest
 from jobs import write_listed
 
+from heatproof.errors import HeatproofError
 from heatproof.report.accuracy import accuracy_table
 from heatproof.report.tables import (
     CASE,
     SCORE_COLUMNS,
+    _require_ranks,
     higher_is_better,
     mean_scores,
     read_gaps,
@@ -236,3 +238,13 @@ def test_accuracy_by_hand(tmp_path, metric, in_domain):
     }
     (first,) = accuracy_table([item], 2).to_dict("records")
     assert (first["top1_clean"], first["top1_worst_patch"], first["n_images"]) == (1.0, 0.5, 2)
+
+
+def test_scores_without_a_rank_say_why():
+    """As of a target function whose number no deletion changes on most images."""
+    reason = "defined on 2 of 8 images, a rank needs 4"
+    rows = pd.DataFrame({"method": ["a", "b"], "rank": [pd.NA, pd.NA], "gap": [reason, reason]})
+    with pytest.raises(HeatproofError, match=f"the reason is: {reason}. A score is not defined"):
+        _require_ranks(rows)
+    _require_ranks(rows.assign(rank=[1, pd.NA]))
+    _require_ranks(rows.drop(columns="gap"))

@@ -51,7 +51,7 @@ def test_the_predicted_class_is_that_of_the_network_itself(explained):
 
 
 def test_a_class_that_the_dataset_does_not_have_is_refused(project):
-    with pytest.raises(HeatproofError, match="class 3, and the dataset has 3, counted from 0"):
+    with pytest.raises(HeatproofError, match="is 3, and the dataset has 3 classes, labels or numbers, counted from 0"):
         project(target=3).drop()
 
 

@@ -8,8 +8,10 @@ import pytest
 import questions
 import snakemake_project
 import torch
+import yaml
 from toy_project import Project
 
+from heatproof.cli import main
 from heatproof.config_files import merge
 from heatproof.errors import HeatproofError
 from heatproof.storage.store import describe, read
@@ -139,6 +141,19 @@ def test_one_label_of_every_picture(tmp_path, task, target, asked):
     np.testing.assert_allclose(scores.loc[scores["method"] == "true", "score"], 1, atol=1e-6)
 
 
+@pytest.mark.parametrize("asked", ["multilabel", "regression", "margin", "all_numbers"])
+def test_a_map_of_each_row_is_shown(tmp_path, asked):
+    made = project(tmp_path, asked, weights=["pretrained"])
+    for told in (made.prepare(), made.pretrain(), made.on_network("attribute", "toy", "net", "pretrained", shard=0)):
+        made.make(told)
+    store = tmp_path / "results/maps/toy/net/pretrained/true.zarr"
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(made.config))
+    image, out = describe(store)["image_ids"][2], tmp_path / "map.png"
+    arguments = ["maps", "show", str(store), "--image", image, "--config", str(tmp_path / "own.yaml"), "-o", str(out)]
+    assert main(arguments) == 0
+    assert out.exists()
+
+
 @pytest.mark.parametrize("outputs", [1, 2])
 def test_a_binary_checkpoint_has_one_output_or_two(tmp_path, outputs):
     weights = tmp_path / "weights.pt"
@@ -223,3 +238,33 @@ def test_a_config_to_table_and_page(tmp_path, what):
         assert reason in page
     # Another start has nothing to do.
     assert "Nothing to be done" in made.run("all")
+
+
+@pytest.mark.slow
+def test_another_target_has_other_rows_and_the_same_networks(tmp_path):
+    folder = snakemake_project.clone(tmp_path / "clone")
+    shutil.copy(questions.__file__, folder / "src")
+    config = {
+        "datasets": [{"data": {"dataset": "questions:dataset", "task": "multilabel"}}],
+        "models": [{"net": {"architecture": "questions:linear", "mean": [0.5] * 3, "std": [0.5] * 3}}],
+        "evaluation": {"images": 6},
+        "weights": ["finetuned"],
+        "pretraining": {"epochs": 1},
+        "finetuning": {"epochs": 1},
+        "explainers": ["saliency", "random"],
+        "scores": {"bootstrap": 20},
+    }
+    made = snakemake_project.Project(folder, config)
+    assert made.ran()["finetune"] == 1
+    listed = folder / "results/datasets/data.json"
+    of_labels = listed.read_bytes()
+    made.config = {**config, "target": "predicted"}
+    # A dry run lists nothing anew.
+    made.run("--dry-run")
+    ran = made.ran()
+    assert not {"prepare", "pretrain", "finetune"} & set(ran)
+    assert ran["drops"] == 1
+    assert listed.read_bytes() != of_labels
+    made.config = config
+    assert "Nothing to be done" in made.run()
+    assert listed.read_bytes() == of_labels

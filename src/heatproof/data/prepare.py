@@ -48,8 +48,8 @@ def check_target(target: str | int, dataset: Dataset) -> str | int:
     """
     if isinstance(target, int) and target >= dataset.num_classes:
         raise HeatproofError(
-            f"The target of the run is class {target}, and the dataset has {dataset.num_classes}, counted from 0: name "
-            "one of them, `label` or `predicted`."
+            f"The target of the run is {target}, and the dataset has {dataset.num_classes} classes, labels or numbers, "
+            "counted from 0: name one of them, or `label`."
         )
     return "label" if is_reference(str(target)) else target
 

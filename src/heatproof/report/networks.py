@@ -53,7 +53,11 @@ def best_over_accuracy(table: pd.DataFrame, accuracy: pd.DataFrame, references: 
 def draw_over_accuracy(table: pd.DataFrame, accuracy: pd.DataFrame, references: Sequence[str]) -> Figure:
     """Draw the best score of each network over its accuracy: a panel a dataset (Hesse et al. 2024, figure 5 b)."""
     best = best_over_accuracy(table, accuracy, references)
-    panels = list(best.groupby("dataset", sort=False)) or [("no score", best)]
+    if best.empty:
+        figure = new_figure(7.5, 0.8)
+        figure.text(0.5, 0.5, "No network has both a score and a top-1 accuracy.", ha="center", va="center", size=10)
+        return figure
+    panels = list(best.groupby("dataset", sort=False))
     figure = new_figure(4.8 * len(panels), 4.2)
     colours = palette(best["method"])
     for axes, (dataset, rows) in lay_out(figure, [panels]):

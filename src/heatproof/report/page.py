@@ -43,6 +43,8 @@ Link = Callable[[str], str]
 DOWNLOAD_BYTES = 2_000_000
 PAGE_BYTES = 20_000_000
 ENDS = ["score", "ci_low", "ci_high"]
+# What is counted where each label, or each number, of an image is a row of its own.
+ROWS = {"multilabel": "labels of images", "regression": "numbers of images"}
 # The verdict of claims that neither the run nor published numbers can test.
 UNTESTED = "not testable here"
 # Reasons that name one thing of many, and the words under which they stand together.
@@ -77,7 +79,8 @@ def report_page(told: ReportPage) -> None:
         made[told.files["gallery"]] = render("gallery.html", **gallery, **look)
         named = [{"method": method.method, "reference": method.reference} for method in told.methods]
         data["maps-data"] = {"methods": named, "datasets": page_data.fitting(maps, len(named))}
-    if told.curves:
+    # What no metric reads on any dataset of the run was not made.
+    if any(one.datasets for one in told.curves):
         ranks = ranked.set_index("method")["rank"]
         best = [name for name in ranks[ranks != ""].astype(float).sort_values().index if name not in told.references]
         data["curves-data"] = {**page_data.curves(told), "best": best[:4], "references": told.references}
@@ -85,6 +88,7 @@ def report_page(told: ReportPage) -> None:
         "index.html",
         title="Which attribution method can be trusted",
         told=told,
+        rows=_rows_told(told),
         tables={name: table.to_dict("records") for name, table in tables.items()},
         about_baselines=sentence(tables["baselines_conclusions"]) if "baselines_conclusions" in tables else "",
         ranking=ranking(ranked, alone),
@@ -108,6 +112,13 @@ def report_page(told: ReportPage) -> None:
         (log.warning if path == told.files["page"] and size > PAGE_BYTES else log.info)("%s: %d kB", path, size // 1000)
     shows = [(entry.dataset, told.images) for entry in told.datasets]
     publish(told, made, [facts.path for facts in told.tables_shown.values()], shows)
+
+
+def _rows_told(told: ReportPage) -> str:
+    """Say what an image that is counted is: an image, or one of its labels or numbers."""
+    specs = [entry.dataset for entry in told.datasets]
+    words = dict.fromkeys(ROWS.get(spec.task, "images") if spec.rows == "label" else "images" for spec in specs)
+    return " or ".join(words)
 
 
 def judged_claims(table: pd.DataFrame) -> dict[str, Any]:

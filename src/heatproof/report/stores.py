@@ -13,6 +13,7 @@ from heatproof.grids import as_grid
 from heatproof.storage.publishing import ELSEWHERE
 from heatproof.storage.reading import own_folder
 from heatproof.storage.store import describe, shards_made
+from heatproof.tasks import TASKS
 from heatproof.typed import has_fields
 
 if TYPE_CHECKING:
@@ -177,6 +178,7 @@ def dataset_behind(stored: Stored, config: str | Path | None = None) -> DatasetS
     said = stored.made_by.get("dataset")
     if said is None:
         raise HeatproofError(f"{stored.path} does not say what dataset it was made from: make it again with a run.")
+    rows = _rows_of(said)
     if config is None:
         if said["kind"] not in DATASETS:
             raise HeatproofError(
@@ -190,10 +192,18 @@ def dataset_behind(stored: Stored, config: str | Path | None = None) -> DatasetS
             )
         # Its options are as little trusted as those of a config.
         entry = read_dataset(said["name"], {**said["options"], "dataset": said["kind"]})
-        return DatasetSpec(entry["kind"], entry["module"], entry["options"], said["seed"], said["name"])
+        return DatasetSpec(
+            entry["kind"], entry["module"], entry["options"], said["seed"], said["name"], **_rows_of(said)
+        )
     given = normalise(read_config(config))
     entry = read_dataset(said["name"], dict(look_up(given["datasets"], said["name"], f"dataset in {config}")))
-    return DatasetSpec(entry["kind"], entry["module"], entry["options"], given["seed"], said["name"])
+    return DatasetSpec(entry["kind"], entry["module"], entry["options"], given["seed"], said["name"], **rows)
+
+
+def _rows_of(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a row of a store's images is, with its task; of one that says neither, a picture with its class."""
+    known = {"task": TASKS, "rows": ("label", "picture", "distinct")}
+    return {key: said[key] for key, words in known.items() if said.get(key) in words}
 
 
 def stores_below(folder: str | Path) -> Iterator[Path]:

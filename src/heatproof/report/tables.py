@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from heatproof.errors import HeatproofError
 from heatproof.metrics.bootstrap import least_share, summarise
 from heatproof.metrics.registry import METRICS
 from heatproof.metrics.single_deletion import base_name
@@ -38,6 +39,7 @@ def tables(told: Tables) -> None:
     # The same deletion with another output is no test case of its own.
     others = {name: name.removesuffix("_probability") for name in directions.keys() - told.ranked}
     _insert(table, "in_best_set", {"counted_as": [others.get(name, "") for name in table["metric"]]})
+    _require_ranks(table)
     ranked = counted(table.assign(higher_is_better=table["metric"].map(directions)))
     accuracy = accuracy_table(told.drops, told.images, told.target)
     _insert(table, "n_images", passes(table, told.scores, told.explainer_of))
@@ -49,6 +51,23 @@ def tables(told: Tables) -> None:
         "applicability": applicability_table(told.scores),
     }
     publish(told, {told.files[name]: table for name, table in made.items()}, told.scores)
+
+
+def _require_ranks(table: pd.DataFrame) -> None:
+    """Refuse scores of which none has a rank, with the reason that most have.
+
+    Raises
+    ------
+    HeatproofError
+        If so.
+    """
+    if "gap" in table and table["rank"].isna().all():
+        reason = table["gap"].dropna().mode()[0]
+        raise HeatproofError(
+            f"No method has a rank under any metric of the patch drops, and most often the reason is: {reason}. "
+            "A score is not defined where no deletion changes the number that is explained, or a map is constant. Name "
+            "another target, weights or explainers, or lower scores.least_coverage."
+        )
 
 
 def all_scores(told: AllScores) -> None:
