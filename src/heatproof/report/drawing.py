@@ -22,7 +22,7 @@ Panel = TypeVar("Panel")
 # A name with two dollar signs is no formula, and ids in an SVG are the same every time.
 LOOK: Any = {"text.parse_math": False, "svg.hashsalt": "heatproof"}
 # What the colours of maps mean, from blue to red.
-ENDS = ["against the class", "0", "for it"]
+ENDS = ["against the target", "0", "for it"]
 
 
 @contextmanager
