@@ -191,7 +191,7 @@ TARGETS = {
     "floats": (lambda y: y + 0.5, "a class is a whole number"),
     "a series with a gap": (lambda y: pd.Series([None, *y.tolist()[1:]]), "a class is a whole number"),
     "a nullable series with a gap": (lambda y: pd.Series([None, *y.tolist()[1:]], dtype="Int64"), "one class number"),
-    "truths": (lambda y: y > 0, r"class 1 targets.long\(\)"),
+    "truths": (lambda y: y > 0, r"class 1, as targets.long\(\)"),
     "one column a class": (lambda y: torch.nn.functional.one_hot(y, 4), r"give targets.argmax\(1\)"),
     "one column a class, floats": (lambda y: torch.nn.functional.one_hot(y, 4).double(), r"give targets.argmax\(1\)"),
     "one column a class, an array": (lambda y: np.eye(4)[y], r"give targets.argmax\(1\)"),

@@ -70,7 +70,7 @@ def test_one_number_of_all_pictures_is_asked_of_each_picture(task):
     made = opened(task, "picture")
     assert made.splits["evaluation"].ids == pictures_of(made).splits["evaluation"].ids
     assert check_target(0, made) == 0
-    with pytest.raises(HeatproofError, match="class 9, and the dataset has"):
+    with pytest.raises(HeatproofError, match="is 9, and the dataset has"):
         check_target(9, made)
 
 

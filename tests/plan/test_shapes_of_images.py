@@ -107,7 +107,7 @@ def test_networks_are_looked_into_at_the_shape_of_the_images(photos):
 
 def test_a_grid_has_to_divide_both_sides(photos):
     with pytest.raises(
-        HeatproofError, match=r"grid 3 in drops does not divide the 48×64 images of 'd': take one of 2, 4"
+        HeatproofError, match=r"grid 3 in drops does not divide the 48×64 images of 'd': rows have to divide the height"
     ):
         make_plan(read_config(write([48, 64], 3, {"architecture": "cifar_resnet20"}, drops={"grids": [3]})))
 

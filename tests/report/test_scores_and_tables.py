@@ -102,7 +102,7 @@ def test_no_gap_no_column(scored):
 
 def test_nothing_but_gaps(scored):
     """No method of the config applies to this model, so there is no table."""
-    with pytest.raises(HeatproofError, match="No method has a score in any test case"):
+    with pytest.raises(HeatproofError, match="No method has a rank under any metric of the patch drops"):
         scored(explainers=[GAP])
 
 

@@ -180,7 +180,7 @@ def test_a_checkpoint_of_another_head_says_what_to_set(tmp_path):
     for asked, outputs, says in (
         ("binary", 3, "one output, or two, for the two classes of 'toy'"),
         ("multilabel", 2, "the 3 labels of 'toy'"),
-        ("regression", 3, "the 1 numbers of 'toy'"),
+        ("regression", 3, "one output for the number of 'toy'"),
     ):
         torch.save(questions.Linear(outputs).state_dict(), weights)
         made = project(tmp_path, asked, models=[{"net": net}])
