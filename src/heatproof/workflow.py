@@ -187,18 +187,19 @@ def see_data(graph: Graph, folder: str, dry_run: bool) -> dict[str, Look]:
 
 
 def _of_other_rows(graph: Graph, seen: Container[str]) -> Iterator[Seen]:
-    """Yield the datasets whose list of images is missing or of other options, such as the rows of another target.
+    """Yield the datasets with rows whose list is missing or of other options, such as the rows of another target.
 
     What does not depend on these, such as networks, is not made again for a list that is newer.
     """
     for name in graph.plan.datasets:
-        job = graph.job("prepare", {"dataset": name})
+        job, spec = graph.job("prepare", {"dataset": name}), graph.plan.dataset_spec(name)
         (product,) = job.products
         was_listed = os.path.lexists(record_of(product.manifest))
+        listed = read_sealed(product.manifest) if os.path.lexists(product.manifest) else {}
         # What is damaged is said, and made again by the run.
-        is_damaged = os.path.lexists(product.manifest) and read_sealed(product.manifest) is None
-        is_here = is_there(data_root(graph.plan.dataset_spec(name).options))
-        if name not in seen and was_listed and is_here and not is_damaged:
+        had_rows = listed is not None and "pictures" in listed.get("splits", {}).get("evaluation", {})
+        has_rows = listed is not None and (had_rows or graph.plan.has_other_rows(name))
+        if name not in seen and was_listed and has_rows and is_there(data_root(spec.options)):
             yield Seen(job, None, is_listed=False)
 
 

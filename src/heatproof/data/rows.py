@@ -20,9 +20,14 @@ from heatproof.tasks import EXCLUSIVE, row_id
 EVALUATION = "evaluation"
 
 
+def has_other_rows(spec: DatasetSpec) -> bool:
+    """Tell whether rows of the evaluation split are anything but pictures that have one class each."""
+    return spec.task not in EXCLUSIVE or spec.rows == "distinct"
+
+
 def as_rows(dataset: Dataset, spec: DatasetSpec) -> Dataset:
     """Return a dataset with the rows that its spec asks for: the dataset itself where each picture has one class."""
-    if spec.task in EXCLUSIVE and spec.rows != "distinct":
+    if not has_other_rows(spec):
         return dataset
     kind = RowsWithParts if isinstance(dataset, HasParts) else Rows
     return cast("Dataset", kind(dataset, spec))

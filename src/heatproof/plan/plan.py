@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, Literal
 
+from heatproof.data.rows import has_other_rows
 from heatproof.folder import NO_MODEL
 from heatproof.models.registry import InputFacts, ModelSpec
 from heatproof.plan.metrics import MetricChoice
@@ -32,6 +33,10 @@ class Plan(Selection):
         return Runtime(**{key: self.config[key] for key in keys}, baselines=self.config["own_baselines"])
 
     @cache
+    def has_other_rows(self, dataset: str) -> bool:
+        """Tell whether rows of the evaluation split are anything but pictures that have one class each."""
+        return has_other_rows(self.dataset_spec(dataset))
+
     def dataset_spec(self, dataset: str) -> DatasetSpec:
         """Return what opens a dataset; its key stands in all that follows from it."""
         entry, target = self.datasets[dataset], self.config["target"]
