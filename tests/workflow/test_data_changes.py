@@ -88,7 +88,9 @@ def picture(project: Project, split: str, is_checked: bool = False) -> Path:
     """Return the last picture of a split, in the order in which images are used, that the check of explainers reads."""
     ids = read_json(project.folder / "results/datasets/photos.json")["splits"][split]["ids"]
     few = few_of(ids, lambda row: False)
-    return project.folder / "photos" / [name for row, name in enumerate(ids) if (row in few) == is_checked][-1]
+    chosen = [name for row, name in enumerate(ids) if (row in few) == is_checked]
+    # A small split has no others than these few.
+    return project.folder / "photos" / (chosen or ids)[-1]
 
 
 def nothing(project: Project) -> None:
