@@ -35,10 +35,8 @@ def rounding(logits: torch.Tensor, kinds: Iterable[torch.dtype], device: torch.d
     if not len(finite):
         return 0.0
     # Of one number for each image, zero is the other one.
-    low, high = float(finite.min()), float(finite.max())
-    if logits.shape[1:] == (1,):
-        low, high = min(low, 0.0), max(high, 0.0)
-    return share * least * (high - low) + 8 * eps * float(finite.abs().max())
+    spread = finite.abs().max() if logits.shape[1:] == (1,) else finite.max() - finite.min()
+    return share * least * float(spread) + 8 * eps * float(finite.abs().max())
 
 
 def difference_of_images(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
