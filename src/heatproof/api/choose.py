@@ -283,11 +283,7 @@ def _answer(judging: _Judge, domain: Domain, right: torch.Tensor | None) -> Choi
         right=int(right[second].sum()) if right is not None and of_images else None,
     )
     if right is not None and not of_images and found.verdict == FOUND:
-        told = (
-            often_wrong(int(right[second].sum()), len(second))
-            .replace("is right on", "finds")
-            .replace("images", "labels")
-        )
+        told = often_wrong(int(right[second].sum()), len(second), of_labels=True)
         found = replace(found, sentence=found.sentence + told)
     table = _table(reported, rows, outside, found, run.seed, level)
     unscored = {name: why for name, why in tried.undefined.items() if _kind(asked[tried.parent[name]]) not in best}

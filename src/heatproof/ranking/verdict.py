@@ -311,9 +311,12 @@ def at_chance(right: int, images: int, guess: float, level: float) -> bool:
     return Accuracy(right, images, guess).p > 1 - level
 
 
-def often_wrong(right: int, images: int) -> str:
-    """Return a sentence on a network that is right on few of the explained images; empty for any other."""
-    return "" if right >= MOSTLY_RIGHT * images else f" The network is right on {right} of the {images} images."
+def often_wrong(right: int, count: int, of_labels: bool = False) -> str:
+    """Return a sentence on a network that is right on few explained images or labels; empty for any other."""
+    if right >= MOSTLY_RIGHT * count:
+        return ""
+    verb, what = ("finds", "labels") if of_labels else ("is right on", "images")
+    return f" The network {verb} {right} of the {count} {what}."
 
 
 def _told(mean: float) -> str:
