@@ -15,7 +15,6 @@ from heatproof.errors import HeatproofError, first_line
 from heatproof.finetuned import Domain, deletion_of, domain_of, warn_out_of_domain
 from heatproof.grids import patch_sums
 from heatproof.inputs.arrays import warn_of_range
-from heatproof.inputs.explained import explained_words
 from heatproof.inputs.labels import Scored as ScoredTargets
 from heatproof.inputs.labels import by_image, joined_options
 from heatproof.inputs.maps import explained_classes, read_maps
@@ -29,6 +28,7 @@ from heatproof.options import BatchSize, check_plain, of_python, short
 from heatproof.perturbation.baselines import BASELINES
 from heatproof.registry import look_up, nearest
 from heatproof.responses.base import Along, Batch, Explain, Reading, Response, ScoredImages, Session, serving
+from heatproof.tasks import explained_words
 
 if TYPE_CHECKING:
     import torch

@@ -7,14 +7,15 @@ probability, and some a decision. What a task does not give is a gap with a reas
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from heatproof.errors import HeatproofError
 
 Need = Literal["number", "probability", "decision"]
-TASKS = ("binary", "multiclass", "multilabel", "regression")
+Task = Literal["binary", "multiclass", "multilabel", "regression"]
+TASKS: tuple[Task, ...] = get_args(Task)
 # Of a callable target, whatever the network is for.
 CALLABLE = "callable"
 NEEDS: tuple[Need, ...] = ("number", "probability", "decision")
@@ -154,19 +155,14 @@ def in_batch(distinct: Any, number: int, count: int) -> Any:
     return np.repeat(np.asarray(one)[None], count, 0) if isinstance(distinct, np.ndarray) else [one] * count
 
 
-def as_labels(values: Sequence[Any] | np.ndarray) -> np.ndarray:
-    """Return labels of a split in the type of their task: int64 classes, int8 labels present, or float64 numbers."""
-    found = np.asarray(values)
-    if found.ndim == 2:
-        return found.astype(np.int8)
-    return found.astype(np.float64 if found.dtype.kind == "f" else np.int64)
+def explained_words(kind: str, columns: Sequence[Any], digests: Sequence[str] | None) -> list[str]:
+    """Return what is explained in words, which are the same for the same alone."""
+    if digests is not None:
+        return [f"target {one}" for one in digests]
+    called = {"multilabel": "label", "regression": "output"}.get(kind, "class")
+    return [f"{called} {one}" for one in columns]
 
 
 def row_id(picture: str, label: str) -> str:
     """Return the id of a row: a picture and one of its labels. No two rows have one, whatever is in the names."""
     return f"{picture}{OF}{label.replace('%', '%25').replace(OF, '%23')}"
-
-
-def picture_of(row: str) -> str:
-    """Return the id of the picture of a row that `row_id` named."""
-    return row.rpartition(OF)[0]

@@ -15,7 +15,12 @@ from heatproof.provenance import Key
 from heatproof.specs import DatasetSpec
 from heatproof.storage.manifest import read_sealed
 from heatproof.storage.sources import read_record, record_of
-from heatproof.tasks import picture_of, row_id
+from heatproof.tasks import OF, row_id
+
+
+def picture_of(row):
+    """Return the id of the picture of a row that `row_id` named."""
+    return row.rpartition(OF)[0]
 
 
 def spec(task, rows="label", **options):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from heatproof.data.bands import Channels
 from heatproof.data.label_table import read_label_table
-from heatproof.data.label_values import LabelOptions, Task
+from heatproof.data.label_values import LabelOptions
 from heatproof.data.lazy import FileList, LazyDataset
 from heatproof.data.outputs import OutputNumbers
 from heatproof.data.pictures import (
@@ -26,6 +26,7 @@ from heatproof.data.pictures import (
 from heatproof.data.registry import Dataset, dataset
 from heatproof.errors import HeatproofError
 from heatproof.options import Count, ImageCount, Size
+from heatproof.tasks import Task
 
 SHARES = {"validation": 0.1, "evaluation": 0.2}
 # Cells of a table, as a config lists them.

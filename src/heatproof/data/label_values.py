@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,8 +23,8 @@ from heatproof.data.label_cells import (
 )
 from heatproof.data.label_file import Cell
 from heatproof.errors import HeatproofError
+from heatproof.tasks import Task
 
-Task = Literal["binary", "multiclass", "multilabel", "regression"]
 # What people and programs write where nothing is known; -1 counts among numbers.
 MISSING = ("", "nan", "na", "n/a", "none", "null", "<na>", "#n/a", "nat", "?")
 # Of these, what is a name as well: of Namibia, and of people.

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from heatproof.errors import HeatproofError
-from heatproof.inputs.explained import explained_words
 from heatproof.named_axes import is_labelled_array
 from heatproof.options import short
-from heatproof.tasks import CALLABLE
+from heatproof.tasks import CALLABLE, explained_words
 
 if TYPE_CHECKING:
     from heatproof.inputs.source import ImageSource

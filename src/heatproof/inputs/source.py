@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from heatproof.inputs.arrays import check_finite
-from heatproof.inputs.explained import explained_words
+from heatproof.tasks import explained_words
 
 if TYPE_CHECKING:
     import torch
