@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from snakemake.logging import ColorizingTextHandler, DefaultFormatter
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from heatproof.ending import asked
+from heatproof.ending import STEP, asked
 from heatproof.errors import HeatproofError
 from heatproof.options import seconds_of
 from heatproof.plan.graph import Graph
@@ -40,6 +40,8 @@ VERDICTS = 6
 SHOWN = 3
 # Bytes, in which the sentence on a failed job stands.
 END_OF_A_LOG = 2**20
+# Seconds in which a signal that has ended a job reaches this process as well.
+PATIENCE = 1.0
 SILENT = {LogEvent[name] for name in ("WORKFLOW_STARTED", "JOB_STARTED", "JOB_FINISHED", "RESOURCES_INFO", "SHELLCMD")}
 # Of Snakemake's scheduler after every job, and of its ways to end.
 STEPS = ("Select jobs to execute", "Assuming unrestricted", "Building DAG", "host: ", "Using shell")
@@ -136,6 +138,10 @@ class OneLine(DefaultFormatter):
 
     def format_job_error(self, msg: dict[str, Any]) -> str:
         """Return which job failed, and did not end with the run; why is said at the end."""
+        # A terminal signals jobs and Snakemake together, and a job may be the first to end.
+        last = time.monotonic() + PATIENCE
+        while asked() is None and time.monotonic() < last:
+            time.sleep(STEP)
         if asked() is not None:
             return ""
         line = self.lines.get(msg["jobid"], msg["rule_name"])
