@@ -188,7 +188,10 @@ def funny_birds(
         seed=seed,
         shares={"validation": validation},
         limits={"train": train_images, "validation": validation_images},
-        list_files=lambda: [folder, *(folder / name for name in (*LISTS, *(f"dataset_{part}.json" for part in listed)))],
+        list_files=lambda: [
+            folder,
+            *(folder / name for name in (*LISTS, *(f"dataset_{part}.json" for part in listed))),
+        ],
     )
 
 

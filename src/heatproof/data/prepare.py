@@ -154,9 +154,9 @@ def _paths(given: Any, what: str, called: str) -> list[str]:
 
 def _columns(given: Any) -> list[Any]:
     """Return the first file of each image, the second of each, and so on, where every image has a tuple of as many."""
-    if not isinstance(given, list) or len({len(one) if isinstance(one, tuple) else 0 for one in given}) != 1:
-        return [given]
-    return list(zip(*given, strict=True)) if isinstance(given[0], tuple) and given[0] else [given]
+    are_listed = isinstance(given, list | tuple)
+    numbers = {len(one) if isinstance(one, tuple) else 0 for one in given} if are_listed else set()
+    return list(zip(*given, strict=True)) if len(numbers) == 1 and numbers != {0} else [given]
 
 
 def _require_files(record: Record, names: Sequence[str], called: str) -> None:

@@ -101,4 +101,6 @@ def _widened(masks: np.ndarray, pixels: int) -> np.ndarray:
 
     size = (1, 1, 2 * pixels + 1, 2 * pixels + 1)
     pieces = [masks == piece for piece in np.unique(masks) if piece]
-    return sum((maximum_filter(piece, size=size, mode="constant").astype(np.int8) for piece in pieces), np.int8(0) * masks)
+    return sum(
+        (maximum_filter(piece, size=size, mode="constant").astype(np.int8) for piece in pieces), np.int8(0) * masks
+    )
