@@ -142,8 +142,8 @@ def _paths(given: Any, what: str, called: str) -> list[str]:
     odd = next((path for path in found if not isinstance(path, str | Path)), "")
     if isinstance(odd, tuple):
         raise HeatproofError(
-            f"The dataset {called!r} has `{what}` of several files for some image, and not as many for each: give every "
-            "image of a split a tuple of as many paths, or one path."
+            f"The dataset {called!r} has `{what}` of several files for some image, and not as many for each: give "
+            "every image of a split a tuple of as many paths, or one path."
         )
     if odd != "":
         raise HeatproofError(

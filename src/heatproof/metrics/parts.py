@@ -100,7 +100,8 @@ def _widened(masks: np.ndarray, pixels: int) -> np.ndarray:
     from scipy.ndimage import maximum_filter
 
     size = (1, 1, 2 * pixels + 1, 2 * pixels + 1)
-    pieces = [masks == piece for piece in np.unique(masks) if piece]
-    return sum(
-        (maximum_filter(piece, size=size, mode="constant").astype(np.int8) for piece in pieces), np.int8(0) * masks
-    )
+    pieces = np.zeros(masks.shape, dtype=np.int8)
+    for piece in np.unique(masks):
+        if piece:
+            pieces += maximum_filter(masks == piece, size=size, mode="constant")
+    return pieces
