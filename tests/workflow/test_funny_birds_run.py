@@ -14,7 +14,7 @@ from heatproof.storage.store import read
 
 sys.path.append(str(Path(__file__).parents[1] / "data"))
 
-from birds import KINDS, SIDE, write_birds  # noqa: E402 - where the line above says
+from birds import KINDS, SIDE, write_birds
 
 pytestmark = [pytest.mark.workflow, pytest.mark.slow]
 
