@@ -28,8 +28,9 @@ def _nothing_read_yet():
 
 def named(dataset) -> set[str]:
     """Return all files and folders that a dataset names."""
-    images = [path for split in dataset.splits for path in dataset.image_files(split)]
-    return set(map(str, [*images, *dataset.list_files, *dataset.shared_files]))
+    images = [one for split in dataset.splits for one in dataset.image_files(split)]
+    files = [path for one in images for path in (one if isinstance(one, tuple) else [one])]
+    return set(map(str, [*files, *dataset.list_files, *dataset.shared_files]))
 
 
 def pixels(key: int, height: int = 10, width: int = 12) -> np.ndarray:

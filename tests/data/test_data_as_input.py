@@ -365,6 +365,16 @@ class MisspeltList(Own):
     list_files = ("lists.txt",)
 
 
+class OfSeveral(Own):
+    def image_files(self, split):
+        return [(f"{split}-{row}.png", f"{split}-{row}.msk") for row in range(2)]
+
+
+class OfSome(Own):
+    def image_files(self, split):
+        return [("one.bin", "archive.bin"), "one.bin"]
+
+
 class OfAFolder(Own):
     shared_files = ("photos",)
 
@@ -375,7 +385,8 @@ class InTurn(Own):
 
 
 def own(kind, monkeypatch):
-    for name in ("archive.bin", "list.txt", "train.bin", "validation.bin", "evaluation.bin", "one.bin"):
+    several = [name for split in NAMES for names in OfSeveral().image_files(split) for name in names]
+    for name in ("archive.bin", "list.txt", "train.bin", "validation.bin", "evaluation.bin", "one.bin", *several):
         with open(name, "w") as file:
             file.write(name)
     time.sleep(2 * TICK / 1e9)
@@ -416,6 +427,23 @@ def test_which_images_a_file_is_of(folder, monkeypatch, kind, file, splits):
     assert {split for split in record.listed if record.digest(split, 0, 2) != now.digest(split, 0, 2)} == splits
 
 
+def test_an_image_can_be_of_several_files(folder, monkeypatch):
+    record = own(OfSeveral, monkeypatch)
+    for name in ("train-0.msk", "train-1.msk"):
+        row = int(name[6])
+        with open(name, "w") as file:
+            file.write("other")
+        now = look(record, ".").record
+        for split, one in (("train", 0), ("train", 1), ("evaluation", 0)):
+            is_of = (split, one) == ("train", row)
+            assert (record.digest(split, one, one + 1) != now.digest(split, one, one + 1)) == is_of
+        record = now
+    write_record("kept.files", record)
+    again = read_record("kept.files")
+    assert again.rows["train"].shape == (2, 2)
+    assert [again.digest("train", row, row + 1) for row in (0, 1)] == [record.digest("train", r, r + 1) for r in (0, 1)]
+
+
 @pytest.mark.parametrize(
     ("kind", "sentence"),
     [
@@ -428,6 +456,7 @@ def test_which_images_a_file_is_of(folder, monkeypatch, kind, file, splits):
         (Nothing, "has `image_files` of the type NoneType: give a list of paths"),
         (Misspelt, "'photos' names the file two.bin, which is not there"),
         (MisspeltList, "names the file lists.txt, which is not there"),
+        (OfSome, "`image_files` of several files for some image, and not as many for each: give every image of a"),
         (OfAFolder, "names the file photos, which is a folder, and its files are to be named"),
     ],
 )

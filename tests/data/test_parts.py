@@ -35,7 +35,7 @@ def test_it_keeps_what_every_dataset_has_to_keep(sound):
 
 
 def test_only_datasets_with_parts_say_so(data):
-    assert [name for name, entry in DATASETS.items() if entry.parts] == ["parts", "watermarked"]
+    assert [name for name, entry in DATASETS.items() if entry.parts] == ["funny_birds", "parts", "watermarked"]
     assert isinstance(data, HasParts)
     assert not isinstance(DATASETS["digits"].load(seed=0), HasParts)
     assert data.part_names == NAMES

@@ -110,6 +110,54 @@ def test_masks_can_be_widened():
         np.testing.assert_allclose(found, spearmanr(sums, drops[0]).statistic)
 
 
+def test_pieces_of_a_part_are_widened_by_themselves():
+    """What is near two feet counts twice, and other kinds of numbers are of one piece."""
+    maps = np.zeros((1, 7, 9))
+    maps[0, 3, 4], maps[0, 0, 0], maps[0, 6, 8] = 2, 3, 1
+    masks = np.zeros((1, 3, 7, 9), dtype=np.int8)
+    masks[0, 0, 3, 3], masks[0, 0, 3, 5], masks[0, 1, 0, 0], masks[0, 2, 6, 8] = 1, 2, 1, 1
+    drops = np.array([[3.0, 2.0, 1.0]])
+    for given, sums in ((masks, [4, 3, 1]), (masks.astype(bool), [2, 3, 1]), (masks.astype(np.int64), [2, 3, 1])):
+        found = part_deletion(maps, drops, given, ["a"], widen=1)[0]
+        np.testing.assert_allclose(found, spearmanr(sums, drops[0]).statistic)
+        unwidened = part_deletion(maps, drops, given, ["a"])[0]
+        np.testing.assert_allclose(unwidened, spearmanr([0, 3, 1], drops[0]).statistic)
+
+
+def test_the_number_of_its_authors_by_hand():
+    """Five parts, feet of two pieces 3 pixels apart, a hidden eye: 1/2 + ρ/2, and undefined images are left out.
+
+    Sums of the map: beak 4, eye 0 (hidden), foot 3 + 3 (the pixel between the feet is near both), tail 1, wing −2. From
+    the largest: foot 1, beak 2, tail 3, eye 4, wing 5. Drops 0.5, 0, 0.9, 0.2, 0.3: foot 1, beak 2, wing 3, tail 4, eye
+    5. Differences of ranks: foot 0, beak 0, tail 1, eye 1, wing 2. ρ = 1 − 6 · (1 + 1 + 4) / (5 · 24) = 0.7.
+    """
+    masks = np.zeros((2, 5, 16, 16), dtype=np.int8)
+    beak, _, foot, tail, wing = range(5)
+    masks[0, beak, 2, 2], masks[0, tail, 2, 13], masks[0, wing, 8, 8] = 1, 1, 1
+    masks[0, foot, 13, 3], masks[0, foot, 13, 6] = 1, 2
+    masks[1] = masks[0]
+    maps = np.zeros((2, 16, 16))
+    # Each but the foot's within 2 pixels of its part, and 100 where no part is.
+    maps[0, 4, 4], maps[0, 13, 5], maps[0, 0, 13], maps[0, 10, 6], maps[0, 8, 15] = 4, 3, 1, -2, 100
+    drops = np.array([[0.5, 0.0, 0.9, 0.2, 0.3]] * 2)
+    authors = {"widen": 2, "hidden": True, "rescale": True}
+    score, valid, _ = part_deletion(maps, drops, masks, ["a", "b"], **authors)
+    assert valid.tolist() == [True, False]
+    np.testing.assert_allclose(score[0], 0.85)
+    assert np.nanmean(score) == pytest.approx(0.85), "the second image's sums are all zero"
+    # Without the eye: beak 2, foot 1, tail 3, wing 4 by the map and 2, 1, 4, 3 by the drops.
+    found = {
+        name: part_deletion(
+            maps, drops, masks, ["a", "b"], **{key: value for key, value in authors.items() if key != name}
+        )[0]
+        for name in authors
+    }
+    np.testing.assert_allclose(found["hidden"][0], (1 + (1 - 6 * 2 / (4 * 15))) / 2)
+    np.testing.assert_allclose(found["rescale"][0], 0.7)
+    assert np.isnan(found["widen"]).all(), "no value of the map lies in a part itself"
+    np.testing.assert_allclose(part_deletion(maps, drops, masks.astype(bool), ["a", "b"], **authors)[0][0], 0.8)
+
+
 def squares(visible):
     """Return masks of four squares, of which some are hidden."""
     masks = np.zeros((len(visible), 4, 8, 8), dtype=bool)

@@ -188,8 +188,8 @@ def test_a_dataset_without_parts_is_refused_before_work_starts(tmp_path):
     with pytest.raises(HeatproofError) as raised:
         make_plan(config)
     assert str(raised.value) == (
-        "The metric 'part_deletion' needs a dataset whose parts are known, and 'digits' has none: take 'parts' or "
-        "'watermarked', or leave the metric out."
+        "The metric 'part_deletion' needs a dataset whose parts are known, and 'digits' has none: take "
+        "'funny_birds' or 'parts' or 'watermarked', or leave the metric out."
     )
     (tmp_path / "both.yaml").write_text(yaml.safe_dump({**config, "datasets": ["parts", "digits"]}))
     with pytest.raises(HeatproofError, match="'digits' has none"):

@@ -134,7 +134,7 @@ class LazyDataset:
         chosen = [self._chosen(split) for split in NAMES]
         return [listed.places[row] for listed, rows in chosen for row in rows]
 
-    def image_files(self, split: str) -> list[str | Path]:
+    def image_files(self, split: str) -> Sequence[str | Path | tuple[str | Path, ...]]:
         """Return the file of each image of a split, in its order; empty where images have none of their own."""
         listed, rows = self._chosen(split)
         if listed.paths is not None:
@@ -161,6 +161,21 @@ class LazyDataset:
         """Return a random crop (1, C, H, W) of the picture of one image; see `heatproof.data.pictures.crop_box`."""
         listed, rows = self._chosen(split)
         return self.reader.crop(listed.places[rows[row]], draws, smallest)
+
+    def look(self, most: int | None = None) -> list[str]:
+        """Look at what belongs to pictures and is not read with them, and return what is to be known of it.
+
+        Parameters
+        ----------
+        most
+            Of how many pictures; None: all.
+
+        Raises
+        ------
+        HeatproofError
+            If it is not as it should be.
+        """
+        return []
 
     def _split(self, split: str) -> Split:
         listed, rows = self._chosen(split)

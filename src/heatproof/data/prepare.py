@@ -139,11 +139,24 @@ def _paths(given: Any, what: str, called: str) -> list[str]:
     """
     several = isinstance(given, Iterable) and not isinstance(given, str | bytes)
     found = list(given) if several else [None]
-    if not all(isinstance(path, str | Path) for path in found):
+    odd = next((path for path in found if not isinstance(path, str | Path)), "")
+    if isinstance(odd, tuple):
+        raise HeatproofError(
+            f"The dataset {called!r} has `{what}` of several files for some image, and not as many for each: give "
+            "every image of a split a tuple of as many paths, or one path."
+        )
+    if odd != "":
         raise HeatproofError(
             f"The dataset {called!r} has `{what}` of the type {type(given).__name__}: give a list of paths."
         )
     return [str(path) for path in found]
+
+
+def _columns(given: Any) -> list[Any]:
+    """Return the first file of each image, the second of each, and so on, where every image has a tuple of as many."""
+    are_listed = isinstance(given, list | tuple)
+    numbers = {len(one) if isinstance(one, tuple) else 0 for one in given} if are_listed else set()
+    return list(zip(*given, strict=True)) if len(numbers) == 1 and numbers != {0} else [given]
 
 
 def _require_files(record: Record, names: Sequence[str], called: str) -> None:
@@ -170,13 +183,14 @@ def _record(dataset: Dataset, spec: DatasetSpec, facts: Mapping[str, Any], began
         )
     rows, listed = {}, {}
     for name, split in facts["splits"].items():
-        files = _paths(image_files(name), "image_files", spec.name)
-        if len(files) not in (0, len(split["ids"])):
+        files = [_paths(column, "image_files", spec.name) for column in _columns(image_files(name))]
+        if len(files[0]) not in (0, len(split["ids"])):
             raise HeatproofError(
-                f"The dataset {spec.name!r} names {len(files)} files in `image_files` for the {len(split['ids'])} "
+                f"The dataset {spec.name!r} names {len(files[0])} files in `image_files` for the {len(split['ids'])} "
                 f"images of {name}: return one for each image, or none."
             )
-        rows[name] = np.array([place.setdefault(path, len(place)) for path in files], np.int64)
+        found = [np.array([place.setdefault(path, len(place)) for path in column], np.int64) for column in files]
+        rows[name] = found[0] if len(found) == 1 else np.stack(found, axis=1)
         said = [facts["class_names"], facts.get("preprocessing"), split]
         listed[name] = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest(), len(split["ids"])
     record = record_files(
@@ -222,6 +236,7 @@ def check_pictures(dataset: Dataset, called: str, most: int | None = None) -> li
         found = survey(chosen, dataset.reader.box, dataset.reader.turned, dataset.reader.channels)
         found.require_readable(called)
         said += found.words()
+    said += dataset.look(most)
     return [f"{called}: {words}" for words in said]
 
 

@@ -69,11 +69,12 @@ class NamesFiles(Protocol):
     has none of them, a change is not seen.
     """
 
-    def image_files(self, split: str) -> Sequence[str | Path]:
+    def image_files(self, split: str) -> Sequence[str | Path | tuple[str | Path, ...]]:
         """Return the file that each image of a split is read from, in its order.
 
         Another content reruns what reads these images. A file can hold several of them; empty where no image has a file
-        of its own.
+        of its own. Where images are read from several files, such as a picture and its masks, each has a tuple of as
+        many.
         """
         ...
 
@@ -104,7 +105,8 @@ class HasParts(Protocol):
     def part_masks(self, split: str, start: int, stop: int) -> np.ndarray:
         """Return where each part of images [start, stop) is visible: (N, K, H, W) bool, no pixel in two of them.
 
-        The mask of a part that an image lacks is empty.
+        The mask of a part that an image lacks is empty. Of parts of several pieces, such as two eyes, it can be int8,
+        with the number of the piece, from 1 on, where it is visible.
         """
         ...
 

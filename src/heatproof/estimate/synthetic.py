@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from heatproof.data.registry import Split
-from heatproof.options import ImageCount, Size, as_option, height_and_width
+from heatproof.options import Bounds, ImageCount, Size, as_option, height_and_width
 from heatproof.randomness import numpy_generator
 
 # Classes, and training images without those for validation: what decides the cost of a training.
@@ -19,7 +19,9 @@ KNOWN = {
     "cifar10": (10, 45_000),
     "cifar100": (100, 45_000),
     "fashion_mnist": (10, 54_000),
+    "funny_birds": (50, 45_000),
 }
+PARTS = {"funny_birds": 5}
 IMAGES = 64
 
 
@@ -43,8 +45,35 @@ class Noise:
         return np.stack(drawn)
 
 
+class NoiseWithParts(Noise):
+    """Images of noise cut into strips, which are their parts."""
+
+    def __init__(self, classes: int, size: Size, seed: int, evaluation: int, parts: int) -> None:
+        super().__init__(classes, size, seed, evaluation)
+        self.part_names = tuple(f"part {number}" for number in range(parts))
+
+    def part_masks(self, split: str, start: int, stop: int) -> np.ndarray:
+        """Return where each part of images [start, stop) is: (N, K, H, W) bool."""
+        height, width = self._size
+        count = len(self.part_names)
+        mask = np.arange(height) * count // height == np.arange(count)[:, None]
+        shape = (len(self.splits[split].ids[start:stop]), count, height, width)
+        return np.broadcast_to(mask[None, :, :, None], shape).copy()
+
+    def without_part(self, split: str, start: int, stop: int) -> np.ndarray:
+        """Return images [start, stop) with each of their parts black: (N, K, 3, H, W) float32 in [0, 1]."""
+        masks = self.part_masks(split, start, stop)[:, :, None]
+        return np.where(masks, np.float32(0), self.images(split, start, stop)[:, None])
+
+
 def load(
-    *, seed: int, classes: int, size: Size, train_images: ImageCount, evaluation_images: ImageCount = IMAGES
+    *,
+    seed: int,
+    classes: int,
+    size: Size,
+    train_images: ImageCount,
+    evaluation_images: ImageCount = IMAGES,
+    parts: Annotated[int, Bounds(least=0)] = 0,
 ) -> Noise:
     """Return a dataset of noise.
 
@@ -56,7 +85,11 @@ def load(
         How many images the dataset in whose place it stands would train on.
     evaluation_images
         How many there are to time; the gate tries explainers on no more.
+    parts
+        How many parts an image has; 0: none are known.
     """
+    if parts:
+        return NoiseWithParts(classes, size, seed, evaluation_images, parts)
     return Noise(classes, size, seed, evaluation_images)
 
 
@@ -67,4 +100,5 @@ def in_place_of(kind: str, options: dict[str, Any], size: tuple[int, int] | None
     classes, train = KNOWN[kind]
     train = min(train, options.get("train_images") or train)
     side = as_option(size) if size else 224
-    return {"dataset": f"{__name__}:load", "classes": classes, "size": side, "train_images": train}
+    told = {"dataset": f"{__name__}:load", "classes": classes, "size": side, "train_images": train}
+    return told | ({"parts": PARTS[kind]} if kind in PARTS else {})

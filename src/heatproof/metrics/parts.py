@@ -34,6 +34,8 @@ def part_deletion(
     image_ids: Sequence[str],
     *,
     widen: Annotated[int, Bounds(least=0)] = 0,
+    hidden: bool = False,
+    rescale: bool = False,
 ) -> Result:
     """Spearman correlation of the attribution in each part with the part's importance; higher is better.
 
@@ -44,22 +46,28 @@ def part_deletion(
     drops
         (N, K): target logit of the image minus target logit of the image without part k.
     masks
-        (N, K, H, W) bool, where each part is visible. A part that an image does not have, or that is hidden, has an
-        empty mask and is left out of that image's correlation.
+        (N, K, H, W) bool, where each part is visible; or int8, with the number of the piece of the part, from 1 on. A
+        part that an image does not have, or that is hidden, has an empty mask.
     image_ids
         N strings, for messages.
     widen
         Pixels by which masks are widened on every side before sums are taken, as the authors' code does by 2 pixels of
-        256. Widened masks may overlap.
+        256. Each piece of a part is widened by itself, and the sums of pieces are added: a pixel near two of them
+        counts twice, as in that code. Widened masks may overlap.
+    hidden
+        Whether parts with an empty mask count as well, with a sum of 0, as the authors' code counts them. Else they are
+        left out of the image's correlation.
+    rescale
+        Whether scores are (ρ + 1) / 2, in [0, 1], as the authors report them, and not ρ. Methods rank alike.
 
     Returns
     -------
     score : numpy.ndarray
-        (N,) float64 in [-1, 1], higher is better; NaN where it is undefined. The authors report (score + 1) / 2, and
-        leave undefined images out.
+        (N,) float64 in [-1, 1], or in [0, 1] with `rescale`; higher is better; NaN where it is undefined. Such images
+        are left out of means, as the authors do.
     valid : numpy.ndarray
-        (N,) bool: false where fewer than two parts are visible, all of their sums or all of their drops are equal, or
-        a drop is NaN.
+        (N,) bool: false where fewer than two parts count, all of their sums or all of their drops are equal, or a drop
+        is NaN.
     curves : dict
         Empty.
 
@@ -73,21 +81,27 @@ def part_deletion(
             f"Maps {maps.shape}, drops {drops.shape} and masks of parts {masks.shape} do not belong together: give "
             "maps (images, height, width), drops (images, parts) and masks (images, parts, height, width)."
         )
-    masks = masks.astype(bool)
-    visible = masks.any(axis=(2, 3))
+    if masks.dtype != np.int8:
+        masks = masks.astype(bool)
+    visible = masks.any(axis=(2, 3)) | hidden
     sums = subset_sums(maps, _widened(masks, widen), image_ids)
     score = np.full(len(maps), np.nan)
     # Nearly always all parts are visible, so that there is one pattern.
     for pattern in np.unique(visible, axis=0):
         rows = (visible == pattern).all(axis=1)
         score[rows] = spearman_rows(sums[rows][:, pattern], drops[rows][:, pattern])
-    return score, ~np.isnan(score), {}
+    return (score + 1) / 2 if rescale else score, ~np.isnan(score), {}
 
 
 def _widened(masks: np.ndarray, pixels: int) -> np.ndarray:
+    """Return how many pieces of each part a pixel belongs to, once every piece is widened."""
     if not pixels:
-        return masks
+        return masks.astype(bool)
     from scipy.ndimage import maximum_filter
 
-    side = 2 * pixels + 1
-    return maximum_filter(masks, size=(1, 1, side, side), mode="constant")
+    size = (1, 1, 2 * pixels + 1, 2 * pixels + 1)
+    pieces = np.zeros(masks.shape, dtype=np.int8)
+    for piece in np.unique(masks):
+        if piece:
+            pieces += maximum_filter(masks == piece, size=size, mode="constant")
+    return pieces

@@ -42,7 +42,8 @@ class Parts(NetworkResponse):
     """Responses to images without each of their parts.
 
     The store has ``logit`` and ``log_probability`` (image, variant), variant 0 the intact image and then the parts;
-    ``importance`` (image, part), the logit drop; and ``mask`` (image, part, y, x), 1 where the part is visible.
+    ``importance`` (image, part), the logit drop; and ``mask`` (image, part, y, x), the number of the piece of the part
+    that is visible, which is 1 for parts of one piece, and else 0.
     """
 
     kind = "parts"
@@ -92,7 +93,7 @@ class Parts(NetworkResponse):
         from heatproof.perturbation.patches import part_variants
 
         if session.dataset is None:
-            masks, removed = _array(session.given["masks"]).astype(bool), session.given["removed"]
+            masks, removed = _pieces(session.given["masks"]), session.given["removed"]
             if removed is None:
                 return {"mask": masks, "drops": _array(session.given["drops"])}
             removed = torch.as_tensor(removed)
@@ -104,16 +105,15 @@ class Parts(NetworkResponse):
         query = session.query(batch)
         outputs = query.run(*part_variants(query, removed))
         importance = outputs["logit"][:, :1] - outputs["logit"][:, 1:]
-        # A mask of a dataset or a caller can be of 0 and 255, or of shares.
-        return {**outputs, "importance": importance, "mask": _array(masks).astype(bool)}
+        return {**outputs, "importance": importance, "mask": _pieces(masks)}
 
     def needed(self, output: str) -> Sequence[str]:
         """Return the names of the output's array and of the masks."""
         return [*super().needed(output), "mask"]
 
     def beside(self, arrays: Arrays, images: ScoredImages) -> dict[str, Any]:
-        """Return the masks (N, K, H, W) bool."""
-        return {"masks": arrays["mask"].astype(bool)}
+        """Return the masks (N, K, H, W), bool or int8."""
+        return {"masks": arrays["mask"]}
 
     def lacks(self, session: Session) -> str | None:
         """Return which of masks and images without parts (or drops) are missing."""
@@ -124,6 +124,12 @@ class Parts(NetworkResponse):
             "`masks` (images, parts, height, width), and either `removed`, the images without each part (images, "
             "parts, channels, height, width), or `drops` (images, parts)"
         )
+
+
+def _pieces(masks: Any) -> np.ndarray:
+    """Return masks as numbers of pieces where they are int8, and else as bool: they can be of 0 and 255, or shares."""
+    found = _array(masks)
+    return found if found.dtype == np.int8 else found.astype(bool)
 
 
 def _array(values: Any) -> np.ndarray:

@@ -69,7 +69,8 @@ class Record:
     listed
         Split to the digest of its ids and labels.
     rows
-        Split to the index of each image's file, (images,) int64; empty where images have no files of their own.
+        Split to the indices of each image's files, (images,) or (images, files of each) int64; empty where images have
+        no files of their own.
     """
 
     paths: list[bytes]
@@ -250,7 +251,7 @@ def write_record(path: str | Path, record: Record) -> None:
     """Write a record with a digest of itself, aside and moved into place."""
     import numpy as np
 
-    splits = {split: [*record.listed[split], len(record.rows[split])] for split in sorted(record.listed)}
+    splits = {split: [*record.listed[split], record.rows[split].size] for split in sorted(record.listed)}
     head = {"format": FORMAT, "recorded": record.recorded, "count": len(record.paths), "splits": splits}
     head |= {"lists": record.lists, "shared": record.shared, "named": record.named}
     parts = [json.dumps(head).encode() + b"\n", record.stats.astype("<i8").tobytes(), record.digests.tobytes()]
@@ -303,10 +304,13 @@ def _parsed(content: memoryview, at: int) -> Record:
     paths = bytes(content[at:]).split(b"\0") if count else []
     fits = len(paths) == count and head["lists"] + head["shared"] <= count
     for split, (listed, images, files) in splits.items():
-        fits &= isinstance(listed, str) and listed.isascii() and files in (0, images)
+        fits &= isinstance(listed, str) and listed.isascii()
+        fits &= not files or (files % max(images, 1) == 0 < images)
         fits &= not files or bool(rows[split].min() >= 0 and rows[split].max() < count)
     if not fits:
         raise ValueError("not a record")
+    for split, (_, images, files) in splits.items():
+        rows[split] = rows[split].reshape(images, -1) if files > images else rows[split]
     listed_as = {split: (listed, images) for split, (listed, images, _) in splits.items()}
     named = bool(head["named"])
     return Record(paths, stats, digests, head["recorded"], head["lists"], head["shared"], named, listed_as, rows)

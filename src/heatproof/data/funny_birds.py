@@ -1,0 +1,240 @@
+"""Dataset FunnyBirds, from its unpacked archive: rendered birds whose parts have masks and can be removed."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from heatproof.data.lazy import FileList, LazyDataset
+from heatproof.data.pictures import Interpolation, find_folder, picture_reader
+from heatproof.data.registry import dataset
+from heatproof.errors import HeatproofError
+from heatproof.options import ImageCount, Size
+from heatproof.storage.reading import MOST_JSON_BYTES, one_sentence, parse_json, read_bytes, shown
+
+# Colours of the pieces of each part in a part map. Others are the body, and what stands behind the bird.
+COLOURS = {
+    "beak": ((255, 255, 0),),
+    "eye": ((255, 255, 253), (255, 255, 254)),
+    "foot": ((255, 0, 1), (255, 0, 2)),
+    "tail": ((0, 0, 255),),
+    "wing": ((0, 255, 1), (0, 255, 2)),
+}
+HOW = "get FunnyBirds.zip as github.com/visinf/funnybirds says, unpack it"
+AGAIN = "unpack FunnyBirds.zip again"
+LISTS = ("classes.json", "parts.json")
+
+
+class FunnyBirds(LazyDataset):
+    """Birds of five parts; see the loader `funny_birds`."""
+
+    part_names = tuple(COLOURS)
+
+    def part_masks(self, split: str, start: int, stop: int) -> np.ndarray:
+        """Return the piece of each part that is visible: (N, K, H, W) int8, 0 for none; wings, eyes and feet have two.
+
+        Raises
+        ------
+        HeatproofError
+            If a part map is missing, cannot be read, or has another size than its image.
+        """
+        places = self._places(split, start, stop)
+        for place in places:
+            self._require_size(place, [_part_map(place)])
+        maps = replace(self.reader, interpolation="nearest")([_part_map(place) for place in places])
+        colours = np.rint(255 * np.moveaxis(maps, 1, -1)).astype(np.uint8)
+        masks = np.zeros((len(colours), len(COLOURS), *colours.shape[1:3]), dtype=np.int8)
+        for part, pieces in enumerate(COLOURS.values()):
+            for piece, colour in enumerate(pieces, start=1):
+                masks[:, part][(colours == colour).all(axis=-1)] = piece
+        return masks
+
+    def without_part(self, split: str, start: int, stop: int) -> np.ndarray:
+        """Return evaluation images [start, stop) without each of their parts: (N, K, 3, H, W) float32 in [0, 1].
+
+        Raises
+        ------
+        HeatproofError
+            If the split is another one, or a picture is missing, cannot be read, or has another size than its image.
+        """
+        if split != "evaluation":
+            raise HeatproofError(
+                f"FunnyBirds has pictures without a part for its test images alone, and not for {split!r}: take the "
+                "split 'evaluation'."
+            )
+        places = self._places(split, start, stop)
+        for place in places:
+            self._require_size(place, _without(place))
+        images = self.reader([path for place in places for path in _without(place)])
+        return images.reshape(len(places), len(COLOURS), *images.shape[1:])
+
+    def places(self) -> list[Any]:
+        """Return the pictures of all splits, and what belongs to those that are scored."""
+        return [*super().places(), *(path for place in self._places("evaluation") for path in _beside(place))]
+
+    def image_files(self, split: str) -> Sequence[str | Path | tuple[str | Path, ...]]:
+        """Return the picture of each image of a split; of those that are scored, with all that belongs to it."""
+        places = self._places(split)
+        return [(place, *_beside(place)) for place in places] if split == "evaluation" else places
+
+    def look(self, most: int | None = None) -> list[str]:
+        """Look at the size of what belongs to evaluation images, and say how many show too few parts to be scored.
+
+        Parameters
+        ----------
+        most
+            Of how many images; None: all.
+
+        Raises
+        ------
+        HeatproofError
+            If a part map or a picture without a part has another size than its image, or no image shows any part.
+        """
+        places = self._places("evaluation")
+        rows = range(0, len(places), math.ceil(len(places) / most) if most else 1)
+        visible = []
+        for row in rows:
+            self._require_size(places[row], _without(places[row]))
+            visible.append(int(self.part_masks("evaluation", row, row + 1).any(axis=(2, 3)).sum()))
+        if not any(visible):
+            raise HeatproofError(
+                f"{shown(_part_map(places[rows[0]]))} has none of the colours of parts, and neither have the other "
+                f"part maps: {AGAIN}."
+            )
+        few = sum(count < 2 for count in visible)
+        return [f"{few} of {len(rows)} evaluation images show fewer than two parts: no score of parts"] if few else []
+
+    def _places(self, split: str, start: int = 0, stop: int | None = None) -> list[Path]:
+        listed, rows = self._chosen(split)
+        return [listed.places[row] for row in rows[start:stop]]
+
+    def _require_size(self, place: Path, others: Sequence[Path]) -> None:
+        wanted = self.reader.size_of(place)
+        for path in others:
+            if (size := self.reader.size_of(path)) != wanted:
+                raise HeatproofError(
+                    f"{shown(path)} has {size[0]}×{size[1]} pixels, and its image {shown(place)} has "
+                    f"{wanted[0]}×{wanted[1]}: {AGAIN}."
+                )
+
+
+@dataset("funny_birds", size=None, parts=True)
+def funny_birds(
+    *,
+    seed: int,
+    root: str,
+    size: Size = 256,
+    resize: Size | None = None,
+    interpolation: Interpolation = "bilinear",
+    validation: float = 0.1,
+    train_images: ImageCount | None = None,
+    validation_images: ImageCount | None = None,
+) -> LazyDataset:
+    """FunnyBirds: rendered birds of 50 classes, 256×256, from a folder of yours; its test set is the evaluation split.
+
+    A class is a model of each of five parts: beak, eye, foot, tail and wing. Test images (500) have a map of their
+    parts, and a picture without each of them. Half of the training images (50,000) lack some parts, label kept. Without
+    ``dataset_train.json`` there is nothing to train on, as with a published checkpoint there need not be.
+
+    `part_deletion` is the single-deletion protocol of its authors, and gives their number with ``widen: 2``,
+    ``hidden: true`` and ``rescale: true``.
+
+    Parameters
+    ----------
+    root
+        The folder ``FunnyBirds`` with ``dataset_test.json``, ``test``, ``test_part_map`` and ``test_interventions``, or
+        the one that has it.
+    size, resize, interpolation
+        What is cut from the centre: side of a square, or [height, width]; shorter side before that, or [height, width]
+        that the resized picture covers (None: size × 256 / 224, or size where the pictures are not larger than that);
+        how it is resized. Part maps are treated alike, with the nearest pixel.
+    validation
+        Share of every class of the training images that is kept for validation.
+    train_images, validation_images
+        The most images of these splits; None: all.
+
+    Raises
+    ------
+    HeatproofError
+        If a folder, a list or what belongs to a test image is not there, or a list is wrong.
+
+    References
+    ----------
+    Hesse et al., FunnyBirds: A synthetic vision dataset for a part-based analysis of explainable AI methods, 2023.
+    """
+    marks = (*LISTS, "dataset_test.json", "test", "test_part_map", "test_interventions")
+    folder = find_folder(root, ("FunnyBirds",), marks, "funny_birds", HOW)
+    classes, parts = (_read(folder / name) for name in LISTS)
+    if not isinstance(classes, list) or [_class_of(one) for one in classes] != list(range(len(classes))):
+        raise HeatproofError(f"{folder / 'classes.json'} does not number its classes from 0: {AGAIN}.")
+    if not isinstance(parts, dict) or sorted(parts) != sorted(COLOURS):
+        raise HeatproofError(
+            f"{folder / 'parts.json'} does not have the parts {', '.join(COLOURS)}, whose colours in part maps are "
+            f"known: {AGAIN}."
+        )
+    listed = ["test", *(["train"] if (folder / "dataset_train.json").exists() else [])]
+    splits = {"test": "evaluation", "train": "train"}
+    return FunnyBirds(
+        [str(number) for number in range(len(classes))],
+        {splits[part]: partial(_list_part, folder, part, len(classes)) for part in listed},
+        picture_reader(size, resize, interpolation),
+        seed=seed,
+        shares={"validation": validation},
+        limits={"train": train_images, "validation": validation_images},
+        list_files=lambda: [
+            folder,
+            *(folder / name for name in (*LISTS, *(f"dataset_{part}.json" for part in listed))),
+        ],
+    )
+
+
+def _read(path: Path) -> Any:
+    with one_sentence(path, AGAIN):
+        return parse_json(read_bytes(path, MOST_JSON_BYTES))
+
+
+def _class_of(entry: Any) -> int:
+    """Return the number of the class of an entry; -1 where it has none."""
+    number = entry.get("class_idx") if isinstance(entry, dict) else None
+    return number if type(number) is int else -1
+
+
+def _list_part(folder: Path, part: str, classes: int) -> FileList:
+    path = folder / f"dataset_{part}.json"
+    entries = _read(path)
+    labels = [_class_of(entry) for entry in entries] if isinstance(entries, list) else []
+    if not labels or not all(0 <= label < classes for label in labels):
+        raise HeatproofError(f"{path} is no list of images with a class_idx from 0 to {classes - 1}: {AGAIN}.")
+    ids = [f"{part}/{label}/{row:06d}" for row, label in enumerate(labels)]
+    places = [folder / f"{image_id}.png" for image_id in ids]
+    if part == "test":
+        missing = [path for place in places for path in _beside(place) if not os.path.exists(path)]
+        if missing:
+            more = f", nor {len(missing) - 1:,} others of test images" if len(missing) > 1 else ""
+            raise HeatproofError(f"There is no {missing[0]}{more}: unpack FunnyBirds.zip completely.")
+    return FileList(ids, np.array(labels, dtype=np.int64), places)
+
+
+def _part_map(place: Path) -> Path:
+    """Return the part map of a picture."""
+    folder, part, label = place.parents[2], place.parents[1].name, place.parent.name
+    return folder / f"{part}_part_map" / label / place.name
+
+
+def _without(place: Path) -> list[Path]:
+    """Return the pictures without each part, which are named by the parts that are kept."""
+    folder = place.parents[2] / f"{place.parents[1].name}_interventions" / place.parent.name / place.stem
+    kept = [sorted(set(COLOURS) - {part}) for part in COLOURS]
+    return [folder / f"body_{'_'.join(names)}.png" for names in kept]
+
+
+def _beside(place: Path) -> list[Path]:
+    """Return what belongs to a picture of the test set: its part map, and the pictures without each part."""
+    return [_part_map(place), *_without(place)]
