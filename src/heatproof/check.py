@@ -200,7 +200,9 @@ def _check_channels(plan: Plan) -> None:
     for entry in named:
         layer, channel = layer_and_channel(entry)
         if layer not in known:
-            raise HeatproofError(f"similarity.channels names {entry!r}, a layer that no model has: {nearest(layer, known)}")
+            raise HeatproofError(
+                f"similarity.channels names {entry!r}, a layer that no model has: {nearest(layer, known)}"
+            )
         if layer in has and (count := has[layer]) <= (channel or 0):
             what = f"no more than {count} channels on a grid" if count else "no channels on a grid"
             raise HeatproofError(

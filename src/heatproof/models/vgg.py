@@ -38,33 +38,25 @@ def cifar_vgg19(num_classes: int, *, width: Width = 64, channels: Width = 3) -> 
 
 
 @architecture("cifar_vgg11_bn", FACTS, Design("vgg", 11))
-def cifar_vgg11_bn(
-    num_classes: int, *, width: Width = 64, channels: Width = 3, linear_layers: LinearLayers = 1
-) -> Any:
+def cifar_vgg11_bn(num_classes: int, *, width: Width = 64, channels: Width = 3, linear_layers: LinearLayers = 1) -> Any:
     """CIFAR VGG-11 with batch norm (Simonyan & Zisserman 2015, column A), `width` channels in the first layer."""
     return _vgg(num_classes, 11, width, channels, linear_layers=linear_layers)
 
 
 @architecture("cifar_vgg13_bn", FACTS, Design("vgg", 13))
-def cifar_vgg13_bn(
-    num_classes: int, *, width: Width = 64, channels: Width = 3, linear_layers: LinearLayers = 1
-) -> Any:
+def cifar_vgg13_bn(num_classes: int, *, width: Width = 64, channels: Width = 3, linear_layers: LinearLayers = 1) -> Any:
     """CIFAR VGG-13 with batch norm (Simonyan & Zisserman 2015, column B)."""
     return _vgg(num_classes, 13, width, channels, linear_layers=linear_layers)
 
 
 @architecture("cifar_vgg16_bn", FACTS, Design("vgg", 16))
-def cifar_vgg16_bn(
-    num_classes: int, *, width: Width = 64, channels: Width = 3, linear_layers: LinearLayers = 1
-) -> Any:
+def cifar_vgg16_bn(num_classes: int, *, width: Width = 64, channels: Width = 3, linear_layers: LinearLayers = 1) -> Any:
     """CIFAR VGG-16 with batch norm (Simonyan & Zisserman 2015, column D)."""
     return _vgg(num_classes, 16, width, channels, linear_layers=linear_layers)
 
 
 @architecture("cifar_vgg19_bn", FACTS, Design("vgg", 19))
-def cifar_vgg19_bn(
-    num_classes: int, *, width: Width = 64, channels: Width = 3, linear_layers: LinearLayers = 1
-) -> Any:
+def cifar_vgg19_bn(num_classes: int, *, width: Width = 64, channels: Width = 3, linear_layers: LinearLayers = 1) -> Any:
     """CIFAR VGG-19 with batch norm (Simonyan & Zisserman 2015, column E)."""
     return _vgg(num_classes, 19, width, channels, linear_layers=linear_layers)
 

@@ -317,7 +317,9 @@ class Selection:
     @property
     def channels(self) -> Channels:
         """Activations of channels by which networks are compared; the numbers of the channels do not change them."""
-        layers = list(dict.fromkeys(layer for layer, _ in map(layer_and_channel, self.config["similarity"]["channels"])))
+        layers = list(
+            dict.fromkeys(layer for layer, _ in map(layer_and_channel, self.config["similarity"]["channels"]))
+        )
         return Channels({"layers": layers} if layers else {})
 
     def shards(self, images: int) -> list[int]:

@@ -115,7 +115,9 @@ class Channels(NetworkResponse):
         read = (session.batch_size, session.device)
         found = channels_of_layers(session.network, image, self._layers(session), read[0], device=read[1])
         if not found:
-            none = f"none of the layers that similarity.channels names ({', '.join(named or ())}) has channels on a grid"
+            none = (
+                f"none of the layers that similarity.channels names ({', '.join(named or ())}) has channels on a grid"
+            )
             lacks = f"the layer 'network.{cam}' gives no (batch, channels, height, width), so its channels cannot be followed"
             return Contents({"channel": 1}, gap=none if named else lacks)
         every = [

@@ -66,7 +66,7 @@ class Similarity(Report):
         Is the finetuned network still the one that was to be explained? Each point is a pair of networks: one model
         before and after finetuning, or two models before it as a yardstick. Finetuning has kept a network where its
         pairs lie well apart from the unrelated ones; the dotted line is what channels that have nothing in common
-        share.
+        share. In the pictures, each row has the images that excite a channel most, in one network.
         """,
         output="similarity/similarity.csv",
         figure="similarity/similarity.png",
