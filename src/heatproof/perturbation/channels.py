@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def channel_responses(query: Query, layers: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return the ``activation`` (N, channels) of a query's images, of one layer after another; see `channels_of_layers`."""
+    """Return the ``activation`` (N, channels) of images, layer after layer; see `channels_of_layers`."""
     network: Any = query.network
     found = channels_of_layers(network, query.images, layers, query.batch_size, device=query.device)
     return {"activation": np.concatenate(list(found.values()), axis=1)}

@@ -131,9 +131,8 @@ def _compared(told: Similarity, one: Network, two: Network) -> Iterator[dict[str
     if _have_channels(told, one, two):
         most = min(MOST, told.images // 2)
         # Layers of unrelated networks have no counterpart either.
-        for (layer, first_of), (other, second_of) in zip(
-            _layers(told, one, ids).items(), _layers(told, two, ids).items()
-        ):
+        layers = (_layers(told, net, ids).items() for net in (one, two))
+        for (layer, first_of), (other, second_of) in zip(*layers, strict=False):
             both = " / ".join(dict.fromkeys((layer, other)))
             values = shared_images(first_of, second_of, most)
             yield {"quantity": "exciting", "layer": both or None, "values": values, "chance": most / told.images}

@@ -118,7 +118,8 @@ class Channels(NetworkResponse):
             none = (
                 f"none of the layers that similarity.channels names ({', '.join(named or ())}) has channels on a grid"
             )
-            lacks = f"the layer 'network.{cam}' gives no (batch, channels, height, width), so its channels cannot be followed"
+            lacks = f"the layer 'network.{cam}' gives no (batch, channels, height, width)"
+            lacks += ", so its channels cannot be followed"
             return Contents({"channel": 1}, gap=none if named else lacks)
         every = [
             f"{layer.removeprefix('network.')}:{channel}"
