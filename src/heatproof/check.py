@@ -12,10 +12,10 @@ from heatproof.errors import HeatproofError
 from heatproof.models.packaged import find_packaged, is_packaged
 from heatproof.models.registry import ARCHITECTURES
 from heatproof.plan.graph import Graph
+from heatproof.plan.paths import layer_and_channel
 from heatproof.plan.resolve import ModelChoice
 from heatproof.plan.validate import Plan, make_plan, require_size
 from heatproof.registry import nearest
-from heatproof.responses.network import layer_and_channel
 from heatproof.trial import look_at_pictures, try_out
 
 

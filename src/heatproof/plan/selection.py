@@ -18,12 +18,12 @@ from heatproof.metrics.single_deletion import Combination, base_name, metric_nam
 from heatproof.models.packaged import is_file
 from heatproof.options import module_of
 from heatproof.plan.metrics import MetricChoice, read_metric
-from heatproof.plan.paths import PRETRAINED, Network
+from heatproof.plan.paths import PRETRAINED, Network, layer_and_channel
 from heatproof.plan.resolve import DatasetChoice, ExplainerChoice, ModelChoice, read_dataset, read_explainer, read_model
 from heatproof.registry import folded, import_callable, is_reference
 from heatproof.responses.answers import Answers
 from heatproof.responses.base import Response, serving
-from heatproof.responses.network import Channels, layer_and_channel
+from heatproof.responses.network import Channels
 from heatproof.responses.patches import Patches
 from heatproof.tasks import CALLABLE
 

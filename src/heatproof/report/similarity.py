@@ -15,11 +15,10 @@ from heatproof.data.prepare import open_dataset
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.bootstrap import summarise
 from heatproof.metrics.rows import rows_of_store
-from heatproof.plan.paths import PRETRAINED, Network
+from heatproof.plan.paths import PRETRAINED, Network, layer_and_channel
 from heatproof.report.drawing import lay_out, new_figure, plain
 from heatproof.report.pictures import channels_last, drawn_as
 from heatproof.report.results import publish
-from heatproof.responses.network import layer_and_channel
 from heatproof.storage.manifest import read_shard
 from heatproof.storage.store import open_store, read
 from heatproof.storage.stored_maps import stored_maps

@@ -86,12 +86,6 @@ class Subsets(Removals):
         return {"masks": list(self.masks(images.ids, images.size, images.seed))}
 
 
-def layer_and_channel(named: str) -> tuple[str, int | None]:
-    """Return the layer and the channel of ``layer:channel``; None for all channels of a layer."""
-    layer, _, channel = named.partition(":")
-    return layer, int(channel) if channel else None
-
-
 class Channels(NetworkResponse):
     """Maximal activation of each channel over the positions of an image, in the CAM layer or in `layers` by name."""
 
