@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -25,6 +26,7 @@ from heatproof.storage.stored_maps import stored_maps
 from heatproof.tasks import gives
 
 if TYPE_CHECKING:
+    from heatproof.data.registry import Dataset
     from heatproof.stages.similarity import ComparedNetworks, Similarity
 
 PAIR = ["dataset", "pair", "model", "weights", "other_model", "other_weights"]
@@ -268,7 +270,8 @@ def draw_exciting(told: Similarity) -> Figure:
             continue
         opened = open_dataset(entry.dataset)
         ids = opened.splits["evaluation"].ids[: told.images]
-        images = opened.images("evaluation", 0, told.images)
+        # Only those that are drawn are read: all of them may not fit into memory.
+        images = partial(_image, opened)
         if told.channels:
             rows += [row for nets in shown for row in _named_rows(told, list(nets), ids, images)]
         else:
@@ -279,15 +282,21 @@ def draw_exciting(told: Similarity) -> Figure:
     return _strips(rows, min(MOST, told.images // 2)) if rows else Figure()
 
 
+def _image(dataset: Dataset, index: int) -> np.ndarray:
+    return dataset.images("evaluation", index, index + 1)[0]
+
+
 class _Row(NamedTuple):
-    """A channel of a network: what it is called, its activations (N,), and the images (N, C, H, W)."""
+    """A channel of a network: what it is called, its activations (N,), and what reads an image (C, H, W)."""
 
     label: str
     active: np.ndarray
-    images: np.ndarray
+    images: Callable[[int], np.ndarray]
 
 
-def _named_rows(told: Similarity, nets: list[Network], ids: Sequence[str], images: np.ndarray) -> Iterator[_Row]:
+def _named_rows(
+    told: Similarity, nets: list[Network], ids: Sequence[str], images: Callable[[int], np.ndarray]
+) -> Iterator[_Row]:
     """Yield the rows of the channels that the config names and the networks have, in its order."""
     layers = [_layers(told, net, ids) for net in nets]
     for layer, channel in map(layer_and_channel, told.channels):
@@ -304,7 +313,11 @@ def _spread(active: Sequence[np.ndarray]) -> Sequence[int]:
 
 
 def _rows_of(
-    nets: Sequence[Network], active: Sequence[np.ndarray], layer: str, chosen: Sequence[int], images: np.ndarray
+    nets: Sequence[Network],
+    active: Sequence[np.ndarray],
+    layer: str,
+    chosen: Sequence[int],
+    images: Callable[[int], np.ndarray],
 ) -> list[_Row]:
     of = f"{layer}\n" if layer else ""
     return [
@@ -319,11 +332,11 @@ def _strips(rows: Sequence[_Row], most: int) -> Figure:
     figure = new_figure(2.0 + 0.62 * most, height * len(rows) + 0.5)
     for axes, row in lay_out(figure, [[row] for row in rows]):
         top = np.argsort(-row.active, kind="stable")[:most]
-        strip = np.concatenate([channels_last(row.images[index]) for index in top], axis=1)
+        strip = np.concatenate([channels_last(row.images(int(index))) for index in top], axis=1)
         axes.imshow(np.clip(strip, 0, 1), interpolation="nearest")
         axes.set(xticks=[], yticks=[], anchor="E")
         axes.set_ylabel(row.label, rotation=0, ha="right", va="center", fontsize=7)
         axes.spines[:].set_visible(False)
-    if drawn := drawn_as(rows[0].images.shape[1]):
+    if drawn := drawn_as(rows[0].images(0).shape[0]):
         figure.supxlabel(f"Images are {drawn}.", size=7)
     return figure
