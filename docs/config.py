@@ -82,7 +82,9 @@ def with_defaults(keys: list[str]) -> str:
     for key in keys:
         section = Settings.model_fields[key].annotation
         if isinstance(section, type) and issubclass(section, Section):
-            rows = [(f"{key}.{name}", embedded[key][name], describe(section, name)) for name in section.model_fields]
+            rows = [
+                (f"{key}.{name}", embedded[key].get(name), describe(section, name)) for name in section.model_fields
+            ]
         else:
             rows = [(key, embedded[key], describe(Settings, key))]
         lines += [f"| `{name}` | {default(value)} | {text} |" for name, value, text in rows]

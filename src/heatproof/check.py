@@ -12,8 +12,10 @@ from heatproof.errors import HeatproofError
 from heatproof.models.packaged import find_packaged, is_packaged
 from heatproof.models.registry import ARCHITECTURES
 from heatproof.plan.graph import Graph
+from heatproof.plan.paths import layer_and_channel
 from heatproof.plan.resolve import ModelChoice
 from heatproof.plan.validate import Plan, make_plan, require_size
+from heatproof.registry import nearest
 from heatproof.trial import look_at_pictures, try_out
 
 
@@ -122,6 +124,7 @@ def check_machine(plan: Plan, libraries: bool = True, here: bool = True, gaps: l
         _require_libraries(plan)
     _check_checkpoints(plan)
     _check_layers(plan)
+    _check_channels(plan)
     odd = try_out(plan, here, gaps) if libraries else []
     # What is tried says more of what else does not fit.
     for pair in plan.pairs():
@@ -169,6 +172,43 @@ def _check_layers(plan: Plan) -> None:
 
             network = build_without_weights(plan.model_spec(model.name), num_classes=2)
             find_layer(network, model.facts.cam_layer, f"model {model.name!r}")
+
+
+def _check_channels(plan: Plan) -> None:
+    """Look for the channels that are compared by name in the networks, of which one at least has to have each.
+
+    Networks are built without weights, and get an image without values; one that cannot pass it is taken at its word.
+    """
+    named = plan.config["similarity"]["channels"]
+    if not named:
+        return
+    import torch
+
+    from heatproof.models.network import build_without_weights
+    from heatproof.perturbation.channels import channel_counts
+
+    layers, has, known = plan.channels.settings["layers"], dict[str, int](), set[str]()
+    for dataset, model in plan.pairs():
+        network = build_without_weights(plan.model_spec(model), num_classes=2).eval()
+        known |= {name for name, _ in network.named_modules(remove_duplicate=False) if name}
+        # The size is that of the data, or any that is usual where no config says one.
+        height, width = plan.size_of(dataset, model) or (64, 64)
+        device = next((one.device for one in network.parameters()), torch.device("cpu"))
+        images = torch.zeros(2, plan.channels_of(dataset, model), height, width, device=device)
+        for layer, count in channel_counts(network, images, layers).items():
+            has[layer] = max(has.get(layer, -1), count)
+    for entry in named:
+        layer, channel = layer_and_channel(entry)
+        if layer not in known:
+            raise HeatproofError(
+                f"similarity.channels names {entry!r}, a layer that no model has: {nearest(layer, known)}"
+            )
+        if layer in has and (count := has[layer]) <= (channel or 0):
+            what = f"no more than {count} channels on a grid" if count else "no channels on a grid"
+            raise HeatproofError(
+                f"similarity.channels names {entry!r}, and the layer has {what} in any model: "
+                + (f"take a number from 0 to {count - 1}." if count else "name a convolution or what follows one.")
+            )
 
 
 def _is_known(model: ModelChoice) -> bool:

@@ -286,6 +286,18 @@ class Scores(Section):
     rank."""
 
 
+class Similarity(Section):
+    """How networks before and after finetuning are compared (Hesse et al. 2024, section 4.1)."""
+
+    images: types.Images | None = None
+    """Number of images that are compared: at most as many as are explained, because every map is compared. Default: at
+    most 512. More images rerun what is compared, and of networks one pass over the new images."""
+    channels: Annotated[list[types.Layer], types.Distinct] = []
+    """Channels whose most exciting images are compared, in layers by their names: `layer4.2.conv3:15` is channel 15 of
+    a layer, and `layer4` has all of its channels compared and three at even steps drawn. What a model does not have is
+    passed over for that model, and an error where no model has it. `[]` for the layer that CAMs read."""
+
+
 class Report(Section):
     """Content of figures and pages; scores do not depend on it."""
 
@@ -346,6 +358,7 @@ class Settings(Section):
     metrics: Annotated[dict[str, dict[Any, Any]], Entries("metric", least=0)] = {}
     """Metrics in `results/scores.csv` besides IDSDS and SDS; see below."""
     scores: Scores = Scores()
+    similarity: Similarity = Similarity()
     report: Report = Report()
     shard_size: AtOnce = 256
     """Images in one job. Lower it to distribute a large evaluation over more jobs; the stores are recomputed."""

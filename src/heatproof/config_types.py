@@ -140,6 +140,8 @@ Epochs = Annotated[int, Field(ge=1, le=100_000)]
 MOST_IMAGES = 100_000_000
 MOST_IN_BATCH = 1_000_000
 Images = Annotated[int, Field(ge=2, le=MOST_IMAGES)]
+# A layer by its name in the network, with the number of one of its channels behind a colon.
+Layer = Annotated[str, Field(pattern=r"^[^:\s]+(:[0-9]{1,9})?$", max_length=LONGEST_NAME)]
 AtOnce = Annotated[int, Field(ge=1, le=MOST_IN_BATCH)]
 # Tags of a value that is one for all, or several by name; they stand in no message.
 ONE, SEVERAL = "one value", "several values"

@@ -157,7 +157,7 @@ ALLOWED = {
     "accept": {"adopt", "shards", "plan", "provenance", "training", "storage"},
     # On a few images, before any job: imports what it tries only where there is something to try.
     "trial": BASE | {"data", "models", "attribution", "metrics", "perturbation", "plan", "responses"},
-    "check": BASE | {"attribution", "changes", "config_files", "plan", "models", "trial"},
+    "check": BASE | {"attribution", "changes", "config_files", "plan", "models", "perturbation", "trial"},
     "workflow": {
         "ending",
         "errors",

@@ -10,15 +10,16 @@ import torch
 from toy_project import Project
 
 from heatproof.adopt import Results
+from heatproof.check import check_machine
 from heatproof.data.prepare import open_dataset
-from heatproof.errors import NotApplicable
+from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.models.network import load_network, normalise
 from heatproof.perturbation.channels import channel_activations
 from heatproof.plan.graph import Graph
-from heatproof.report.similarity import COLUMNS, shared_images
+from heatproof.report.similarity import COLUMNS, draw_exciting, shared_images
 from heatproof.storage.manifest import read_sealed, write_sealed
 from heatproof.storage.reading import read_json
-from heatproof.storage.store import read
+from heatproof.storage.store import open_store, read
 
 SMALL = {"architecture": "toy_plugin:network", "cam_layer": "features"}
 CONFIG = {
@@ -160,3 +161,117 @@ def test_it_is_of_the_shards_that_it_read(made, tmp_path, monkeypatch, change):
         write_sealed(shard, {**read_sealed(shard), "data": {**read_sealed(shard)["data"], **of_training}})
         made.job("similarity").told.run(made.runtime())
     assert Results(Graph(made.plan)).read_the_same(job, manifest) == (change == "nothing")
+
+
+NAMED = {"images": 8, "channels": ["features:1", "features.0", "head"]}
+
+
+@pytest.fixture(scope="module")
+def named(made, tmp_path_factory):
+    """The same results under a config that names channels: only what depends on them is made again."""
+    folder = tmp_path_factory.mktemp("named") / "project"
+    shutil.copytree(made.folder, folder)
+    again = Alike(folder, **CONFIG, similarity=NAMED)
+    for model in again.plan.models:
+        for weights in again.plan.weights:
+            again.make(again.on_network("channels", "toy", model, weights, shard=0))
+    again.make("similarity")
+    return again
+
+
+def keys(project):
+    return {product.manifest: product.key.config for job in Graph(project.plan).jobs() for product in job.products}
+
+
+def test_only_what_depends_on_channels_and_images_is_made_again(made):
+    before = keys(made)
+    assert keys(Alike(made.folder, **CONFIG, similarity={})) == before
+
+    def changed(**similarity):
+        after = keys(Alike(made.folder, **CONFIG, similarity=similarity))
+        assert after.keys() == before.keys()
+        return {name.split("results/")[1].split("/")[0] for name in after if after[name] != before[name]}
+
+    assert changed(images=8) == {"similarity"}
+    assert changed(channels=["features:1"]) == {"channels", "similarity"}
+    one, two = (Alike(made.folder, **CONFIG, similarity={"channels": [f"features:{place}"]}) for place in (0, 1))
+    assert {name.rpartition("/")[2] for name, key in keys(one).items() if keys(two)[name] != key} == {"similarity.json"}
+
+
+def test_named_layers_are_compared_one_by_one(named):
+    rows = named.table().query("quantity == 'exciting' and pair == 'finetuning'")
+    # `flat` has the layers as well: it lacks only one for CAMs. A linear layer has no channels on a grid.
+    assert set(rows["model"]) == {"net", "other", "flat"}
+    assert set(rows["layer"]) == {"features", "features.0"}
+    assert set(named.table().query("quantity == 'softmax'")["n"]) == {8}
+    assert rows["chance"].unique() == pytest.approx([0.5])
+
+
+def test_named_channels_are_those_of_the_layer(named):
+    spec = named.on_network("channels", "toy", "net", "pretrained", shard=0).told.network
+    data = open_dataset(spec.dataset)
+    network = load_network(spec.model, data.num_classes, named.folder / spec.weights, torch.device("cpu"))
+    images = normalise(data.images("evaluation", 0, 8), spec.model.facts)
+    store = named.folder / "results/channels/toy/net/pretrained.zarr"
+    stored, names = read(store, "activation", 0, 8), open_store(store).coordinates["channel"]
+    with torch.inference_mode():
+        expected = {"features": network.features(images), "features.0": network.features[0](images)}
+    for layer, values in expected.items():
+        place = [index for index, name in enumerate(names) if name.rpartition(":")[0] == layer]
+        np.testing.assert_allclose(stored[:, place], values.amax((2, 3)).numpy(), rtol=1e-6, atol=1e-6)
+
+
+def test_the_figure_has_every_named_channel_of_every_model(named, monkeypatch):
+    monkeypatch.chdir(named.folder)
+    figure = draw_exciting(named.job("similarity").told)
+    labels = [axes.get_ylabel().split("\n") for axes in figure.axes]
+    assert {tuple(label[2:]) for label in labels} == {
+        (model, weights) for model in ("net", "other", "flat") for weights in ("pretrained", "finetuned")
+    }
+    assert [label[1] for label in labels if label[0] == "features" and label[2] == "net"] == ["channel 1"] * 2
+    spread = [label for label in labels if label[0] == "features.0" and label[2:] == ["net", "pretrained"]]
+    assert len(spread) == 3
+
+
+@pytest.mark.parametrize(
+    ("channels", "said"),
+    [
+        (["nowhere:1"], "a layer that no model has"),
+        (["features:1000"], "take a number from 0"),
+        (["features:1", "features.0:1000"], "'features.0:1000'"),
+    ],
+)
+def test_channels_that_no_model_has_are_an_error_before_work(tmp_path, channels, said):
+    with pytest.raises(HeatproofError, match=said):
+        check_machine(Alike(tmp_path, **CONFIG, similarity={"channels": channels}).plan)
+
+
+def test_channels_that_one_model_lacks_are_passed_over(tmp_path):
+    wide = {"architecture": "cifar_vgg11_bn", "options": {"width": 4}}
+    models = {"models": [{"vgg": wide}, {"resnet": {"architecture": "cifar_resnet20", "options": {"width": 4}}}]}
+    plan = Alike(tmp_path, **{**CONFIG, **models}, similarity={"channels": ["stages:15", "features.25:31"]}).plan
+    check_machine(plan, libraries=False)
+
+
+def test_a_layer_without_a_grid_is_an_error_where_the_size_of_images_is_known(tmp_path):
+    models = {
+        "datasets": ["digits"],
+        "models": [{"resnet": {"architecture": "cifar_resnet20", "options": {"width": 4}}}],
+    }
+    plan = Alike(tmp_path, **{**CONFIG, **models}, similarity={"channels": ["classifier"]}).plan
+    with pytest.raises(HeatproofError, match="no channels on a grid"):
+        check_machine(plan)
+
+
+@pytest.mark.parametrize(
+    ("similarity", "said"),
+    [
+        ({"images": 11}, "similarity.images is 11, and 10 images are explained"),
+        ({"images": 1}, "similarity.images"),
+        ({"channels": ["features:x"]}, "channels"),
+        ({"channels": ["features:1", "features:1"]}, "twice"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(tmp_path, similarity, said):
+    with pytest.raises(HeatproofError, match=said):
+        Alike(tmp_path, **CONFIG, similarity=similarity)

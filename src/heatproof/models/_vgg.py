@@ -13,25 +13,39 @@ MULTIPLES = (1, 2, 4, 8, 8)
 class CifarVGG(nn.Module):
     """3×3 convolutions, max pooling between the parts, one linear layer on the pooled features.
 
-    Batch norm takes the place of the biases; with neither, input × gradient sums to the logit.
+    Batch norm takes the place of the biases; with neither, input × gradient sums to the logit. With three linear
+    layers, dropout before each of the last two, the features are pooled by their maximum, and convolutions keep biases
+    beside batch norm.
     """
 
     def __init__(
-        self, num_classes: int, depth: int, width: int, channels: int = 3, *, batch_norm: bool = True, bias: bool = True
+        self,
+        num_classes: int,
+        depth: int,
+        width: int,
+        channels: int = 3,
+        *,
+        batch_norm: bool = True,
+        bias: bool = True,
+        linear_layers: int = 1,
     ) -> None:
         super().__init__()
+        several = linear_layers == 3
         layers: list[nn.Module] = []
         for part, (count, multiple) in enumerate(zip(DEPTHS[depth], MULTIPLES, strict=True)):
             # No pooling after the last part: of a 32-pixel image it would leave one pixel and no grid for CAMs.
             layers += [nn.MaxPool2d(2)] if part else []
             for _ in range(count):
                 channels_out = width * multiple
-                convolution = nn.Conv2d(channels, channels_out, 3, padding=1, bias=bias and not batch_norm)
+                convolution = nn.Conv2d(channels, channels_out, 3, padding=1, bias=bias and (several or not batch_norm))
                 layers += [convolution, *([nn.BatchNorm2d(channels_out)] if batch_norm else []), nn.ReLU()]
                 channels = channels_out
         self.features = nn.Sequential(*layers)
-        self.pool = nn.AdaptiveAvgPool2d(1)
-        self.classifier = nn.Linear(channels, num_classes, bias=bias)
+        self.pool = nn.AdaptiveMaxPool2d(1) if several else nn.AdaptiveAvgPool2d(1)
+        hidden = [nn.Linear(channels, channels), nn.ReLU(), nn.Dropout()] if several else []
+        hidden += [nn.Linear(channels, channels), nn.ReLU(), nn.Dropout()] if several else []
+        last = nn.Linear(channels, num_classes, bias=bias)
+        self.classifier = nn.Sequential(*hidden, last) if several else last
         for module in self.features if not batch_norm else ():
             if isinstance(module, nn.Conv2d):
                 # Without batch norm, PyTorch's initial weights would shrink the features layer by layer.

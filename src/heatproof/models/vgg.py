@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from heatproof.models.registry import IMAGENET, Design, InputFacts, architecture
 from heatproof.options import Width
 
 FACTS = InputFacts(cam_layer="features")
+# One on the mean of the features; or three with dropout on their maximum, and biases in the convolutions, as
+# github.com/chenyaofo/pytorch-cifar-models has them.
+LinearLayers = Literal[1, 3]
 
 
 @architecture("cifar_vgg11", FACTS, Design("vgg", 11, batch_norm=False))
@@ -35,27 +38,27 @@ def cifar_vgg19(num_classes: int, *, width: Width = 64, channels: Width = 3) -> 
 
 
 @architecture("cifar_vgg11_bn", FACTS, Design("vgg", 11))
-def cifar_vgg11_bn(num_classes: int, *, width: Width = 64, channels: Width = 3) -> Any:
+def cifar_vgg11_bn(num_classes: int, *, width: Width = 64, channels: Width = 3, linear_layers: LinearLayers = 1) -> Any:
     """CIFAR VGG-11 with batch norm (Simonyan & Zisserman 2015, column A), `width` channels in the first layer."""
-    return _vgg(num_classes, 11, width, channels)
+    return _vgg(num_classes, 11, width, channels, linear_layers=linear_layers)
 
 
 @architecture("cifar_vgg13_bn", FACTS, Design("vgg", 13))
-def cifar_vgg13_bn(num_classes: int, *, width: Width = 64, channels: Width = 3) -> Any:
+def cifar_vgg13_bn(num_classes: int, *, width: Width = 64, channels: Width = 3, linear_layers: LinearLayers = 1) -> Any:
     """CIFAR VGG-13 with batch norm (Simonyan & Zisserman 2015, column B)."""
-    return _vgg(num_classes, 13, width, channels)
+    return _vgg(num_classes, 13, width, channels, linear_layers=linear_layers)
 
 
 @architecture("cifar_vgg16_bn", FACTS, Design("vgg", 16))
-def cifar_vgg16_bn(num_classes: int, *, width: Width = 64, channels: Width = 3) -> Any:
+def cifar_vgg16_bn(num_classes: int, *, width: Width = 64, channels: Width = 3, linear_layers: LinearLayers = 1) -> Any:
     """CIFAR VGG-16 with batch norm (Simonyan & Zisserman 2015, column D)."""
-    return _vgg(num_classes, 16, width, channels)
+    return _vgg(num_classes, 16, width, channels, linear_layers=linear_layers)
 
 
 @architecture("cifar_vgg19_bn", FACTS, Design("vgg", 19))
-def cifar_vgg19_bn(num_classes: int, *, width: Width = 64, channels: Width = 3) -> Any:
+def cifar_vgg19_bn(num_classes: int, *, width: Width = 64, channels: Width = 3, linear_layers: LinearLayers = 1) -> Any:
     """CIFAR VGG-19 with batch norm (Simonyan & Zisserman 2015, column E)."""
-    return _vgg(num_classes, 19, width, channels)
+    return _vgg(num_classes, 19, width, channels, linear_layers=linear_layers)
 
 
 @architecture("cifar_vgg11_nobias", FACTS, Design("vgg", 11, batch_norm=False, bias=False))
@@ -75,7 +78,7 @@ def vgg16_nobias(num_classes: int, *, width: Width = 64, channels: Width = 3) ->
     return VGG(num_classes, 16, width, channels)
 
 
-def _vgg(num_classes: int, depth: int, width: int, channels: int, **without: bool) -> Any:
+def _vgg(num_classes: int, depth: int, width: int, channels: int, **other: Any) -> Any:
     from heatproof.models._vgg import CifarVGG
 
-    return CifarVGG(num_classes, depth, width, channels, **without)
+    return CifarVGG(num_classes, depth, width, channels, **other)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,11 +16,11 @@ if TYPE_CHECKING:
     from heatproof.perturbation.batching import Query
 
 
-def channel_responses(query: Query, layer: str) -> dict[str, np.ndarray]:
-    """Return the ``activation`` (N, channels) of a query's images; see `channel_activations`."""
+def channel_responses(query: Query, layers: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return the ``activation`` (N, channels) of images, layer after layer; see `channels_of_layers`."""
     network: Any = query.network
-    found = channel_activations(network, query.images, layer, query.batch_size, device=query.device)
-    return {"activation": found}
+    found = channels_of_layers(network, query.images, layers, query.batch_size, device=query.device)
+    return {"activation": np.concatenate(list(found.values()), axis=1)}
 
 
 def channel_activations(
@@ -29,7 +31,7 @@ def channel_activations(
     *,
     device: torch.device | str | None = None,
 ) -> np.ndarray:
-    """Return the maximal activation of each channel over positions, for each image.
+    """Return the maximal activation of each channel of a layer over positions, for each image.
 
     The images with the largest values of a channel show what it has learned; a network that is finetuned and keeps its
     features keeps them (Hesse et al. 2024, section 4.1, network similarity, and appendix A).
@@ -59,27 +61,94 @@ def channel_activations(
     NotApplicable
         If its output has no grid.
     """
-    module = find_layer(network, layer, "model")
-    seen: list[torch.Tensor] = []
+    find_layer(network, layer, "model")
+    found = channels_of_layers(network, images, [layer], batch_size, device=device)
+    if not found:
+        raise NotApplicable(
+            f"the layer {layer!r} gives no (batch, channels, height, width), so its channels cannot be followed"
+        )
+    return found[layer]
 
-    def keep(_module: torch.nn.Module, _inputs: object, output: torch.Tensor) -> None:
-        if not isinstance(output, torch.Tensor) or output.ndim != 4:
-            raise NotApplicable(
-                f"the layer {layer!r} gives no (batch, channels, height, width), so its channels cannot be followed"
-            )
-        # At once: what follows may write into the same memory, as a ReLU in place does.
-        seen.append(output.amax((2, 3)))
 
-    handle = module.register_forward_hook(keep)
-    parts = []
+def channels_of_layers(
+    network: torch.nn.Module,
+    images: torch.Tensor,
+    layers: Sequence[str],
+    batch_size: int = 64,
+    *,
+    device: torch.device | str | None = None,
+) -> dict[str, np.ndarray]:
+    """Return the activations of `channel_activations` for several layers, from one pass an image.
+
+    Layers that the network does not have, and those whose output has no grid, are left out.
+
+    Parameters
+    ----------
+    network, images, batch_size, device
+        As of `channel_activations`.
+    layers
+        Names of submodules.
+
+    Returns
+    -------
+    dict
+        Layer to (N, channels) float32, in the order given.
+    """
+    modules = dict(network.named_modules(remove_duplicate=False))
+    seen: dict[str, list[torch.Tensor]] = {layer: [] for layer in layers if layer in modules}
+
+    def keep(layer: str, _module: torch.nn.Module, _inputs: object, output: torch.Tensor) -> None:
+        if isinstance(output, torch.Tensor) and output.ndim == 4:
+            # At once: what follows may write into the same memory, as a ReLU in place does.
+            seen[layer].append(output.amax((2, 3)))
+
+    handles = [modules[layer].register_forward_hook(partial(keep, layer)) for layer in seen]
+    parts: dict[str, list[np.ndarray]] = {}
     try:
         with torch.no_grad():
             for start in range(0, len(images), batch_size):
-                seen.clear()
+                for values in seen.values():
+                    values.clear()
                 batch = images[start : start + batch_size]
                 network(batch.to(device if device is not None else batch.device))
                 # More than one where memory ran out, and more rows than images where the batch was filled up.
-                parts.append(torch.cat(seen)[: len(batch)].float().cpu().numpy())
+                for layer, values in seen.items():
+                    if values:
+                        parts.setdefault(layer, []).append(torch.cat(values)[: len(batch)].float().cpu().numpy())
     finally:
-        handle.remove()
-    return np.concatenate(parts)
+        for handle in handles:
+            handle.remove()
+    return {layer: np.concatenate(parts[layer]) for layer in seen if layer in parts}
+
+
+def channel_counts(network: torch.nn.Module, images: torch.Tensor, layers: Sequence[str]) -> dict[str, int]:
+    """Return the number of channels on a grid of the layers that a network has, 0 for none.
+
+    Layers of a network that fails on the images are left out.
+
+    Parameters
+    ----------
+    network
+        Images to logits; on PyTorch's device meta nothing is computed.
+    images
+        (B, C, H, W), on the network's device.
+    layers
+        Names of submodules.
+    """
+    modules = dict(network.named_modules(remove_duplicate=False))
+    counts = {layer: 0 for layer in layers if layer in modules}
+
+    def keep(layer: str, _module: torch.nn.Module, _inputs: object, output: torch.Tensor) -> None:
+        if isinstance(output, torch.Tensor) and output.ndim == 4:
+            counts[layer] = output.shape[1]
+
+    handles = [modules[layer].register_forward_hook(partial(keep, layer)) for layer in counts]
+    try:
+        with torch.no_grad():
+            network(images)
+    except Exception:  # it can fail in any way, which the job that runs it says
+        return {layer: count for layer, count in counts.items() if count}
+    finally:
+        for handle in handles:
+            handle.remove()
+    return counts

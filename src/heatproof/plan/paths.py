@@ -108,3 +108,9 @@ class Case:
     def told(self) -> dict[str, Any]:
         """Return plain values that stand for it in a manifest."""
         return {**asdict(self), "network": self.network._asdict()}
+
+
+def layer_and_channel(named: str) -> tuple[str, int | None]:
+    """Return the layer and the channel of ``layer:channel``; None for all channels of a layer."""
+    layer, _, channel = named.partition(":")
+    return layer, int(channel) if channel else None

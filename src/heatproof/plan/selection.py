@@ -18,11 +18,12 @@ from heatproof.metrics.single_deletion import Combination, base_name, metric_nam
 from heatproof.models.packaged import is_file
 from heatproof.options import module_of
 from heatproof.plan.metrics import MetricChoice, read_metric
-from heatproof.plan.paths import PRETRAINED, Network
+from heatproof.plan.paths import PRETRAINED, Network, layer_and_channel
 from heatproof.plan.resolve import DatasetChoice, ExplainerChoice, ModelChoice, read_dataset, read_explainer, read_model
 from heatproof.registry import folded, import_callable, is_reference
 from heatproof.responses.answers import Answers
 from heatproof.responses.base import Response, serving
+from heatproof.responses.network import Channels
 from heatproof.responses.patches import Patches
 from heatproof.tasks import CALLABLE
 
@@ -310,7 +311,16 @@ class Selection:
     @property
     def similarity_images(self) -> int:
         """Number of images on which networks are compared."""
-        return min(self.images_of_kinds["drops"], SIMILARITY_IMAGES)
+        given = self.config["similarity"].get("images")
+        return min(given, self.images) if given else min(self.images_of_kinds["drops"], SIMILARITY_IMAGES)
+
+    @property
+    def channels(self) -> Channels:
+        """Activations of channels by which networks are compared; the numbers of the channels do not change them."""
+        layers = list(
+            dict.fromkeys(layer for layer, _ in map(layer_and_channel, self.config["similarity"]["channels"]))
+        )
+        return Channels({"layers": layers} if layers else {})
 
     def shards(self, images: int) -> list[int]:
         """Return the numbers of the shards that the first `images` images lie in."""

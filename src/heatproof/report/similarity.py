@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -15,7 +16,7 @@ from heatproof.data.prepare import open_dataset
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.bootstrap import summarise
 from heatproof.metrics.rows import rows_of_store
-from heatproof.plan.paths import PRETRAINED, Network
+from heatproof.plan.paths import PRETRAINED, Network, layer_and_channel
 from heatproof.report.drawing import lay_out, new_figure, plain
 from heatproof.report.pictures import channels_last, drawn_as
 from heatproof.report.results import publish
@@ -25,13 +26,14 @@ from heatproof.storage.stored_maps import stored_maps
 from heatproof.tasks import gives
 
 if TYPE_CHECKING:
+    from heatproof.data.registry import Dataset
     from heatproof.stages.similarity import ComparedNetworks, Similarity
 
 PAIR = ["dataset", "pair", "model", "weights", "other_model", "other_weights"]
-COLUMNS = [*PAIR, "quantity", "explainer", "map", "value", "ci_low", "ci_high", "n", "chance"]
+COLUMNS = [*PAIR, "quantity", "explainer", "map", "layer", "value", "ci_low", "ci_high", "n", "chance"]
 # How many of the images that excite a channel most are compared, as in the paper's appendix A.
 MOST = 9
-# Rows of channels in the figure, and at most so many images in one.
+# Channels that the figure has of a layer of which none are named.
 SHOWN = 3
 
 
@@ -75,12 +77,13 @@ def similarity_table(told: Similarity) -> pd.DataFrame:
         - ``disagreement``: share of images with another predicted class, or another answer to the label, lower is more
           alike;
         - ``accuracy_change``: accuracy of the second less that of the first, -1 to 1;
-        - ``maps``: mean absolute difference of two maps, each over its largest absolute value, 0 to 2, lower is more
-          alike; a map of zeros is left out;
+        - ``maps``: mean absolute difference of two maps of the label, each over its largest absolute value, 0 to 2, and
+          0 to 1 for maps that are not negative; lower is more alike; a map of zeros is left out;
         - ``map_ranks``: Spearman's ρ of the pixels of two maps, higher is more alike;
         - ``exciting``: share of the images that excite a channel most which do so in both networks, 0 to 1, higher is
-          more alike; ``chance`` is what channels that have nothing in common give. Channels of unrelated networks have
-          no counterpart, and are paired as they come.
+          more alike, over all channels of the CAM layer, or of each ``layer`` that the config names; ``chance`` is what
+          channels that have nothing in common give. Channels of unrelated networks have no counterpart, and are paired
+          as they come, as are their named layers, of which ``layer`` then has both.
     """
     rows = []
     for entry in told.datasets:
@@ -128,8 +131,12 @@ def _compared(told: Similarity, one: Network, two: Network) -> Iterator[dict[str
             yield {"quantity": "map_ranks", **labels, "values": rows.by_picture(spearman_rows(*flat))}
     if _have_channels(told, one, two):
         most = min(MOST, told.images // 2)
-        shared = shared_images(_channels(told, one, ids), _channels(told, two, ids), most)
-        yield {"quantity": "exciting", "values": shared, "chance": most / told.images}
+        # Layers of unrelated networks have no counterpart either.
+        layers = (_layers(told, net, ids).items() for net in (one, two))
+        for (layer, first_of), (other, second_of) in zip(*layers, strict=False):
+            both = " / ".join(dict.fromkeys((layer, other)))
+            values = shared_images(first_of, second_of, most)
+            yield {"quantity": "exciting", "layer": both or None, "values": values, "chance": most / told.images}
 
 
 def shared_images(one: np.ndarray, two: np.ndarray, most: int = MOST) -> np.ndarray:
@@ -174,8 +181,14 @@ def _said(told: Similarity, net: Network, ids: Sequence[str]) -> dict[str, np.nd
     return {**said, "probability": np.exp(said["log_probability"]), "right": right.astype(float)}
 
 
-def _channels(told: Similarity, net: Network, ids: Sequence[str]) -> np.ndarray:
-    return read(_channel_store(told, net) + ".zarr", "activation", 0, len(ids), ids)
+def _layers(told: Similarity, net: Network, ids: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return the activations (N, channels) of each layer that the config names; of the CAM layer, under no name."""
+    store = _channel_store(told, net) + ".zarr"
+    every = read(store, "activation", 0, len(ids), ids)
+    if not told.channels:
+        return {"": every}
+    names = np.array([layer_and_channel(name)[0] for name in open_store(store).coordinates["channel"]])
+    return {str(layer): every[:, names == layer] for layer in dict.fromkeys(names.tolist())}
 
 
 def _channel_store(told: Similarity, net: Network) -> str:
@@ -231,10 +244,12 @@ def draw_similarity(table: pd.DataFrame) -> Figure:
 
 @plain
 def draw_exciting(told: Similarity) -> Figure:
-    """Draw the images that excite some channels most, before and after finetuning and in an unrelated network.
+    """Draw the images that excite some channels most, before and after finetuning (Hesse et al. 2024, appendix A).
 
-    Channels are taken at even steps from those that differ between images; the first pair of weights of the first model
-    with channels is shown (Hesse et al. 2024, appendix A).
+    Channels that the config names are shown of every model that has them, and of a layer that it names three at even
+    steps from those that differ between images. Where it names none, three of the first model with channels are shown,
+    of the layer that CAMs read, and the same channels of an unrelated network. Of several finetuned weights the first
+    are shown.
 
     Parameters
     ----------
@@ -246,36 +261,82 @@ def draw_exciting(told: Similarity) -> Figure:
     matplotlib.figure.Figure
         Without axes where no pair has channels.
     """
+    rows: list[_Row] = []
     for entry in told.datasets:
         pairs = [pair for pair in _pairs(entry) if _have_channels(told, *pair[1:])]
-        nets = next((pair for kind, *pair in pairs if kind == "finetuning"), [])
-        if not nets:
+        finetuned = {one.model: (one, two) for kind, one, two in reversed(pairs) if kind == "finetuning"}
+        shown = [finetuned[model] for model in entry.models if model in finetuned]
+        if not shown or (rows and not told.channels):
             continue
-        unrelated = next((pair for kind, *pair in pairs if kind == "unrelated" and nets[0] in pair), [])
-        nets += [net for net in unrelated if net != nets[0]]
         opened = open_dataset(entry.dataset)
         ids = opened.splits["evaluation"].ids[: told.images]
-        active = [_channels(told, net, ids) for net in nets]
-        alive = np.flatnonzero(_alive(*active))
-        if len(alive):
-            chosen = alive[np.linspace(0, len(alive) - 1, min(SHOWN, len(alive))).astype(int)]
-            images = opened.images("evaluation", 0, told.images)
-            return _strips(images, nets, active, chosen, min(MOST, told.images // 2))
-    return Figure()
+        # Only those that are drawn are read: all of them may not fit into memory.
+        images = partial(_image, opened)
+        if told.channels:
+            rows += [row for nets in shown for row in _named_rows(told, list(nets), ids, images)]
+        else:
+            unrelated = next((pair for kind, *pair in pairs if kind == "unrelated" and shown[0][0] in pair), [])
+            nets = [*shown[0], *(net for net in unrelated if net != shown[0][0])]
+            active = [_layers(told, net, ids)[""] for net in nets]
+            rows += _rows_of(nets, active, "", _spread(active), images)
+    return _strips(rows, min(MOST, told.images // 2)) if rows else Figure()
 
 
-def _strips(images: np.ndarray, nets: list[Network], active: list[np.ndarray], chosen: np.ndarray, most: int) -> Figure:
-    figure = new_figure(2.0 + 0.62 * most, 0.72 * len(chosen) * len(nets) + 0.5)
-    for axes, (channel, place) in lay_out(figure, [[row] for row in itertools.product(chosen, range(len(nets)))]):
-        top = np.argsort(-active[place][:, channel], kind="stable")[:most]
-        strip = np.concatenate([channels_last(images[index]) for index in top], axis=1)
+def _image(dataset: Dataset, index: int) -> np.ndarray:
+    return dataset.images("evaluation", index, index + 1)[0]
+
+
+class _Row(NamedTuple):
+    """A channel of a network: what it is called, its activations (N,), and what reads an image (C, H, W)."""
+
+    label: str
+    active: np.ndarray
+    images: Callable[[int], np.ndarray]
+
+
+def _named_rows(
+    told: Similarity, nets: list[Network], ids: Sequence[str], images: Callable[[int], np.ndarray]
+) -> Iterator[_Row]:
+    """Yield the rows of the channels that the config names and the networks have, in its order."""
+    layers = [_layers(told, net, ids) for net in nets]
+    for layer, channel in map(layer_and_channel, told.channels):
+        if layer in layers[0]:
+            active = [of[layer] for of in layers]
+            chosen = _spread(active) if channel is None else [channel] if channel < active[0].shape[1] else []
+            yield from _rows_of(nets, active, layer, chosen, images)
+
+
+def _spread(active: Sequence[np.ndarray]) -> Sequence[int]:
+    """Return channels at even steps of those that differ between images in each network."""
+    alive = np.flatnonzero(_alive(*active))
+    return alive[np.linspace(0, len(alive) - 1, min(SHOWN, len(alive))).astype(int)].tolist() if len(alive) else []
+
+
+def _rows_of(
+    nets: Sequence[Network],
+    active: Sequence[np.ndarray],
+    layer: str,
+    chosen: Sequence[int],
+    images: Callable[[int], np.ndarray],
+) -> list[_Row]:
+    of = f"{layer}\n" if layer else ""
+    return [
+        _Row(f"{of}channel {channel}\n{net.model}\n{net.weights}", values[:, channel], images)
+        for channel in chosen
+        for net, values in zip(nets, active, strict=True)
+    ]
+
+
+def _strips(rows: Sequence[_Row], most: int) -> Figure:
+    height = 0.9 if any(row.label.count("\n") > 2 for row in rows) else 0.72
+    figure = new_figure(2.0 + 0.62 * most, height * len(rows) + 0.5)
+    for axes, row in lay_out(figure, [[row] for row in rows]):
+        top = np.argsort(-row.active, kind="stable")[:most]
+        strip = np.concatenate([channels_last(row.images(int(index))) for index in top], axis=1)
         axes.imshow(np.clip(strip, 0, 1), interpolation="nearest")
         axes.set(xticks=[], yticks=[], anchor="E")
-        axes.set_ylabel(
-            f"channel {channel}\n{nets[place].model}\n{nets[place].weights}",
-            rotation=0, ha="right", va="center", fontsize=7,
-        )  # fmt: skip
+        axes.set_ylabel(row.label, rotation=0, ha="right", va="center", fontsize=7)
         axes.spines[:].set_visible(False)
-    if drawn := drawn_as(images.shape[1]):
+    if drawn := drawn_as(rows[0].images(0).shape[0]):
         figure.supxlabel(f"Images are {drawn}.", size=7)
     return figure

@@ -6,7 +6,6 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-from heatproof.errors import NotApplicable
 from heatproof.models.registry import InputFacts
 from heatproof.options import Bounds
 from heatproof.responses.base import (
@@ -88,7 +87,7 @@ class Subsets(Removals):
 
 
 class Channels(NetworkResponse):
-    """Maximal activation of each channel over the positions of an image."""
+    """Maximal activation of each channel over the positions of an image, in the CAM layer or in `layers` by name."""
 
     kind = "channels"
     rule = "channels"
@@ -98,24 +97,39 @@ class Channels(NetworkResponse):
 
     def contents(self, session: Session, size: tuple[int, int], names: Sequence[str]) -> Contents:
         """Return the dimensions of the store, from the first image; a gap if no layer has channels on a grid."""
-        from heatproof.perturbation.channels import channel_activations
+        from heatproof.models.network import find_layer
+        from heatproof.perturbation.channels import channels_of_layers
 
-        facts = _facts(session)
-        if not facts.cam_layer:
-            return Contents({"channel": 1}, gap=facts.cam_reason)
+        named, cam = self.settings.get("layers"), _facts(session).cam_layer
+        if not named and not cam:
+            return Contents({"channel": 1}, gap=_facts(session).cam_reason)
+        if not named:
+            find_layer(session.network, f"network.{cam}", "model")
         image = session.normalised(session.dataset.images("evaluation", 0, 1))
-        layer = f"network.{facts.cam_layer}"
-        try:
-            activations = channel_activations(session.network, image, layer, session.batch_size, device=session.device)
-            return Contents({"channel": activations.shape[1]})
-        except NotApplicable as reason:
-            return Contents({"channel": 1}, gap=str(reason))
+        read = (session.batch_size, session.device)
+        found = channels_of_layers(session.network, image, self._layers(session), read[0], device=read[1])
+        if not found:
+            none = (
+                f"none of the layers that similarity.channels names ({', '.join(named or ())}) has channels on a grid"
+            )
+            lacks = f"the layer 'network.{cam}' gives no (batch, channels, height, width)"
+            lacks += ", so its channels cannot be followed"
+            return Contents({"channel": 1}, gap=none if named else lacks)
+        every = [
+            f"{layer.removeprefix('network.')}:{channel}"
+            for layer, values in found.items()
+            for channel in range(values.shape[1])
+        ]
+        return Contents({"channel": len(every)}, {"channel": every} if named else {})
 
     def run(self, session: Session, batch: Batch, along: Along | None) -> Arrays:
-        """Run the network on each image, and keep the activations of the layer."""
+        """Run the network on each image, and keep the activations of the layers."""
         from heatproof.perturbation.channels import channel_responses
 
-        return channel_responses(session.query(batch), f"network.{_facts(session).cam_layer}")
+        return channel_responses(session.query(batch), self._layers(session))
+
+    def _layers(self, session: Session) -> list[str]:
+        return [f"network.{layer}" for layer in self.settings.get("layers") or [_facts(session).cam_layer]]
 
 
 def _facts(session: Session) -> InputFacts:

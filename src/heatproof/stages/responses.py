@@ -272,7 +272,7 @@ class Channels(RunResponse):
     @classmethod
     def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
         """Return what the job of a shard is told, and the files that it waits for."""
-        return cls.of_network(graph, cls.kind(), where)
+        return cls.of_network(graph, graph.plan.channels, where)
 
 
 @stage("curves")

@@ -50,6 +50,8 @@ class Similarity(Report):
         ``dataset/model/weights`` to the store of patch drops that has what the network says of intact images.
     images, shards
         How many images are compared, and in how many shards they are.
+    channels
+        Layers, and channels of layers, that the config names.
     upstream
         One key for all stores.
     """
@@ -64,7 +66,7 @@ class Similarity(Report):
         Is the finetuned network still the one that was to be explained? Each point is a pair of networks: one model
         before and after finetuning, or two models before it as a yardstick. Finetuning has kept a network where its
         pairs lie well apart from the unrelated ones; the dotted line is what channels that have nothing in common
-        share.
+        share. In the pictures, each row has the images that excite a channel most, in one network.
         """,
         output="similarity/similarity.csv",
         figure="similarity/similarity.png",
@@ -76,6 +78,7 @@ class Similarity(Report):
     drops: dict[str, str]
     images: int
     shards: int
+    channels: list[str]
     upstream: Key
 
     @classmethod
@@ -94,12 +97,12 @@ class Similarity(Report):
         for network in networks:
             upstream += [
                 response_key(graph, network, plan.intact(network)),
-                response_key(graph, network, Channels()),
+                response_key(graph, network, plan.channels),
                 *(maps_of(graph, network, name).key for name in plan.model_explainers),
             ]
             for shard in plan.shards(images):
                 inputs += response_files(Patches, drops["/".join(network)], shard)
-                inputs += response_files(Channels, plan.store_of(network, Channels()), shard)
+                inputs += response_files(Channels, plan.store_of(network, plan.channels), shard)
         told = cls(
             datasets=[
                 ComparedNetworks(plan.dataset_spec(name), dict.fromkeys(plan.models_of(name), plan.weights))
@@ -108,6 +111,7 @@ class Similarity(Report):
             explainers=[ComparedMaps(name, list(plan.explainers[name].maps)) for name in plan.model_explainers],
             drops=drops,
             images=images,
+            channels=list(plan.config["similarity"]["channels"]),
             shards=len(plan.shards(images)),
             upstream=Key.joined(upstream),
         )
