@@ -290,8 +290,9 @@ class Similarity(Section):
     """How networks before and after finetuning are compared (Hesse et al. 2024, section 4.1)."""
 
     images: types.Images | None = None
-    """Number of images that are compared: at most as many as are explained, because every map is compared. Default: at
-    most 512. More images rerun what is compared, and of networks one pass over the new images."""
+    """Number of images that are compared, or all that are explained where these are fewer, because maps are compared as
+    well; the table says how many in `n`. Default: at most 512. More images rerun what is compared, and of networks one
+    pass over the new images."""
     channels: Annotated[list[types.Layer], types.Distinct] = []
     """Channels whose most exciting images are compared, in layers by their names: `layer4.2.conv3:15` is channel 15 of
     a layer, and `layer4` has all of its channels compared and three at even steps drawn. What a model does not have is

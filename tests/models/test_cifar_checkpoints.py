@@ -125,7 +125,10 @@ def planned(path, name, **changes):
     return make_plan({**CONFIG, "datasets": [data], "models": [{name: {**settings, **changes}}], "evaluation": counts})
 
 
-@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name in ("resnet20", "vgg11") else pytest.mark.slow) for name in sorted(MODELS)],
+)
 def test_a_checkpoint_gives_the_logits_of_its_own_network(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     theirs, path = Theirs(name), tmp_path / "theirs.pt"

@@ -60,13 +60,7 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
             raise HeatproofError(f"No model is for the dataset {dataset!r}: name it in a model's `datasets`.")
         _check_trained(plan, dataset)
         _check_parts(plan, dataset)
-    plan = _with_counts(plan, unset_counts(config))
-    if (compared := plan.config["similarity"].get("images") or 0) > plan.images:
-        raise HeatproofError(
-            f"similarity.images is {compared}, and {plan.images} images are explained, whose maps are compared: raise "
-            "evaluation.images, or compare that many at most."
-        )
-    return plan
+    return _with_counts(plan, unset_counts(config))
 
 
 def _check_preprocessing(model: ModelChoice) -> None:
