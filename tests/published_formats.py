@@ -22,11 +22,7 @@ SYNSETS = [
 ]
 LEAVES = sorted(wnid for _, wnid, _, children in SYNSETS if not children)
 # Of RESISC45, in the order of the alphabet.
-PLACES = """airplane airport baseball_diamond basketball_court beach bridge chaparral church circular_farmland cloud
-commercial_area dense_residential desert forest freeway golf_course ground_track_field harbor industrial_area
-intersection island lake meadow medium_residential mobile_home_park mountain overpass palace parking_lot railway
-railway_station rectangular_farmland river roundabout runway sea_ice ship snowberg sparse_residential stadium
-storage_tank tennis_court terrace thermal_power_station wetland""".split()
+PLACES = ["airplane", "airport", "baseball_diamond", "basketball_court", "beach", "bridge", "chaparral", "church", "circular_farmland", "cloud", "commercial_area", "dense_residential", "desert", "forest", "freeway", "golf_course", "ground_track_field", "harbor", "industrial_area", "intersection", "island", "lake", "meadow", "medium_residential", "mobile_home_park", "mountain", "overpass", "palace", "parking_lot", "railway", "railway_station", "rectangular_farmland", "river", "roundabout", "runway", "sea_ice", "ship", "snowberg", "sparse_residential", "stadium", "storage_tank", "tennis_court", "terrace", "thermal_power_station", "wetland"]
 
 
 def picture(label: int, height: int, width: int, seed: int = 0) -> Image.Image:

@@ -246,7 +246,9 @@ def told(found: Ranking) -> str:
     ranked["interval"] = ranked["interval"].mask(ranked["interval"] == "", ranked["note"])
     ranked["in_best_set"] = ranked["in_best_set"].astype(object).where(ranked["in_best_set"].notna(), "open")
     columns = ["rank", "method", "kappa", "interval", "in_best_set", "n_cases", "n_networks", "bradley_terry"]
-    parts.append(_printed(f"Meta-Rank, κ with {found.level:.0%} interval {found.note}; higher is better", ranked[columns]))
+    parts.append(
+        _printed(f"Meta-Rank, κ with {found.level:.0%} interval {found.note}; higher is better", ranked[columns])
+    )
     families, groups = found.tables["families"], found.tables["consistency_groups"]
     if len(families):
         best = families[families["place"] == 1]
