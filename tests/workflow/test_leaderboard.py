@@ -1,4 +1,4 @@
-"""Table 4 of Meta-Rank on stand-ins: 26 cases of 13 tiny networks, on tiny files in the layouts of its four datasets."""
+"""Table 4 of Meta-Rank on stand-ins: 26 cases of 13 tiny networks, on tiny files in the layouts of its datasets."""
 
 import os
 from pathlib import Path

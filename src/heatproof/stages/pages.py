@@ -271,7 +271,7 @@ class ReportPage(Report):
     figures: list[PageFigure]
     links: dict[str, str]
     templates: str
-    independent: str
+    independent: str = ""
 
     @classmethod
     def leaves(cls, plan: Plan) -> Mapping[str, Output]:
