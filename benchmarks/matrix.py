@@ -10,6 +10,11 @@ place of those that are there.
     python benchmarks/matrix.py --out docs/data/matrix && python docs/pages.py
     python benchmarks/matrix.py --out docs/data/matrix --only torchvision:resnet18 timm:vit_tiny_patch16_224
     python benchmarks/matrix.py --out docs/data/matrix --explainers lrp guided_backprop
+
+`--meta-rank` runs the eight methods of Meta-Rank with their default options on the six networks of its paper, as
+config/paper_meta_rank.yaml builds them:
+
+    python benchmarks/matrix.py --out docs/data/meta_rank_cells --meta-rank && python docs/pages.py
 """
 
 from __future__ import annotations
@@ -30,6 +35,7 @@ from torch.nn.functional import interpolate
 from heatproof.attribution._kinds import Found, look_into
 from heatproof.attribution.explaining import check_limits
 from heatproof.attribution.registry import EXPLAINERS, Explained, Explainer, Figure
+from heatproof.claims.meta_rank import THEIRS
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.models.registry import ARCHITECTURES, InputFacts
 
@@ -75,6 +81,15 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "transformers:DeiT": {"hidden_size": 192, "num_attention_heads": 3, "intermediate_size": 768},
     "transformers:Dinov2": {"hidden_size": 384, "num_attention_heads": 6},
     "transformers:ResNet": {},
+}
+# Of section 4.1 of Meta-Rank, at the size that each is published with.
+META_RANK: dict[str, dict[str, Any]] = {
+    "timm:resnet18": {},
+    "timm:resnet50": {},
+    "timm:inception_v4": {},
+    "torchvision:vgg19": {},
+    "timm:efficientnet_b2": {"size": 288},
+    "timm:densenet121": {},
 }
 # One of each family, as small as it is published or can be built: for tests.
 SMALL: dict[str, dict[str, Any]] = {
@@ -246,9 +261,10 @@ def explained_by(network: nn.Module, facts: InputFacts, size: int, figures: dict
     )
 
 
-def maps_of(entry: Explainer, explained: Explained) -> torch.Tensor:
-    """Return the maps (2, M, H, W) of an explainer with few steps, samples and masks."""
+def maps_of(entry: Explainer, explained: Explained, whole: bool = False) -> torch.Tensor:
+    """Return the maps (2, M, H, W) of an explainer with few steps, samples and masks, or with its default options."""
     few = {name: FEW[name] for name in entry.options if name in FEW} | FEW_OF.get(entry.name, {})
+    few = {} if whole else few
     with few_channels():
         return torch.stack(list(entry.function(explained, **few).values()), 1).detach().float()
 
@@ -291,14 +307,16 @@ def missed_by_enlargement(maps: torch.Tensor, grid: tuple[int, int]) -> float:
     return float((kept - maps).abs().max() / maps.abs().max())
 
 
-def cell(entry: Explainer, declared: bool, networks: list[Callable[[], Explained]], found: Found) -> tuple[bool, str]:
+def cell(
+    entry: Explainer, declared: bool, networks: list[Callable[[], Explained]], found: Found, whole: bool = False
+) -> tuple[bool, str]:
     """Return whether an explainer works on a network, and the checks that it passed or the reason why not."""
     explained = networks[0]()
     try:
-        maps = maps_of(entry, explained)
+        maps = maps_of(entry, explained, whole)
         passed = check(entry, maps, explained, found)
         if declared:
-            other = maps_of(entry, networks[1]())
+            other = maps_of(entry, networks[1](), whole)
             if float((_scaled(other) - _scaled(maps)).abs().amax()) < CHANGED:
                 return False, "its maps are the same with other random weights"
             passed.append("other weights, other maps")
@@ -311,7 +329,7 @@ def cell(entry: Explainer, declared: bool, networks: list[Callable[[], Explained
 
 
 def row_by_row(
-    name: str, given: dict[str, Any], explainers: list[str] | None = None, tried: bool = True
+    name: str, given: dict[str, Any], explainers: list[str] | None = None, tried: bool = True, whole: bool = False
 ) -> pd.DataFrame:
     """Return the table of one network, a row for every explainer that uses the model.
 
@@ -323,6 +341,8 @@ def row_by_row(
         Names of those to run; None for all.
     tried
         Whether cheap ones that are not declared are tried too.
+    whole
+        Whether to take the default options of explainers, and not few steps.
     """
     made = [build(name, given, seed) for seed in (0, 1)]
     found = look_into(made[0][0], photographs(made[0][2], 2), made[0][1].cam_layer)
@@ -334,7 +354,7 @@ def row_by_row(
             continue
         began = time.monotonic()
         works, says = (
-            cell(entry, declared, networks, found)
+            cell(entry, declared, networks, found, whole)
             if declared or (tried and entry.name in CHEAP)
             else (False, "not declared")
         )
@@ -350,9 +370,12 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", help="these networks")
     parser.add_argument("--explainers", nargs="+", help="these explainers, also where a table is there")
     parser.add_argument("--small", action="store_true", help="one small network and the cheap explainers")
+    parser.add_argument("--meta-rank", action="store_true", help="the networks and methods of Meta-Rank, in full")
     given = parser.parse_args()
+    usual = sorted(CHEAP) if given.small else list(THEIRS) if given.meta_rank else None
     warnings.filterwarnings("ignore")
     networks = {"timm:vit_tiny_patch16_224": SMALL["timm:vit_tiny_patch16_224"]} if given.small else NETWORKS
+    networks = META_RANK if given.meta_rank else networks
     given.out.mkdir(parents=True, exist_ok=True)
     for name, options in networks.items():
         path = given.out / f"{name.replace(':', '.')}.csv"
@@ -360,7 +383,7 @@ def main() -> None:
         if (there is not None and not given.explainers) or (given.only and name not in given.only):
             continue
         print(name, flush=True)
-        made = row_by_row(name, options, given.explainers or (sorted(CHEAP) if given.small else None))
+        made = row_by_row(name, options, given.explainers or usual, whole=given.meta_rank)
         if there is not None:
             kept = there[~there["explainer"].isin(made["explainer"])]
             order = {explainer: place for place, explainer in enumerate(EXPLAINERS)}

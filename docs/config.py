@@ -82,9 +82,10 @@ def with_defaults(keys: list[str]) -> str:
     for key in keys:
         section = Settings.model_fields[key].annotation
         if isinstance(section, type) and issubclass(section, Section):
-            rows = [
-                (f"{key}.{name}", embedded[key].get(name), describe(section, name)) for name in section.model_fields
-            ]
+            # A section that is left out by default is a key as well.
+            given = embedded.get(key) or {name: field.default for name, field in section.model_fields.items()}
+            rows = [(f"{key}.{name}", given.get(name), describe(section, name)) for name in section.model_fields]
+            rows = rows if key in embedded else [(key, None, describe(Settings, key)), *rows]
         else:
             rows = [(key, embedded[key], describe(Settings, key))]
         lines += [f"| `{name}` | {default(value)} | {text} |" for name, value, text in rows]
@@ -93,6 +94,8 @@ def with_defaults(keys: list[str]) -> str:
 
 def default(value: object) -> str:
     """Return a value as a config writes it; long ones stand in the embedded config."""
+    if value is None:
+        return "none"
     value = list(value) if isinstance(value, dict) else value
     if isinstance(value, list) and len(value) > 2:
         return "as in `config.yaml`"

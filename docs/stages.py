@@ -8,8 +8,8 @@ from heatproof.plan.validate import make_plan
 
 ROOT = Path(__file__).parents[1]
 PAGE = Path(__file__).with_suffix(".md")
-# What the tiny config has not: own weights, as they are and to begin with, kept epochs, a second baseline, and a
-# lower precision.
+# What the tiny config has not: own weights, as they are and to begin with, kept epochs, a second baseline, a lower
+# precision, and a leaderboard.
 MORE = {
     "baselines": ["mean", "zeros"],
     "models": [
@@ -18,6 +18,7 @@ MORE = {
         {"transferred": {"architecture": "cifar_vgg11_bn", "checkpoint": "mine.safetensors", "transfer": True}},
     ],
     "finetuning": {"keep": [1], "epochs": 2},
+    "leaderboard": {},
     "precision": {"maps": "bfloat16", "drops": "bfloat16", "curves": "bfloat16"},
 }
 HEAD = """# Stages of the workflow

@@ -79,4 +79,20 @@ def matrix_gaps() -> str:
     return rows(table)
 
 
-BLOCKS = {function.__name__: function for function in (matrix_sums, matrix_networks, matrix_explainers, matrix_gaps)}
+def meta_rank_cells() -> str:
+    """Return the eight methods of Meta-Rank on its six networks, and the reason of each cell that is missing."""
+    paths = sorted((DATA / "meta_rank_cells").glob("*.csv"))
+    cells = pd.concat([pd.read_csv(path) for path in paths], ignore_index=True)
+    networks = list(cells["network"].unique())
+    table = [["explainer", *(f"`{name}`" for name in networks)]]
+    for explainer, part in cells.groupby("explainer", sort=False):
+        by_network = part.set_index("network")
+        told = ["works" if by_network.at[name, "works"] else str(by_network.at[name, "says"]) for name in networks]
+        table.append([f"`{explainer}`", *told])
+    return f"{cells['works'].sum()} of {len(cells)} cells work.\n\n{rows(table)}"
+
+
+BLOCKS = {
+    function.__name__: function
+    for function in (matrix_sums, matrix_networks, matrix_explainers, matrix_gaps, meta_rank_cells)
+}

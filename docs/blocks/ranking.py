@@ -105,5 +105,54 @@ def best_set(name: str) -> str:
     return rows([list(shown), *shown.to_numpy().tolist()])
 
 
-SHOWN = (best_level, best_set, published_rankings, families_of_networks, outputs_agree, coverage)
+def published_order() -> str:
+    """Return how far κ orders the methods of published tables otherwise than their mean scores do."""
+    cells = [["table", "networks × methods", "ρ of both orders", "methods that move", "largest move"]]
+    cells[0] += ["first three by mean score", "first three by κ", "largest difference of κ, each case once"]
+    for path in sorted((DATA / "published_rank").glob("*.csv")):
+        table = pd.read_csv(path)
+        moved = (table["mean_rank"] - table["rank"]).abs()
+        most = table.loc[moved.idxmax()]
+        alike = table["mean_rank"].corr(table["rank"], method="spearman")
+        by_mean = table.sort_values("mean_rank", kind="stable")["method"].head(3)
+        apart = (
+            table[["kappa", "ci_low", "ci_high"]] - table[["kappa_case", "ci_low_case", "ci_high_case"]].to_numpy()
+        ).abs()
+        cells.append(
+            [
+                f"`{path.stem}`",
+                f"{table['networks'].iloc[0]} × {len(table)}",
+                number(alike, 3),
+                f"{(moved > 0).sum()}",
+                f"{most['method']}: {most['mean_rank']:.0f} by mean, {most['rank']:.0f} by κ"
+                if moved.any()
+                else "none",
+                ", ".join(by_mean),
+                ", ".join(table["method"].head(3)),
+                f"{apart.max(axis=None):.2g}",
+            ]
+        )
+    return rows(cells)
+
+
+def published_places(name: str, count: str) -> str:
+    """Return the first methods of a published table by κ, with their place by mean score."""
+    table = pd.read_csv(DATA / "published_rank" / f"{name}.csv").head(int(count))
+    cells = [["method", "rank", "κ", "mean score", "place by mean score"]]
+    for row in table.to_dict("records"):
+        kappa = interval(row["kappa"], row["ci_low"], row["ci_high"])
+        cells.append([row["method"], f"{row['rank']}", kappa, number(row["mean"], 3), f"{row['mean_rank']:.0f}"])
+    return rows(cells)
+
+
+SHOWN = (
+    best_level,
+    best_set,
+    published_order,
+    published_places,
+    published_rankings,
+    families_of_networks,
+    outputs_agree,
+    coverage,
+)
 BLOCKS = {function.__name__: function for function in SHOWN}

@@ -120,6 +120,10 @@ def _parser() -> argparse.ArgumentParser:
     rank.add_argument("paths", nargs="+", metavar="TABLE", help=columns)
     rank.add_argument("--out", metavar="FOLDER", help="write tables and a heat map of the consistency there")
     rank.add_argument("--lower", type=_names, default="", metavar="METRIC,...", help="metrics of which lower is better")
+    rank.add_argument("--metrics", type=_names, default="", metavar="METRIC,...", help="those that count; or all")
+    rank.add_argument("--methods", type=_names, default="", metavar="METHOD,...", help="those that count; or all")
+    once = "what counts once: a network, or each test case, as in the paper of Meta-Rank"
+    rank.add_argument("--independent", choices=["network", "case"], default="network", help=once)
     rank.add_argument("--seed", type=int, default=0, help="of the resamples")
 
     two = "what moved between two runs, and whether by more than their intervals"

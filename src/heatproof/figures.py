@@ -32,7 +32,8 @@ class FigureEntry:
         the finetuning).
     reads
         The table, by its file's name without ending: ``idsds_table``, ``meta_rank``, ``accuracy``, ``applicability``,
-        ``in_domain``, ``costs``, ``baselines``, ``scores``, ``claims``, ``ranking`` or ``variance``.
+        ``in_domain``, ``costs``, ``baselines``, ``scores``, ``claims``, ``ranking``, ``leaderboard`` or
+        ``variance``.
     page
         Whether it stands on the index page.
     beside

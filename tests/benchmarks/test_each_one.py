@@ -34,6 +34,7 @@ SMALLEST = {
     "peers": ["--small", "--out", "{out}"],
     "precision": ["--small", "--out", "{out}"],
     "probe": ["--small", "--out", "{out}"],
+    "published_rank": ["--small", "--out", "{out}"],
     "random_numbers": ["--small", "--out", "{out}"],
     "rank_claims": ["--small", "--out", "{out}"],
     "reference": ["--small", "--out", "{out}"],

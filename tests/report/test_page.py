@@ -397,6 +397,21 @@ def test_ranking_and_accuracy(shown):
     assert {"98.4%", "50.0%", "75.0%", "256"} <= set(shown.texts)
 
 
+@pytest.mark.parametrize(
+    ("independent", "says"), [("case", "Every test case counts once"), ("network", "A network counts")]
+)
+def test_the_leaderboard_stands_where_it_is_asked_for(spec, independent, says):
+    assert 'id="leaderboard"' not in written(spec)
+    Path("results/leaderboard.csv").write_text(RANK_TEXT.replace("smooth,1.5", "smooth,7.75"), encoding="utf-8")
+    tables = {**spec.tables_shown, "leaderboard": told_table("results/leaderboard.csv")}
+    page = written(replace(spec, tables_shown=tables, independent=independent, images=0, curves=[]))
+    part = page.partition('<section id="leaderboard"')[2].partition("</section>")[0]
+    assert says in part
+    assert "7.750" in part
+    assert EVIL not in part
+    assert "leaderboard.csv" in part
+
+
 def test_what_no_interval_parts_from_the_best_is_open(shown):
     row = shown.texts[: shown.texts.index("1 network: an interval needs 3")][-4:]
     assert row[0] == "open", row

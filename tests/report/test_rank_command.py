@@ -253,3 +253,40 @@ def test_other_wrong_use(write, tmp_path):
     with pytest.raises(HeatproofError, match="cannot be read as a table"):
         read_scores([tmp_path / "absent.csv"])
     assert main(["rank", str(path), "--out", str(path)]) == 1
+
+
+def test_what_counts_can_be_named(write, tmp_path, capsys):
+    """Two networks of one metric and one of three: each test case counts once, of the methods that are named."""
+    tables = [tidy(dataset="d", metric="idsds", higher_is_better=True)]
+    extra = tidy(dataset="d", higher_is_better=True).query("model == 'vit'")
+    others = {"other": -extra["score"], "third": np.sin(3 * extra["score"])}
+    tables += [extra.assign(metric=name, score=score) for name, score in others.items()]
+    path, methods = str(write(pd.concat(tables))), ["saliency", "grad_cam", "random"]
+    found = {}
+    for name, options in {
+        "network": [],
+        "case": ["--independent", "case"],
+        "part": ["--independent", "case", "--metrics", "idsds,other", "--methods", ",".join(methods)],
+    }.items():
+        assert main(["rank", path, *options, "--out", str(tmp_path / name)]) == 0
+        found[name] = pd.read_csv(tmp_path / name / "meta_rank.csv").set_index("method")
+        printed = capsys.readouterr().out
+        word = "3 networks" if name == "network" else "5 test cases" if name == "case" else "4 test cases"
+        assert f"over {word};" in printed
+    assert found["case"]["n_cases"].eq(5).all()
+    assert found["case"]["n_networks"].eq(3).all()
+    assert not np.allclose(found["case"]["kappa"], found["network"]["kappa"].reindex(found["case"].index))
+    assert sorted(found["part"].index) == sorted(methods)
+    assert found["part"]["n_cases"].eq(4).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--metrics", "scre"], "There is no metric 'scre' in the table: did you mean 'score'?"),
+        (["--methods", "grad_cam,salience"], "There is no method 'salience' in the table: did you mean 'saliency'?"),
+    ],
+)
+def test_what_is_named_and_not_there(write, capsys, options, message):
+    assert main(["rank", str(write(tidy())), *options]) == 1
+    assert message in capsys.readouterr().err

@@ -23,3 +23,18 @@ use rule all_scores as reliability with:
         measured("reliability")
     message:
         says("reliability")
+
+
+if graph.has("leaderboard"):
+
+    use rule all_scores as leaderboard with:
+        input:
+            reads("leaderboard"),
+        output:
+            leaves("leaderboard"),
+        log:
+            "results/logs/leaderboard.log",
+        benchmark:
+            measured("leaderboard")
+        message:
+            says("leaderboard")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from heatproof.errors import HeatproofError
 from heatproof.options import Bounds, check_arguments
@@ -35,19 +35,24 @@ class Comparison:
     tables: Mapping[str, pd.DataFrame]
     scores: pd.DataFrame
     _ranking: Ranking
-    _level: float
 
     def __str__(self) -> str:
         from heatproof.report.ranking import directions_told, told
 
         remedy = "give a table whose column higher_is_better says otherwise"
-        return f"{directions_told(self.scores, remedy)}\n\n{told(self._ranking, self._level)}"
+        return f"{directions_told(self.scores, remedy)}\n\n{told(self._ranking)}"
 
     def _repr_html_(self) -> str:
         return self.table.to_html(index=False, float_format=lambda value: f"{value:.2f}", border=0)
 
 
-def compare(scores: Any, *, seed: int = 0, level: Annotated[float, Bounds(above=0, below=1)] = 0.95) -> Comparison:
+def compare(
+    scores: Any,
+    *,
+    independent: Literal["network", "case"] = "network",
+    seed: int = 0,
+    level: Annotated[float, Bounds(above=0, below=1)] = 0.95,
+) -> Comparison:
     """Rank methods over test cases, as `heatproof rank` does with tables.
 
     Parameters
@@ -56,6 +61,9 @@ def compare(scores: Any, *, seed: int = 0, level: Annotated[float, Bounds(above=
         A result of `heatproof.evaluate` with a dimension ``method``, or a mapping from metrics to such results. Or a
         mapping from names of networks to either. Or a pandas.DataFrame with columns ``method``, ``score`` and any of
         dataset, model, weights, metric, image and higher_is_better; the index may have some of these names.
+    independent
+        What counts once: a network, whatever number of test cases it has, or each test case, as in the paper of
+        Meta-Rank.
     seed, level
         Of the resamples, and the coverage of intervals.
 
@@ -83,8 +91,8 @@ def compare(scores: Any, *, seed: int = 0, level: Annotated[float, Bounds(above=
     table["metric"] = table["metric"].replace("", "score")
     if "higher_is_better" not in table:
         table["higher_is_better"] = True
-    found = rank_table(table, seed=seed, level=level)
-    return Comparison(found.meta_rank, found.tables, table, found, level)
+    found = rank_table(table, independent=independent, seed=seed, level=level)
+    return Comparison(found.meta_rank, found.tables, table, found)
 
 
 def _with_columns(scores: pd.DataFrame) -> pd.DataFrame:

@@ -19,7 +19,7 @@ from heatproof.perturbation.baselines import BASELINES, register_baselines
 from heatproof.plan.paths import PRETRAINED
 from heatproof.plan.plan import Plan
 from heatproof.plan.resolve import ModelChoice
-from heatproof.registry import import_callable, is_reference, load_plugins, look_up
+from heatproof.registry import import_callable, is_reference, load_plugins, look_up, nearest
 from heatproof.tasks import EXCLUSIVE, LOSSES, WORDS, gives
 
 
@@ -60,7 +60,20 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
             raise HeatproofError(f"No model is for the dataset {dataset!r}: name it in a model's `datasets`.")
         _check_trained(plan, dataset)
         _check_parts(plan, dataset)
+    _check_leaderboard(plan)
     return _with_counts(plan, unset_counts(config))
+
+
+def _check_leaderboard(plan: Plan) -> None:
+    """Refuse a leaderboard of metrics or methods that the config does not have."""
+    known = {"metrics": plan.metric_names, "methods": lambda: plan.methods}
+    for key, names in plan.config.get("leaderboard", {}).items():
+        for name in names if key in known else ():
+            if name not in (there := known[key]()):
+                kind = key.removesuffix("s")
+                raise HeatproofError(
+                    f"leaderboard.{key} names {name!r}, and the config has no such {kind}: {nearest(name, there)}"
+                )
 
 
 def _check_preprocessing(model: ModelChoice) -> None:

@@ -110,6 +110,7 @@ def best_of_networks(
     noise: np.ndarray | None = None,
     seed: int = 0,
     level: float = 0.95,
+    word: str = "network",
 ) -> BestSet:
     """Return which methods cannot be told from the best one by κ of Meta-Rank, over networks like these.
 
@@ -129,6 +130,8 @@ def best_of_networks(
         Of the random ways.
     level
         Probability with which all methods that are the best are in the set, in (0, 1).
+    word
+        What a group is called in `why`.
 
     Returns
     -------
@@ -142,7 +145,7 @@ def best_of_networks(
     share = shares(group, None if weights is None else weights[some])
     networks, least = int(group.max(initial=-1)) + 1, least_networks(level)
     if values.shape[1] > 1 and networks < least:
-        count = f"{networks} network{'' if networks == 1 else 's'}"
+        count = f"{networks} {word}{'' if networks == 1 else 's'}"
         return BestSet(known, f"{count}: {least} are needed to tell methods apart, as fewer may agree by chance")
     present = ~np.isnan(values)
     signs = _signs(networks, None if noise is None else noise.shape[1], seed)[:, group]

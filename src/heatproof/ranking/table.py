@@ -1,10 +1,10 @@
-"""Meta-Rank of a table of scores: networks as independent cases, properties within them, and no metric twice."""
+"""Meta-Rank of a table of scores: what is independent, properties within networks, and no metric twice."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -16,8 +16,13 @@ from heatproof.ranking.best import best_of_networks, least_networks
 from heatproof.ranking.images import meta_rank_of_images
 from heatproof.ranking.meta_rank import LEAST_NETWORKS, MetaRank, meta_rank
 from heatproof.ranking.ranks import comparable
+from heatproof.registry import nearest
 
 log = logging.getLogger(__name__)
+
+# What counts once in a ranking: a network, whatever number of test cases it has, or each test case.
+Independent = Literal["network", "case"]
+WORDS: dict[Independent, str] = {"network": "network", "case": "test case"}
 
 CASE = ["dataset", "model", "weights", "metric"]
 ESTIMATES = ("kappa", "ci_low", "ci_high", "rank", "n_cases", "n_networks", "bradley_terry")
@@ -32,6 +37,7 @@ def meta_rank_table(
     scores: pd.DataFrame,
     *,
     images: pd.DataFrame | None = None,
+    independent: Independent = "network",
     seed: int = 0,
     repetitions: int | None = None,
     level: float = 0.95,
@@ -41,7 +47,8 @@ def meta_rank_table(
     A network, that is a dataset and a model, is the independent case. Where models have a ``kind``, those of one kind
     are trainings with other seeds, and the kind is the case: in it, seeds count equally. In a network properties do
     (see `property_of`), and in a property its test cases: κ is that of all properties together, however many metrics
-    measure one.
+    measure one. The paper of Meta-Rank (Duan et al. 2024, section 4.2) counts each test case once instead, which is
+    ``independent="case"``: its intervals are too narrow where test cases of one network rank alike.
 
     Parameters
     ----------
@@ -52,16 +59,18 @@ def meta_rank_table(
     images
         The scores of images behind them, in the same direction, with a column ``image``: the interval is then over
         images within networks. What is a gap in `scores` is one here.
+    independent
+        What counts once and is drawn anew for the intervals: ``network`` or ``case``.
     seed, repetitions, level
         As in `heatproof.ranking.meta_rank.meta_rank`.
 
     Returns
     -------
     pandas.DataFrame
-        `COLUMNS`, best first; methods without any score come last, with n_cases 0 and the rest missing. ``n_networks``
-        are the independent cases. ``in_best_set`` is true where the method cannot be told from the best, over networks
-        like these (`heatproof.ranking.best.best_of_networks`), and missing where the method is scored on too few
-        networks to tell; ``note`` says why that or the interval is missing.
+        `COLUMNS`, best first; methods without any score come last, with n_cases 0 and the rest missing.
+        ``in_best_set`` is true where the method cannot be told from the best, over networks (or test cases) like these
+        (`heatproof.ranking.best.best_of_networks`), and missing where the method is scored on too few of them to tell;
+        ``note`` says why that or the interval is missing.
 
     Raises
     ------
@@ -75,7 +84,7 @@ def meta_rank_table(
     # A case of gaps alone says nothing, and has no images.
     cases = cases[cases.notna().any(axis=1)]
     names = cases.columns.tolist()
-    groups, weights = design(cases.index.to_frame(index=False), rows)
+    groups, weights = design(cases.index.to_frame(index=False), rows, independent)
     options: dict[str, Any] = {"methods": names, "groups": groups, "weights": weights, "seed": seed, "level": level}
     noise = None
     if images is not None and len(cases):
@@ -89,19 +98,23 @@ def meta_rank_table(
         result = meta_rank(cases.to_numpy(), repetitions=repetitions, **options)
     if result.disconnected:
         log.warning(
-            "In %d of %d resamples of the networks, some methods were not comparable: the intervals of κ leave the "
+            "In %d of %d resamples of the %ss, some methods were not comparable: the intervals of κ leave the "
             "spread between such parts out.",
             result.disconnected,
             result.repetitions,
+            WORDS[independent],
         )
     table = pd.DataFrame({"method": names} | {column: getattr(result, column) for column in ESTIMATES})
     inside, why = best_of_networks(
-        cases.to_numpy(), groups=groups, weights=weights, noise=noise, seed=seed, level=level
+        cases.to_numpy(), groups=groups, weights=weights, noise=noise, seed=seed, level=level, word=WORDS[independent]
     )
     few = (result.n_networks < least_networks(level)) & inside & (len(names) > 1)
     table["in_best_set"] = pd.array(inside, dtype="boolean").copy()
     table.loc[few, "in_best_set"] = pd.NA
-    table["note"] = _notes(result, why, few, level)
+    table["note"] = _notes(result, why, few, level, WORDS[independent])
+    if independent == "case":
+        networks = cases.notna().groupby(level=["dataset", "model"]).any()
+        table["n_networks"] = networks.sum().to_numpy()
     table["rank"] = table["rank"].astype("Int64")
     return table.sort_values(["rank", "method"], ignore_index=True)
 
@@ -212,7 +225,34 @@ def counted(scores: pd.DataFrame, kinds: Mapping[str, str] | None = None) -> pd.
     return rows[~rows["metric"].isin(list(stand_ins(rows, kinds)))]
 
 
-def design(cases: pd.DataFrame, rows: pd.DataFrame) -> tuple[list[tuple[str, str]], np.ndarray]:
+def chosen(scores: pd.DataFrame, metrics: Sequence[str] = (), methods: Sequence[str] = ()) -> pd.DataFrame:
+    """Return the rows of some metrics and methods.
+
+    Parameters
+    ----------
+    scores
+        As `meta_rank_table` takes them, or of images.
+    metrics, methods
+        Their names; left out, all. Metrics that are named count, also where another one stands for them (`counted`).
+
+    Raises
+    ------
+    HeatproofError
+        If the table has no such metric or method.
+    """
+    for column, names in (("metric", metrics), ("method", methods)):
+        known = dict.fromkeys(scores[column])
+        for name in names:
+            if name not in known:
+                raise HeatproofError(f"There is no {column} {name!r} in the table: {nearest(name, known)}")
+        if names:
+            scores = scores[scores[column].isin(list(names))]
+    return scores.assign(counted_as="") if metrics else scores
+
+
+def design(
+    cases: pd.DataFrame, rows: pd.DataFrame, independent: Independent = "network"
+) -> tuple[list[tuple[str, ...]], np.ndarray]:
     """Return the independent case of each test case, and its share in it.
 
     Parameters
@@ -221,7 +261,11 @@ def design(cases: pd.DataFrame, rows: pd.DataFrame) -> tuple[list[tuple[str, str
         dataset, model, weights and metric of each test case.
     rows
         May have columns ``kind`` and ``property``; see `meta_rank_table`.
+    independent
+        As in `meta_rank_table`.
     """
+    if independent == "case":
+        return list(cases[CASE].itertuples(index=False, name=None)), np.ones(len(cases))
     levels = cases.assign(kind=cases["model"], property=[property_of(name) for name in cases["metric"]])
     for column, key in (("kind", "model"), ("property", "metric")):
         if column in rows:
@@ -293,16 +337,16 @@ def _checked(scores: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(higher_is_better=True)
 
 
-def _notes(result: MetaRank, why: str, few: np.ndarray, level: float) -> list[str]:
+def _notes(result: MetaRank, why: str, few: np.ndarray, level: float, word: str) -> list[str]:
     """Return for each method why its interval, or its place in the set of the best, is missing."""
     notes = []
     for n, low, kappa, is_few in zip(result.n_networks, result.ci_low, result.kappa, few, strict=True):
         said = []
         if np.isnan(low) and not np.isnan(kappa):
-            few_cases = f"{n} network{'' if n == 1 else 's'}: an interval needs {LEAST_NETWORKS}"
+            few_cases = f"{n} {word}{'' if n == 1 else 's'}: an interval needs {LEAST_NETWORKS}"
             said.append(few_cases if n < LEAST_NETWORKS else "nothing to compare with")
         if is_few:
-            said.append(why or f"{n} network{'' if n == 1 else 's'}: the set of the best needs {least_networks(level)}")
+            said.append(why or f"{n} {word}{'' if n == 1 else 's'}: the set of the best needs {least_networks(level)}")
         notes.append("; ".join(said))
     return notes
 

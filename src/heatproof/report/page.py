@@ -92,6 +92,7 @@ def report_page(told: ReportPage) -> None:
         tables={name: table.to_dict("records") for name, table in tables.items()},
         about_baselines=sentence(tables["baselines_conclusions"]) if "baselines_conclusions" in tables else "",
         ranking=ranking(ranked, alone),
+        leaderboard=ranking(tables["leaderboard"]) if "leaderboard" in tables else [],
         about_metrics=against(tables["scores"], told) if "scores" in tables else "",
         beside=side_by_side(tables["idsds_table"], told.references),
         figures=[

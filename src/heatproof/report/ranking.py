@@ -19,7 +19,16 @@ from heatproof.methods import ABS
 from heatproof.ranking.consistency import MINIMUM, Agreement, agreement, group_means, split_order
 from heatproof.ranking.per_image import of_pictures
 from heatproof.ranking.stability import family_leaderboards, stability
-from heatproof.ranking.table import counted, design, meta_rank_table, over_images, properties_table
+from heatproof.ranking.table import (
+    WORDS,
+    Independent,
+    chosen,
+    counted,
+    design,
+    meta_rank_table,
+    over_images,
+    properties_table,
+)
 from heatproof.report.drawing import new_figure, plain
 from heatproof.report.pictures import COLOURS
 from heatproof.report.results import CASE, save
@@ -40,7 +49,8 @@ MOST_CASES, MOST_METHODS, MOST_SCORES = 400, 3_000, 30_000
 class Ranking:
     """What `rank_table` finds: Meta-Rank, and the agreement of the test cases in `names`.
 
-    The other tables, by the name of their file, tell how far the ranking can be believed.
+    The other tables, by the name of their file, tell how far the ranking can be believed. ``independent`` and
+    ``level`` are those of `rank_table`.
     """
 
     meta_rank: pd.DataFrame
@@ -48,6 +58,8 @@ class Ranking:
     agreement: Agreement
     tables: dict[str, pd.DataFrame]
     note: str
+    independent: Independent
+    level: float
 
 
 def rank(
@@ -55,9 +67,9 @@ def rank(
     *,
     out: str | Path | None = None,
     lower: Sequence[str] = (),
-    seed: int = 0,
-    repetitions: int | None = None,
-    level: float = 0.95,
+    metrics: Sequence[str] = (),
+    methods: Sequence[str] = (),
+    **options: Any,
 ) -> None:
     """Print the ranking of tables of scores, and write it to a folder where one is given.
 
@@ -69,19 +81,21 @@ def rank(
         Folder for meta_rank.csv, consistency.csv (one row a pair of test cases), consistency_groups.csv,
         stability_methods.csv, stability_cases.csv, properties.csv (κ within each property that metrics measure),
         families.csv where families are known, and consistency.png.
-    seed, repetitions, level
-        As in `heatproof.ranking.meta_rank.meta_rank`.
+    metrics, methods
+        Those that count, as `heatproof.ranking.table.chosen` takes them; left out, all.
+    options
+        ``independent``, ``seed``, ``repetitions`` and ``level`` of `rank_table`.
 
     Raises
     ------
     HeatproofError
         If the tables cannot be read or ranked, or have more test cases or methods than can be ranked in a minute.
     """
-    scores = read_scores(paths, lower)
+    scores = chosen(read_scores(paths, lower), metrics, methods)
     _require_rankable(scores)
-    found = rank_table(scores, seed=seed, repetitions=repetitions, level=level)
+    found = rank_table(scores, **options)
     remedy = "name metrics of which lower is better by --lower"
-    sys.stdout.write(escaped(f"{directions_told(scores, remedy)}\n\n{told(found, level)}"))
+    sys.stdout.write(escaped(f"{directions_told(scores, remedy)}\n\n{told(found)}"))
     if out is None:
         return
     folder = Path(out)
@@ -117,6 +131,7 @@ def rank_table(
     scores: pd.DataFrame,
     *,
     images: pd.DataFrame | None = None,
+    independent: Independent = "network",
     seed: int = 0,
     repetitions: int | None = None,
     level: float = 0.95,
@@ -131,6 +146,8 @@ def rank_table(
         `heatproof.ranking.table.counted` says.
     images
         The scores of images, where `scores` are their means.
+    independent
+        What counts once: a ``network`` or each test ``case``, as in `heatproof.ranking.table.meta_rank_table`.
     seed, repetitions, level
         As in `heatproof.ranking.meta_rank.meta_rank`.
 
@@ -153,7 +170,7 @@ def rank_table(
         images = images[images["metric"].isin(directions.index)]
         images = images.assign(score=images["score"] * np.where(images["metric"].map(directions), 1, -1))
     means = scores.assign(higher_is_better=True)
-    options: dict[str, Any] = {"seed": seed, "repetitions": repetitions, "level": level}
+    options: dict[str, Any] = {"independent": independent, "seed": seed, "repetitions": repetitions, "level": level}
     ranked = meta_rank_table(means, images=images, **options)
     wide = means.pivot(index=CASE, columns="method", values="score")
     wide = wide.loc[wide.notna().any(axis=1), wide.notna().any()]
@@ -165,7 +182,7 @@ def rank_table(
     first, second = np.triu_indices(len(names), 1)
     one, other = (np.array(names, dtype=object)[places] for places in (first, second))
     pairs = {name: getattr(agree, name)[first, second] for name in ("spearman", "kendall", "shared")}
-    groups, weights = design(cases, means)
+    groups, weights = design(cases, means, independent)
     by_method, by_case = stability(values, wide.columns.tolist(), names, groups, weights)
     tables = {
         "consistency": pd.DataFrame({"case": one, "other_case": other, **pairs}),
@@ -176,9 +193,9 @@ def rank_table(
         "properties": properties_table(means, images=images, **options),
     }
     several = f" and {images['image'].nunique()} images" if images is not None else ""
-    networks = f"{len(set(groups))} network{'' if len(set(groups)) == 1 else 's'}"
+    networks = f"{len(set(groups))} {WORDS[independent]}{'' if len(set(groups)) == 1 else 's'}"
     alone = f"; left out, because others stand for them: {left_out}" if left_out else ""
-    return Ranking(ranked, names, agree, tables, f"over {networks}{several}{alone}")
+    return Ranking(ranked, names, agree, tables, f"over {networks}{several}{alone}", independent, level)
 
 
 def families_of(scores: pd.DataFrame) -> dict[str, str]:
@@ -220,7 +237,7 @@ def draw(found: Ranking) -> Figure:
     return figure
 
 
-def told(found: Ranking, level: float) -> str:
+def told(found: Ranking) -> str:
     """Return what the command prints."""
     count = len(found.names)
     methods = (found.meta_rank["n_cases"] > 0).sum()
@@ -229,7 +246,9 @@ def told(found: Ranking, level: float) -> str:
     ranked["interval"] = ranked["interval"].mask(ranked["interval"] == "", ranked["note"])
     ranked["in_best_set"] = ranked["in_best_set"].astype(object).where(ranked["in_best_set"].notna(), "open")
     columns = ["rank", "method", "kappa", "interval", "in_best_set", "n_cases", "n_networks", "bradley_terry"]
-    parts.append(_printed(f"Meta-Rank, κ with {level:.0%} interval {found.note}; higher is better", ranked[columns]))
+    parts.append(
+        _printed(f"Meta-Rank, κ with {found.level:.0%} interval {found.note}; higher is better", ranked[columns])
+    )
     families, groups = found.tables["families"], found.tables["consistency_groups"]
     if len(families):
         best = families[families["place"] == 1]

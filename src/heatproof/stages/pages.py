@@ -220,6 +220,8 @@ class ReportPage(Report):
         What is shown.
     upstream
         One key for tables and scores.
+    independent
+        What counts once in the leaderboard; "" where there is none.
     links
         Files that the page links to, by ``STAGE.OUTPUT``.
     templates
@@ -269,6 +271,7 @@ class ReportPage(Report):
     figures: list[PageFigure]
     links: dict[str, str]
     templates: str
+    independent: str = ""
 
     @classmethod
     def leaves(cls, plan: Plan) -> Mapping[str, Output]:
@@ -310,6 +313,7 @@ class ReportPage(Report):
             figures=[PageFigure(name, of.files["svg"], FIGURES[name].caption) for name, of in figures.items()],
             links=_links(plan),
             templates=templates(),
+            independent=plan.config.get("leaderboard", {}).get("independent", ""),
         )
         inputs = [file for of in figures.values() for file in of.files.values()]
         inputs += [file for one in told.tables_shown.values() for file in (one.path, one.manifest)]

@@ -1,0 +1,59 @@
+"""Published tables of scores, ranked by `heatproof rank` beside the order of their mean scores.
+
+    python benchmarks/published_rank.py imagenet_idsds.csv cifar100_idsds.csv --out docs/data/published_rank
+
+A row a method: its mean score over networks with its place, and κ with its rank where a network counts once, and where
+each test case does.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from heatproof.ranking.ranks import rank_methods
+from heatproof.report.ranking import rank_table
+from heatproof.report.score_import import read_scores
+
+
+def compared(path: Path) -> pd.DataFrame:
+    """Return the methods of a table, best κ first."""
+    scores = read_scores([path])
+    mean = scores.groupby("method")["score"].mean()
+    table = pd.DataFrame({"method": mean.index, "mean": mean.to_numpy(), "mean_rank": rank_methods(mean.to_numpy())})
+    for independent, ending in (("network", ""), ("case", "_case")):
+        ranked = rank_table(scores, independent=independent).meta_rank
+        ranked = ranked[["method", "kappa", "ci_low", "ci_high", "rank"]]
+        table = table.merge(ranked.rename(columns={name: f"{name}{ending}" for name in ranked if name != "method"}))
+    table.insert(1, "networks", scores["model"].nunique())
+    return table.sort_values(["rank", "method"], ignore_index=True)
+
+
+def main() -> None:
+    """Rank each table, and write what was found."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tables", nargs="*", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--small", action="store_true", help="a table of random scores")
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    if given.small:
+        names = [f"method{place}" for place in range(5)]
+        scores = pd.DataFrame(np.random.default_rng(0).random((7, 5)), columns=names)
+        scores.insert(0, "model", [f"net{place}" for place in range(7)])
+        given.tables = [given.out / "random_scores.csv"]
+        scores.to_csv(given.tables[0], index=False)
+    for path in given.tables:
+        table = compared(path)
+        table.to_csv(given.out / path.name, index=False, float_format="%.6g")
+        together = table["mean_rank"].corr(table["rank"].astype(float), method="spearman")
+        print(
+            f"{path.stem}: {table['networks'].iloc[0]} networks, {len(table)} methods, ρ of both orders {together:.3f}"
+        )
+
+
+if __name__ == "__main__":
+    main()

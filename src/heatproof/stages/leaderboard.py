@@ -1,0 +1,75 @@
+"""Meta-Rank of the metrics and methods that a config names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from heatproof.stage import Planned, Wildcards, read_as, shown, stage
+from heatproof.stages.methods import Ranked, Scored, ranked, scored
+
+if TYPE_CHECKING:
+    from heatproof.plan.plan import Plan
+    from heatproof.specs import Runtime
+
+
+@stage("leaderboard")
+class Leaderboard(Scored, Ranked):
+    """The leaderboard.
+
+    Attributes
+    ----------
+    metrics, methods
+        Those that count; empty for all.
+    independent
+        What counts once: a network, or each test case.
+    """
+
+    message = "leaderboard of the metrics and methods that the config names"
+    code = ("heatproof.report.leaderboard",)
+    manifest_path = "ranking/leaderboard.json"
+    outputs = shown(
+        "Ranking",
+        "the leaderboard that the config asks for",
+        """
+        Meta-Rank of the metrics and methods that ``leaderboard`` in the config names. ``kappa`` is the mean log-odds
+        with which a method ranks above another one of them: 0 is the middle, higher is better. With ``independent:
+        case``, as in the paper of Meta-Rank, every test case counts once, a dataset, a model, its weights and a metric,
+        and intervals draw test cases: where those of one network rank alike, they are too narrow. ``n_cases`` counts
+        the test cases in which a method has a score, and ``n_networks`` their networks.
+        """,
+        leaderboard="ranking/leaderboard.csv",
+    )
+    tables = read_as(leaderboard="leaderboard")
+
+    metrics: list[str]
+    methods: list[str]
+    independent: Literal["network", "case"]
+
+    @classmethod
+    def every(cls, plan: Plan) -> Iterable[Wildcards]:
+        """Return the one job, where the config asks for it."""
+        return [{}] if "leaderboard" in plan.config else []
+
+    @classmethod
+    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+        """Return what the job is told, and the files that it waits for."""
+        plan = graph.plan
+        asked = plan.config["leaderboard"]
+        metrics = asked.get("metrics", [])
+        cases = [case for case in plan.all_cases() if case.metric in metrics or not metrics]
+        told = cls(
+            metrics=metrics,
+            methods=asked.get("methods", []),
+            independent=asked["independent"],
+            **scored(graph, cases),
+            **ranked(plan),
+        )
+        return told, plan.score_files(cases)
+
+    def work(self, runtime: Runtime) -> Callable[[], None]:
+        """Return what writes the table."""
+        from heatproof.report.leaderboard import leaderboard
+
+        return partial(leaderboard, self)

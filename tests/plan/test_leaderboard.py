@@ -1,0 +1,82 @@
+"""The section `leaderboard` of a config: what it makes, what it refuses, and that it touches nothing else."""
+
+from dataclasses import replace
+
+import pytest
+
+from heatproof.config import normalise
+from heatproof.config_files import default_config, merge
+from heatproof.errors import HeatproofError
+from heatproof.plan.graph import Graph
+from heatproof.plan.validate import make_plan
+
+ASKED = {"metrics": ["deletion_morf", "deletion_lerf"], "methods": ["saliency_abs", "input_x_gradient"]}
+BOARD = "results/ranking/leaderboard.csv"
+
+
+def graph_of(**change):
+    small = {
+        "metrics": ["deletion_morf", "deletion_lerf", "mas_insertion"],
+        "explainers": ["saliency", "input_x_gradient"],
+    }
+    return Graph(make_plan(merge(default_config(), {**small, "report": {"all_metrics": False}, **change})))
+
+
+def test_it_is_made_where_it_is_asked_for():
+    job = graph_of(leaderboard=ASKED).job("leaderboard", {})
+    assert job.told.files == {"leaderboard": BOARD}
+    assert job.told.independent == "case"
+    assert {case[-1] for case in job.told.cases} == set(ASKED["metrics"])
+    # The other metric's scores are not waited for.
+    assert job.inputs
+    assert not [file for file in job.inputs if "mas_insertion" in file]
+
+
+def test_all_asks_for_it_and_the_page_shows_it():
+    graph = graph_of(leaderboard=ASKED)
+    page = graph.job("report_page", {})
+    assert BOARD in graph.targets()
+    assert BOARD in page.inputs
+    assert page.told.independent == "case"
+
+
+def test_empty_it_has_all_metrics_and_methods():
+    told = graph_of(leaderboard={}).told("leaderboard")
+    assert (told.metrics, told.methods) == ([], [])
+    assert {case[-1] for case in told.cases} > {*ASKED["metrics"], "mas_insertion"}
+
+
+def test_nothing_else_is_made_again():
+    """Every other job has the key that it has without the section, but for the page, which shows the leaderboard."""
+    without, asked = (graph_of(**change).jobs() for change in ({}, {"leaderboard": ASKED}))
+    assert "leaderboard" not in normalise(default_config())
+    assert not [job for job in without if job.stage == "leaderboard"]
+    keys, others = (
+        {product.manifest: product.key for job in jobs for product in job.products} for jobs in (without, asked)
+    )
+    assert {name for name in others if keys.get(name) != others[name]} == {
+        "results/ranking/leaderboard.json",
+        "results/report/index.json",
+    }
+    assert replace(asked[0].told) == without[0].told
+
+
+@pytest.mark.parametrize(
+    ("leaderboard", "message"),
+    [
+        ({"methods": ["saliency_abs", "saliancy"]}, "methods names 'saliancy', and the config has no such method: did"),
+        ({"methods": ["saliency_abs", "grad_cam"]}, "leaderboard.methods names 'grad_cam', and the config has no such"),
+        ({"metrics": ["deletion_mrof"]}, "metrics names 'deletion_mrof', and the config has no such metric: did you"),
+        ({"metrics": ["road_morf"]}, "leaderboard.metrics names 'road_morf', and the config has no such metric"),
+        ({"methods": ["saliency_abs"]}, "'leaderboard.methods' in the config must be a list of at least 2"),
+        ({"metrics": []}, "'leaderboard.metrics' in the config must be a list of at least 1"),
+        ({"methods": ["saliency", "saliency"]}, "'leaderboard.methods' in the config"),
+        ({"independent": "model"}, "'leaderboard.independent' in the config cannot be 'model'"),
+        ({"method": ["saliency", "saliency_abs"]}, "There is no key 'method' under 'leaderboard'"),
+    ],
+)
+def test_what_is_refused_before_work(leaderboard, message):
+    with pytest.raises(HeatproofError) as refused:
+        graph_of(leaderboard=leaderboard)
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
