@@ -109,8 +109,10 @@ class Metric(Described):
         options
             Of the metric; those left out are the defaults.
         """
+        if not issubclass(self.reads, Curves):
+            return False
         responses = self.responses({**self.options, **(options or {})}).values()
-        return bool(responses) and all(bool(one.settings.get("magnitude")) for one in responses)
+        return all(bool(one.settings.get("magnitude")) for one in responses)
 
     @property
     def scores_each_image(self) -> bool:
