@@ -152,6 +152,11 @@ def magnitudes(plan: Plan) -> Magnitudes:
     return Magnitudes(metrics, {signed: name for signed, name in absolute.items() if name})
 
 
+def scores_each_image(plan: Plan, metric: str) -> bool:
+    """Tell whether a metric has a score of its own for each image, as those of patch drops have."""
+    return metric not in plan.metrics or plan.metrics[metric].metric.scores_each_image
+
+
 def keys_of(graph: Planned, cases: Iterable[Case]) -> Key:
     """Return one key for some test cases' scores."""
     return Key.joined(graph.told("score", **case.where).key for case in cases)
