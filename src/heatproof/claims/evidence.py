@@ -381,9 +381,7 @@ class Evidence:
         """
         return self.share(pairs, feature).measured(over_networks=self.draws_networks)
 
-    def share(
-        self, pairs: Iterable[tuple[int, int]], feature: Feature = ranks_of, beside: Sequence[int] = ()
-    ) -> Share:
+    def share(self, pairs: Iterable[tuple[int, int]], feature: Feature = ranks_of, beside: Sequence[int] = ()) -> Share:
         """Return the share of `agreement`, from which differences can be taken.
 
         Parameters

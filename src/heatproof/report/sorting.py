@@ -57,7 +57,9 @@ def sorting(told: Sorting) -> None:
 
 def best_known(scores: Mapping[str, pd.Series], ids: list[str]) -> int:
     """Return the place of the first image that has a score of most metrics."""
-    known = [sum(bool(of[of.index.get_level_values("image") == one].notna().any()) for of in scores.values()) for one in ids]
+    known = [
+        sum(bool(of[of.index.get_level_values("image") == one].notna().any()) for of in scores.values()) for one in ids
+    ]
     return int(np.argmax(known))
 
 
@@ -114,7 +116,7 @@ def draw_sorting(
         better = "↑" if directions[str(metric)] else "↓"
         axes.text(-0.1, 0.5, f"{metric} {better}", ha="right", va="center", size=8)
         for column, (name, score) in enumerate(order.items(), start=1):
-            below = "\n".join(_fitted(str(name)) + [score_told(score)])
+            below = "\n".join([*_fitted(str(name)), score_told(score)])
             axes.text(column * across + 0.5, 1.03, below, ha="center", va="top", size=4.6, linespacing=1.05)
             if place == 0:
                 axes.text(column * across + 0.5, -0.05, f"rank {column}", ha="center", va="bottom", size=6.5)

@@ -92,7 +92,9 @@ class Reliability(Scored, Ranked):
             truths=[name for name, entry in plan.metrics.items() if entry.metric.name == "part_deletion"],
             magnitudes=magnitudes(plan),
             baselines_of={
-                name: digest([entry.metric.name, {k: v for k, v in entry.options.items() if not k.startswith("baseline")}])
+                name: digest(
+                    [entry.metric.name, {k: v for k, v in entry.options.items() if not k.startswith("baseline")}]
+                )
                 for name, entry in plan.metrics.items()
             },
             **scored(graph, cases),

@@ -100,7 +100,7 @@ class Sorting(Report):
     def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
         """Return what the job is told, and the files that it waits for."""
         plan = graph.plan
-        # On weights that are scored with most metrics, which are the pretrained ones where the metrics are not in-domain.
+        # On the weights that are scored with most metrics, the first of these.
         cases = [case for case in plan.all_cases() if scores_each_image(plan, case.metric)]
         by_pair: dict[tuple[str, str], dict[Any, list[str]]] = {}
         for case in cases:
