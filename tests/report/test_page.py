@@ -637,27 +637,20 @@ def test_maps_sort_by_every_metric_that_scores_an_image(sortable):
 
 
 @pytest.mark.slow
-def test_browser_sorts_maps_by_any_metric(sortable, tmp_path):
-    sync = pytest.importorskip("playwright.sync_api")
-    page = written(sortable, PAGE)
-    (tmp_path / "sorted.html").write_text(page, encoding="utf-8")
-    with sync.sync_playwright() as playwright:
-        browser = playwright.chromium.launch()
-        opened = browser.new_page()
-        opened.goto((tmp_path / "sorted.html").as_uri())
-        opened.locator("html[data-ready]").wait_for()
-        order = opened.locator("#maps-order")
-        assert order.locator("option").all_inner_texts() == [
-            "as in the config",
-            "best idsds first",
-            "best infidelity first",
-        ]
-        order.select_option(label="best infidelity first")
-        shown = opened.locator("#maps-shown li .name").all_inner_texts()[1:]
-        # Lower is better; then what is undefined, and a method that does not apply.
-        assert shown == ["random", "variance", "smooth", EVIL, "cam"]
-        assert "infidelity 1.00" in opened.locator("#maps-shown li").nth(1).inner_text()
-        browser.close()
+def test_browser_sorts_maps_by_any_metric(browser, sortable):
+    report_page(sortable)
+    opened = browser.new_page()
+    opened.goto(Path(PAGE).resolve().as_uri())
+    opened.wait_for_selector("html[data-ready]", state="attached")
+    order = opened.locator("#maps-order")
+    said = ["as in the config", "best idsds first", "best infidelity first"]
+    assert order.locator("option").all_inner_texts() == said
+    order.select_option(label="best infidelity first")
+    shown = opened.locator("#maps-shown li .name").all_inner_texts()[1:]
+    # Lower is better; then what is undefined, and a method that does not apply.
+    assert shown == ["random", "variance", "smooth", EVIL, "cam"]
+    assert "infidelity 1.00" in opened.locator("#maps-shown li").nth(1).inner_text()
+    opened.close()
 
 
 @pytest.mark.slow
