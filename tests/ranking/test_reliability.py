@@ -205,6 +205,13 @@ def test_every_pair_of_metrics_on_a_network():
         assert row["icr"] == pytest.approx(internal_consistency_reliability(*ranks))
         assert row["icr_published"] == pytest.approx(internal_consistency_reliability(*ranks, variant="published"))
     assert pairs.loc[("rise", "rise_long"), "icr"] == pytest.approx(1)
+    assert (pairs.loc["mas", "icr_magnitudes"] == pairs.loc["mas", "icr"]).all()
+    other = apart + np.random.default_rng(2).normal(size=apart.shape)
+    both_rise = pd.concat([named(apart, "rise", both), named(other, "rise_noisy", both)])
+    row = consistency_table(both_rise, MAGNITUDES).iloc[0]
+    for column, chosen in (("icr", slice(None)), ("icr_magnitudes", slice(4, None))):
+        ranks = image_ranks(apart[:, chosen]), image_ranks(other[:, chosen])
+        assert row[column] == pytest.approx(internal_consistency_reliability(*ranks))
 
 
 def test_pairs_without_a_common_method_or_of_one_metric():

@@ -256,7 +256,9 @@ def consistency_table(
     pandas.DataFrame
         A row a pair: dataset, model and weights, those that the table has; ``metric`` and ``other``; ``pair``, which
         says what they differ in: another baseline, other options, or another metric; ``icr`` and ``icr_published``,
-        the variants of `internal_consistency_reliability`, over the methods and images that both score; ``n_methods``;
+        the variants of `internal_consistency_reliability`, over the methods and images that both score;
+        ``icr_magnitudes``, the first of them over one method a map whatever the metrics, by which pairs are compared,
+        as in `reliability_table`; ``n_methods``, which are counted but in ``icr_magnitudes``;
         ``n_images``, on which all methods are scored and told apart by both.
 
     Raises
@@ -268,7 +270,7 @@ def consistency_table(
 
     kinds, alike = kinds or {}, baselines_of or {}
     network = [name for name in CASE[:3] if name in scores.columns]
-    columns = [*network, "metric", "other", "pair", "icr", "icr_published", "n_methods", "n_images"]
+    columns = [*network, "metric", "other", "pair", "icr", "icr_published", "icr_magnitudes", "n_methods", "n_images"]
     found = list(cases_of(scores))
 
     @cache
@@ -276,25 +278,31 @@ def consistency_table(
         wide = found[place][1][list(methods)]
         return pd.DataFrame(_unit_rows(image_ranks(wide.to_numpy())), wide.index)
 
+    def aligned(place: int, against: int, methods: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
+        left, right = unit(place, methods), unit(against, methods)
+        if not left.index.equals(right.index):
+            images = left.index.intersection(right.index)
+            left, right = left.loc[images], right.loc[images]
+        return left.to_numpy(), right.to_numpy()
+
     rows = []
     for (place, (one, first)), (against, (other, second)) in combinations(enumerate(found), 2):
         if any(one[name] != other[name] for name in network):
             continue
         names = one["metric"], other["metric"]
-        methods = tuple(magnitudes.counted([name for name in first if name in second], *names))
-        left, right = unit(place, methods), unit(against, methods)
-        if not left.index.equals(right.index):
-            images = left.index.intersection(right.index)
-            left, right = left.loc[images], right.loc[images]
-        values = left.to_numpy(), right.to_numpy()
+        shared = [name for name in first if name in second]
+        methods = tuple(magnitudes.counted(shared, *names))
+        values = aligned(place, against, methods)
         pairs, published = _consistency(*values)
+        of_maps = tuple(magnitudes.of_each_map(shared))
+        absolute = pairs if of_maps == methods else _consistency(*aligned(place, against, of_maps))[0]
         if names[0] in alike and alike[names[0]] == alike.get(names[1]):
             pair = BASELINE
         else:
             pair = OPTIONS if kinds.get(names[0], names[0]) == kinds.get(names[1], names[1]) else METRIC
         scored = int((~np.isnan(np.concatenate(values, axis=1)).any(axis=1)).sum()) if methods else 0
         where = [one[name] for name in network]
-        rows.append([*where, *names, pair, pairs, published, len(methods), scored])
+        rows.append([*where, *names, pair, pairs, published, absolute, len(methods), scored])
     return pd.DataFrame(rows, columns=columns)
 
 
