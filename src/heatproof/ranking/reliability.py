@@ -206,7 +206,8 @@ def reliability_table(scores: pd.DataFrame, magnitudes: Magnitudes = NO_MAGNITUD
 
     rows = []
     for case, every in cases_of(scores):
-        wide = every[magnitudes.counted(list(every), case["metric"])]
+        names = list(map(str, every))
+        wide = every[magnitudes.counted(names, case["metric"])]
         values = wide.to_numpy()
         ranks = image_ranks(values)
         complete = ~np.isnan(values).any(axis=1)
@@ -216,7 +217,7 @@ def reliability_table(scores: pd.DataFrame, magnitudes: Magnitudes = NO_MAGNITUD
             for second in range(first)
         ]
         known = [value for value in pairs if not np.isnan(value)]
-        of_maps = every[magnitudes.of_each_map(list(every))].to_numpy()
+        of_maps = every[magnitudes.of_each_map(names)].to_numpy()
         rows.append(
             {
                 **case,
@@ -290,7 +291,7 @@ def consistency_table(
         if any(one[name] != other[name] for name in network):
             continue
         names = one["metric"], other["metric"]
-        shared = [name for name in first if name in second]
+        shared = [str(name) for name in first if name in second]
         methods = tuple(magnitudes.counted(shared, *names))
         values = aligned(place, against, methods)
         pairs, published = _consistency(*values)

@@ -54,7 +54,7 @@ class Reliability(Scored, Ranked):
         that reads magnitudes, such as MAS, a map and its absolute values are one method; compare metrics by
         ``alpha_magnitudes``, which has one method a map under all. ``icr``: on each network, how alike two metrics rank
         methods image by image (internal consistency reliability), 1 at most; ``pair`` says whether they differ in the
-        baseline alone, in other options, or are other metrics, and ``icr_magnitudes`` has one method a map in all pairs.
+        baseline alone, in other options, or are other metrics; ``icr_magnitudes`` has one method a map in all pairs.
         ``significance``: Wilcoxon's test of every two methods over images with Holm's correction; ``effect`` is the
         matched-pairs rank-biserial correlation, from -1 to 1. ``truth``: where the dataset's parts can be removed,
         how far each metric ranks methods as the true importance of the parts does; empty elsewhere. ``variance``: how
