@@ -133,7 +133,7 @@ def draw_map(axes: Axes, values: np.ndarray, alpha: float = 1.0, **place: Any) -
         Where in the axes, as `matplotlib.axes.Axes.imshow` takes it.
     """
     limit = limit_of(values)
-    look = {"cmap": COLOURS, "vmin": -(limit or 1), "vmax": limit or 1, "interpolation": "nearest"}
+    look: Any = {"cmap": COLOURS, "vmin": -(limit or 1), "vmax": limit or 1, "interpolation": "nearest"}
     axes.imshow(values, alpha=alpha, **look, **place)
     return limit
 

@@ -98,8 +98,8 @@ def _sorts(asked: PageNetwork, told: ReportPage, ids: Sequence[str]) -> list[lis
     """Return image by image what the maps of a network can be sorted by."""
     found: list[list[dict[str, Any]]] = [[] for _ in ids]
     for metric in asked.sorts:
-        of = image_scores(told.results, {**asked.where, "metric": metric}, ids)
-        of = of[of.index.get_level_values("image").isin(ids)].to_dict()
+        every = image_scores(told.results, {**asked.where, "metric": metric}, ids)
+        of = every[every.index.get_level_values("image").isin(ids)].to_dict()
         for image, into in zip(ids, found, strict=True):
             scores = np.array([of.get((one.method, image), np.nan) for one in told.methods])
             into.append({"metric": metric, "higher": told.directions[metric], "scores": short(scores)})

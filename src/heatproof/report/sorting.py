@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -38,9 +38,9 @@ def sorting(told: Sorting) -> None:
             found[metric] = image_scores(told.results, place, ids)
         number = best_known(found, ids)
         read = {method.method: read_maps(told.results, where, method, ids) for method in told.methods}
-        drawn = [name for name, values in read.items() if not isinstance(values, str)]
-        drawn = told.magnitudes.counted(drawn, *one.metrics)
-        maps = {name: read[name][number] for name in drawn}
+        own = {name: values[number] for name, values in read.items() if not isinstance(values, str)}
+        drawn = told.magnitudes.counted([*own], *one.metrics)
+        maps = {name: own[name] for name in drawn}
         scores = pd.DataFrame(
             {
                 metric: [of.get((name, ids[number]), np.nan) if len(of) else np.nan for name in drawn]
@@ -55,7 +55,7 @@ def sorting(told: Sorting) -> None:
     publish(told, dict.fromkeys(outputs), files, [(one, told.images) for one in told.datasets.values()])
 
 
-def best_known(scores: Mapping[str, pd.Series], ids: list[str]) -> int:
+def best_known(scores: Mapping[str, pd.Series], ids: Sequence[str]) -> int:
     """Return the place of the first image that has a score of most metrics."""
     known = [
         sum(bool(of[of.index.get_level_values("image") == one].notna().any()) for of in scores.values()) for one in ids

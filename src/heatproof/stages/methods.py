@@ -147,9 +147,9 @@ def claimed_methods(plan: Plan) -> list[ClaimedMethod]:
 def magnitudes(plan: Plan) -> Magnitudes:
     """Return which metrics read magnitudes, and which methods are one to them."""
     rows = {(one.explainer, one.index, one.transform): one.method for one in shown_methods(plan)}
-    absolute = {name: rows.get((*of, "abs"), "") for (*of, transform), name in rows.items() if transform == "raw"}
+    absolute = {one.method: rows.get((one.explainer, one.index, "abs"), "") for one in shown_methods(plan)}
     metrics = [name for name, entry in plan.metrics.items() if entry.metric.reads_magnitudes(entry.options)]
-    return Magnitudes(metrics, {signed: name for signed, name in absolute.items() if name})
+    return Magnitudes(metrics, {signed: name for signed, name in absolute.items() if name not in ("", signed)})
 
 
 def scores_each_image(plan: Plan, metric: str) -> bool:
