@@ -1,4 +1,4 @@
-"""How good is each metric? A study on real digits with a small trained network; docs/metric_quality.md reads it.
+"""How good is each metric? A study on real digits with a ResNet-20 trained here; docs/metric_quality.md reads it.
 
 Sensitivity to an offset and to noise, reliability over images, invariance to the baseline, and the distance between the
 curves of maps with attribution introduced and removed; Walker et al. 2024 (MAS), section 5, and Li et al. 2024, 5.2.

@@ -237,3 +237,42 @@ def test_design_is_said_where_an_architecture_is_registered(architecture, option
     design = asdict(ARCHITECTURES[architecture].design_for(options))
     assert tuple(design[name] for name in ("family", "depth", "width", "batch_norm", "bias")) == expected
     assert list(pd.Series(design).index) == ["family", "depth", "width", "batch_norm", "bias"]
+
+
+# ---- metrics of magnitudes -------------------------------------------------------------------------------------------
+
+
+def of_magnitudes(*, tied):
+    """MAS and RISE rank absolute maps alike well; RISE ranks maps with signs better, which is no matter of MAS."""
+    signed = ("saliency", "input_x_gradient", "integrated_gradients", "guided_backprop", "deconvnet")
+    place = {name: i for i, name in enumerate(signed)}
+    spread = {"mas_deletion": {"raw": 0.2, "abs": 0.2}, "rise_deletion": {"raw": 2.0, "abs": 0.02}}
+    made = plant(
+        lambda case, m: spread[case.kind][m.transform] * place[m.kind],
+        metrics=("mas_deletion", "rise_deletion"),
+        methods=[*signed, *(f"{name}_abs" for name in signed)],
+        weights=("pretrained",),
+        noise=0.3,
+    )
+    for index, case in enumerate(made.cases):
+        if case.magnitudes and tied:
+            made.values[index][5:] = made.values[index][:5]
+    return made
+
+
+def test_mas_and_rise_are_compared_over_the_same_absolute_maps():
+    made = of_magnitudes(tied=True)
+    names = [made.methods[index].name for index in made.counted(0, 1)]
+    assert names == [
+        f"{name}_abs"
+        for name in ("saliency", "input_x_gradient", "integrated_gradients", "guided_backprop", "deconvnet")
+    ]
+    rise = [index for index, case in enumerate(made.cases) if case.kind == "rise_deletion"][:1]
+    assert len(made.counted(*rise)) == 10, "with no metric of magnitudes beside it, all rows count"
+    claims = run_table(made).set_index("claim")
+    row = claims.loc["mas_more_consistent_than_rise"]
+    assert row["value"] > 0.1
+    # With all rows, RISE's order of maps with signs would turn the sign.
+    for case in made.cases:
+        object.__setattr__(case, "magnitudes", False)
+    assert run_table(made).set_index("claim").loc["mas_more_consistent_than_rise", "value"] < 0

@@ -66,6 +66,7 @@ ALLOWED = {
         "models",
         "perturbation",
         "plan",
+        "ranking",
         "report",
         "responses",
         "training",

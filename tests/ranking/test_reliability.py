@@ -5,7 +5,12 @@ import pandas as pd
 import pytest
 
 from heatproof.errors import HeatproofError
+from heatproof.ranking.magnitudes import Magnitudes
 from heatproof.ranking.reliability import (
+    BASELINE,
+    METRIC,
+    OPTIONS,
+    consistency_table,
     image_ranks,
     inter_method_reliability,
     inter_rater_reliability,
@@ -121,3 +126,96 @@ def test_table():
         reliability_table(pd.concat([tidy(good), tidy(good)]))
     with pytest.raises(HeatproofError, match="agree on whether higher is better"):
         reliability_table(pd.concat([tidy(good), tidy(good, higher=False)]))
+
+
+# ---- magnitudes, and pairs of metrics --------------------------------------------------------------------------------
+
+SIGNED = ["a", "b", "c", "d"]
+MAGNITUDES = Magnitudes(["mas", "mas_random"], {name: f"{name}_abs" for name in SIGNED})
+
+
+def named(values, metric, names, model="net", higher=True):
+    images = [f"image {row:02d}" for row in range(len(values))]
+    table = pd.DataFrame(values, index=images, columns=names).rename_axis("image").reset_index()
+    table = table.melt("image", var_name="method", value_name="score")
+    return table.assign(dataset="toy", model=model, weights="own", metric=metric, higher_is_better=higher)
+
+
+def planted(seed=0, images=40):
+    """Scores by two kinds of metric: `mas` ties each method with its absolute values, `rise` does not."""
+    generator, both = np.random.default_rng(seed), SIGNED + [f"{name}_abs" for name in SIGNED]
+    tied = np.arange(4.0) + generator.normal(size=(images, 4))
+    apart = np.tile(np.arange(4.0), 2) + generator.normal(size=(images, 8))
+    return both, np.concatenate([tied, tied], axis=1), apart
+
+
+def test_tied_rows_do_not_count_twice_in_alpha():
+    both, tied, apart = planted()
+    scores = pd.concat([named(tied, "mas", both), named(apart, "rise", both)])
+    found = reliability_table(scores, MAGNITUDES).set_index("metric")
+    once = inter_rater_reliability(image_ranks(tied[:, :4]))
+    assert found.loc["mas", "alpha"] == pytest.approx(once)
+    assert found.loc["mas", "n_methods"] == 4
+    assert found.loc["mas", "inter_method"] < 1
+    # All eight rows are methods of their own to the other; both are compared over the absolute ones.
+    assert found.loc["rise", "alpha"] == pytest.approx(inter_rater_reliability(image_ranks(apart)))
+    assert found.loc["rise", "n_methods"] == 8
+    of_absolute = inter_rater_reliability(image_ranks(apart[:, 4:]))
+    np.testing.assert_allclose(found.loc[["mas", "rise"], "alpha_magnitudes"], [once, of_absolute])
+    counted_twice = reliability_table(scores).set_index("metric")
+    assert counted_twice.loc["mas", "alpha"] != pytest.approx(once, abs=1e-4)
+
+
+def test_a_method_without_its_absolute_row_counts():
+    both, tied, _ = planted()
+    part = named(tied[:, :5], "mas", both[:5])
+    assert reliability_table(part, MAGNITUDES)["n_methods"].item() == 4
+
+
+def test_every_pair_of_metrics_on_a_network():
+    both, tied, apart = planted()
+    again = tied + np.tile(np.random.default_rng(1).normal(size=(40, 4)), 2)
+    scores = pd.concat(
+        [
+            named(tied, "mas", both),
+            named(-again, "mas_random", both, higher=False),
+            named(apart, "rise", both),
+            named(apart[:30], "rise_long", both),
+            named(apart, "rise", both, model="other"),
+        ]
+    )
+    kinds = {"mas_random": "mas", "rise_long": "rise"}
+    table = consistency_table(scores, MAGNITUDES, kinds, {"mas": "m", "mas_random": "m", "rise": "r", "rise_long": "l"})
+    assert set(table["model"]) == {"net"}, "the other network has one metric"
+    pairs = table.set_index(["metric", "other"])
+    assert pairs["pair"].to_dict() == {
+        ("mas", "mas_random"): BASELINE,
+        ("mas", "rise"): METRIC,
+        ("mas", "rise_long"): METRIC,
+        ("mas_random", "rise"): METRIC,
+        ("mas_random", "rise_long"): METRIC,
+        ("rise", "rise_long"): OPTIONS,
+    }
+    assert pairs["n_methods"].tolist() == [4, 4, 4, 4, 4, 8]
+    assert pairs["n_images"].tolist() == [40, 40, 30, 40, 30, 30]
+    # The same as the function says of the ranks of the absolute rows.
+    for other, values in (("mas_random", again[:, 4:]), ("rise", apart[:, 4:])):
+        ranks = image_ranks(tied[:, 4:]), image_ranks(values)
+        row = pairs.loc[("mas", other)]
+        assert row["icr"] == pytest.approx(internal_consistency_reliability(*ranks))
+        assert row["icr_published"] == pytest.approx(internal_consistency_reliability(*ranks, variant="published"))
+    assert pairs.loc[("rise", "rise_long"), "icr"] == pytest.approx(1)
+    assert (pairs.loc["mas", "icr_magnitudes"] == pairs.loc["mas", "icr"]).all()
+    other = apart + np.random.default_rng(2).normal(size=apart.shape)
+    both_rise = pd.concat([named(apart, "rise", both), named(other, "rise_noisy", both)])
+    row = consistency_table(both_rise, MAGNITUDES).iloc[0]
+    for column, chosen in (("icr", slice(None)), ("icr_magnitudes", slice(4, None))):
+        ranks = image_ranks(apart[:, chosen]), image_ranks(other[:, chosen])
+        assert row[column] == pytest.approx(internal_consistency_reliability(*ranks))
+
+
+def test_pairs_without_a_common_method_or_of_one_metric():
+    table = consistency_table(pd.concat([named(np.eye(3), "x", list("abc")), named(np.eye(3), "y", list("def"))]))
+    assert table[["n_methods", "n_images"]].to_numpy().tolist() == [[0, 0]]
+    assert table["icr"].isna().all()
+    assert consistency_table(named(np.eye(3), "x", list("abc"))).empty

@@ -23,6 +23,7 @@ from heatproof.folder import Folder
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 from heatproof.provenance import Key
+from heatproof.report import page_data
 from heatproof.report.page import judged_claims, report_page
 from heatproof.report.page_data import how_many, low_is_good, mean_curve, title
 from heatproof.report.results import told
@@ -32,6 +33,7 @@ from heatproof.specs import ShardRange
 from heatproof.stages.checks import Checks
 from heatproof.stages.methods import ShownMethod
 from heatproof.stages.pages import PageCurve, PageDataset, PageNetwork, PageTable, ReportPage
+from heatproof.storage.files import write_table
 from heatproof.storage.manifest import write_sealed
 from heatproof.storage.reading import file_digest
 from heatproof.storage.store import ArraySpec
@@ -618,6 +620,52 @@ def test_browser_opens_a_map_with_its_drops(opened):
     assert opened.locator("#maps-large img").count() == 2
     opened.keyboard.press("Escape")
     assert not opened.locator("#maps-large").is_visible()
+
+
+@pytest.fixture
+def sortable(spec):
+    """What the stage is told where maps can be sorted by a metric of which lower is better."""
+    (dataset,) = spec.datasets
+    (network,) = dataset.networks
+    where = {**network.where, "metric": "infidelity"}
+    rows = [
+        {**network.where, "metric": "infidelity", "method": name, "image": image, "class": 0, "score": score}
+        for name, score in (("smooth", 3.0), ("random", 1.0), ("variance", 2.0))
+        for image in open_dataset(DATASET).splits["evaluation"].ids
+    ]
+    write_table(pd.DataFrame(rows), RESULTS.scores.format(**where))
+    asked = replace(network, sorts=["infidelity"], scored=["idsds"])
+    return replace(spec, datasets=[replace(dataset, networks=[asked])])
+
+
+def test_maps_sort_by_every_metric_that_scores_an_image(sortable):
+    """Scores stand image by image and method by method; a metric without one is not offered."""
+    made = page_data.maps(*sortable.datasets, sortable)
+    names = [one.method for one in sortable.methods]
+    for of_image in made["sorts"]:
+        ((only,),) = of_image
+        assert (only["metric"], only["higher"]) == ("infidelity", False)
+        known = {"smooth": 3.0, "random": 1.0, "variance": 2.0}
+        assert dict(zip(names, only["scores"], strict=True)) == {name: known.get(name) for name in names}
+    (shown,) = page_data.fitting([made], len(names))
+    assert len(shown["sorts"]) == len(shown["cells"])
+
+
+@pytest.mark.slow
+def test_browser_sorts_maps_by_any_metric(browser, sortable):
+    report_page(sortable)
+    opened = browser.new_page()
+    opened.goto(Path(PAGE).resolve().as_uri())
+    opened.wait_for_selector("html[data-ready]", state="attached")
+    order = opened.locator("#maps-order")
+    said = ["as in the config", "best idsds first", "best infidelity first"]
+    assert order.locator("option").all_inner_texts() == said
+    order.select_option(label="best infidelity first")
+    shown = opened.locator("#maps-shown li .name").all_inner_texts()[1:]
+    # Lower is better; then what is undefined, and a method that does not apply.
+    assert shown == ["random", "variance", "smooth", EVIL, "cam"]
+    assert "infidelity 1.00" in opened.locator("#maps-shown li").nth(1).inner_text()
+    opened.close()
 
 
 @pytest.mark.slow

@@ -25,3 +25,19 @@ if graph.has("montage"):
             measured("montage")
         message:
             says("montage")
+
+
+# Made where it is named: one image's maps in the order of each metric.
+if graph.has("sorting"):
+
+    use rule overview as sorting with:
+        input:
+            reads("sorting"),
+        output:
+            leaves("sorting"),
+        log:
+            "results/logs/sorting.log",
+        benchmark:
+            measured("sorting")
+        message:
+            says("sorting")

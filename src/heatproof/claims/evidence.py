@@ -31,6 +31,7 @@ from heatproof.claims.halves import (
 )
 from heatproof.claims.verdicts import Measured, Untestable
 from heatproof.grids import Grid
+from heatproof.methods import ABS
 from heatproof.metrics.bootstrap import bootstrap_means, draw_counts
 from heatproof.randomness import numpy_generator
 
@@ -62,6 +63,9 @@ class Case:
         ``logit`` or ``probability``: what the maps are of.
     pixels
         The shorter side of the images; None where it is not known.
+    magnitudes
+        Whether the metric reads the magnitudes of maps, to which a map with signs and its absolute values are one
+        method: see `heatproof.ranking.magnitudes.Magnitudes`.
     """
 
     dataset: str
@@ -77,6 +81,7 @@ class Case:
     output: str = "logit"
     explains: str = "logit"
     pixels: int | None = None
+    magnitudes: bool = False
 
     @property
     def network(self) -> tuple[str, str, str]:
@@ -263,6 +268,14 @@ class Evidence:
         """Return the indices of methods that use the model."""
         return [index for index, method in enumerate(self.methods) if method.uses_model]
 
+    def counted(self, *cases: int) -> list[int]:
+        """Return the indices of methods that count where test cases are compared: see `Case.magnitudes`."""
+        chosen = self.explaining()
+        if not any(self.cases[case].magnitudes for case in cases):
+            return chosen
+        absolute = {self.methods[index].name for index in chosen if self.methods[index].transform == "abs"}
+        return [index for index in chosen if self.methods[index].name + ABS not in absolute]
+
     def model_of(self, case: int) -> Model:
         """Return the model of a test case."""
         return self.models[self.cases[case].model]
@@ -368,9 +381,16 @@ class Evidence:
         """
         return self.share(pairs, feature).measured(over_networks=self.draws_networks)
 
-    def share(self, pairs: Iterable[tuple[int, int]], feature: Feature = ranks_of) -> Share:
-        """Return the share of `agreement`, from which differences can be taken."""
-        chosen = np.array(self.explaining(), dtype=int)
+    def share(self, pairs: Iterable[tuple[int, int]], feature: Feature = ranks_of, beside: Sequence[int] = ()) -> Share:
+        """Return the share of `agreement`, from which differences can be taken.
+
+        Parameters
+        ----------
+        pairs, feature
+            As in `agreement`.
+        beside
+            Test cases with which the share is compared: it counts the methods that count there as well.
+        """
         halves: dict[str, Halves] = {}
         vectors: dict[tuple[int, ...], Vectors] = {}
         itself: dict[tuple[int, ...], Part] = {}
@@ -380,6 +400,7 @@ class Evidence:
             if pair in self.reported:
                 compared.append(Compared(exact(self.reported[pair]), exact(1), networks))
                 continue
+            chosen = np.array(self.counted(*pair, *beside), dtype=int)
             known = chosen[~np.isnan(self.means[0, list(pair)][:, chosen]).any(axis=0)]
             if len(known) < FEWEST_METHODS or feature(self.means[0, pair[0], known], known).size < FEWEST_METHODS:
                 continue
@@ -414,11 +435,18 @@ class Evidence:
             raise Untestable(f"rankings on halves of the images take {LEAST_IMAGES} images, and there are {len(names)}")
         return vectors_of(dataset, halves[dataset], self.values[case][methods], names, methods, feature)
 
-    def consistency(self, case: int) -> np.ndarray:
+    def consistency(self, case: int, *beside: int) -> np.ndarray:
         """Return the mean Spearman correlation (1 + R,) between the rankings of pairs of images in a test case.
 
         It is what Krippendorff's α measures of ranks; pairs of an image with itself, which resampling makes, are left
         out.
+
+        Parameters
+        ----------
+        case
+            The test case.
+        beside
+            Test cases with which it is compared: the methods that count there as well are counted.
 
         Raises
         ------
@@ -427,7 +455,7 @@ class Evidence:
         """
         if (case,) in self.reported:
             return np.full(1 + self.repetitions, self.reported[case,])
-        values = self.values.get(case, np.full((len(self.methods), 1), np.nan))[self.explaining()]
+        values = self.values.get(case, np.full((len(self.methods), 1), np.nan))[self.counted(case, *beside)]
         values = values[~np.isnan(values).all(1)]
         values = values[:, ~np.isnan(values).any(0)]
         if len(values) < FEWEST_METHODS or values.shape[1] < 2:

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from heatproof.claims.evidence import Case, Draws, Evidence, Method, Model
+from heatproof.metrics.registry import METRICS
 from heatproof.randomness import numpy_generator
 
 # Plain ResNets of the same depth and width: nothing on which claims compare networks tells them apart.
@@ -30,6 +31,10 @@ def trainings(models: Iterable[Model], seeds: int = 5) -> dict[str, Model]:
         for model in models
         for seed in range(seeds)
     }
+
+
+def _of_kind(kind: str) -> dict[str, bool]:
+    return {"magnitudes": METRICS[kind].reads_magnitudes()} if kind in METRICS else {}
 
 
 def plant(
@@ -70,7 +75,7 @@ def plant(
     given = metrics if isinstance(metrics, Mapping) else {name: {} for name in metrics}
     usual = {"options": {}, "higher_is_better": True, "grid": 4, "baseline": "zeros", "pixels": 32}
     cases = [
-        Case(dataset, model, one, name, **{"kind": name, **usual, **fields})
+        Case(dataset, model, one, name, **{"kind": name, **usual, **_of_kind(fields.get("kind", name)), **fields})
         for dataset in datasets
         for model in models
         for one in weights

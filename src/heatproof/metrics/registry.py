@@ -99,6 +99,26 @@ class Metric(Described):
         reverse = self.order is not None and options.get("order", self.order) != self.order
         return self.higher_is_better != reverse
 
+    def reads_magnitudes(self, options: Mapping[str, Any] | None = None) -> bool:
+        """Return whether the metric reads the magnitudes of a map alone, as its perturbation sequences declare.
+
+        A map with signs and its absolute values then score the same, and are one method.
+
+        Parameters
+        ----------
+        options
+            Of the metric; those left out are the defaults.
+        """
+        if not issubclass(self.reads, Curves):
+            return False
+        responses = self.responses({**self.options, **(options or {})}).values()
+        return all(bool(one.settings.get("magnitude")) for one in responses)
+
+    @property
+    def scores_each_image(self) -> bool:
+        """Whether the score of an image is that image's own, whatever others are scored beside it."""
+        return "does_not_depend_on_the_company" not in self.exempt
+
     def needs(self, options: Mapping[str, Any] | None = None) -> Need:
         """Return what the metric reads of the network with these options, those left out being the defaults.
 

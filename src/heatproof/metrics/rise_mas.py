@@ -30,6 +30,9 @@ NO_GAIN = (
 def sequences_of(*modes: str, blur: Mapping[str, Any] = RISE_BLUR, magnitude: bool = False) -> Any:
     """Return the function that turns options into sequences of insertion, deletion or both.
 
+    A sequence has 32 equal steps by default. Both papers change N pixels a step of an image of N × N (MAS, sections 2.2
+    and 4.1), N steps in all: ``step_size=224`` at 224 × 224.
+
     Parameters
     ----------
     modes
@@ -37,7 +40,7 @@ def sequences_of(*modes: str, blur: Mapping[str, Any] = RISE_BLUR, magnitude: bo
     blur
         Options of the blur into which pixels are inserted by default.
     magnitude
-        Rank by the map's magnitudes.
+        Rank by the map's magnitudes, so that a map with signs and its absolute values score the same.
     """
 
     def sequences(
@@ -194,8 +197,10 @@ def rise_insertion(
 ) -> Result:
     """RISE insertion: area under the probability while pixels replace the blurred image; higher is better.
 
-    Trapezoid over the shares that are inserted. ``monotone=True`` scales the curve to its ends and takes the running
-    maximum, which is what the MAS paper's comparisons call RISE; ``inverted`` is as in `normalised_response`.
+    Trapezoid over the shares that are inserted, in 32 equal steps; the paper inserts as many pixels a step as an image
+    is wide, ``step_size=224`` at 224 × 224. ``monotone=True`` scales the curve to its ends and takes the running
+    maximum, which is what the MAS paper's comparisons call RISE; they also rank by magnitude, which is the score of the
+    absolute map. ``inverted`` is as in `normalised_response`.
 
     Returns
     -------
@@ -290,9 +295,10 @@ def mas_insertion(
     """MAS insertion: area of the monotone insertion curve minus its alignment penalty; higher is better.
 
     Pixels are ordered by the magnitude of the map, which the density counts too (section 4.1): a map and its negative
-    score the same. Insertion begins at the blur of the authors' evaluation scripts, of standard deviation 11. Undefined
-    for a map of zeros, and for an image whose response is not above that of its baseline (``inverted``, as in
-    `normalised_response`).
+    score the same. There are 32 equal steps; the paper has N steps of N pixels on an image of N × N (sections 2.2 and
+    4.1), ``step_size=224`` at 224 × 224. Insertion begins at the blur of the authors' evaluation scripts, of standard
+    deviation 11. Undefined for a map of zeros, and for an image whose response is not above that of its baseline
+    (``inverted``, as in `normalised_response`).
 
     Returns
     -------

@@ -6,14 +6,17 @@ The three coefficients are those of Tomsett et al., Sanity Checks for Saliency M
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
+from itertools import combinations
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from heatproof.errors import HeatproofError
 from heatproof.metrics.arrays import spearman_rows
-from heatproof.ranking.per_image import cases_of
+from heatproof.ranking.magnitudes import NO_MAGNITUDES, Magnitudes
+from heatproof.ranking.per_image import CASE, cases_of
 from heatproof.ranking.ranks import comparable
 
 if TYPE_CHECKING:
@@ -23,6 +26,8 @@ Level = Literal["ordinal", "interval"]
 LEVELS = ("ordinal", "interval")
 INTER_RATER = ("alpha", "published")
 CONSISTENCY = ("pairs", "published")
+# What two metrics of a pair differ in.
+BASELINE, OPTIONS, METRIC = "another baseline", "other options", "another metric"
 
 
 def image_ranks(scores: np.ndarray, higher_is_better: bool = True) -> np.ndarray:
@@ -116,17 +121,33 @@ def internal_consistency_reliability(ranks: np.ndarray, others: np.ndarray, *, v
     """
     _check("variant", variant, CONSISTENCY)
     first, second = _matrix(ranks), _matrix(others)
-    by_image = spearman_rows(first, second)
-    defined = ~np.isnan(by_image)
-    if not defined.any():
-        return float("nan")
-    if variant == "pairs":
-        return float(by_image[defined].mean())
-    from scipy.stats import rankdata, zscore
+    if first.shape != second.shape:
+        raise HeatproofError(f"Ranks {first.shape} and {second.shape}: give two arrays of the same shape.")
+    pairs, published = _consistency(_unit_rows(first), _unit_rows(second))
+    return pairs if variant == "pairs" else published
 
-    rows = rankdata(np.concatenate([first[defined], second[defined]]), axis=1)
-    # The mean of all products of standardised rows is the squared mean of the rows.
-    return float((zscore(rows, axis=1).mean(axis=0) ** 2).mean())
+
+def _unit_rows(ranks: np.ndarray) -> np.ndarray:
+    """Return each row's ranks, centred and of length 1; NaN for a row that is constant or has a NaN."""
+    from scipy.stats import rankdata
+
+    if not ranks.size:
+        return ranks
+    centred = rankdata(ranks, axis=1, nan_policy="propagate") - (ranks.shape[1] + 1) / 2
+    size = np.sqrt((centred**2).sum(axis=1, keepdims=True))
+    return centred / np.where(size > 0, size, np.nan)
+
+
+def _consistency(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
+    """Return both variants of the internal consistency reliability of two arrays of `_unit_rows`."""
+    # Rounding must not carry a perfect correlation beyond 1.
+    by_image = np.clip((first * second).sum(axis=1), -1, 1)
+    defined = ~np.isnan(by_image)
+    if not first.size or not defined.any():
+        return float("nan"), float("nan")
+    # The mean of all products of rows is the squared mean of the rows.
+    mean = (first[defined].mean(axis=0) + second[defined].mean(axis=0)) / 2
+    return float(by_image[defined].mean()), float((mean**2).sum())
 
 
 def inter_method_reliability(scores: np.ndarray, others: np.ndarray) -> float:
@@ -157,20 +178,24 @@ def inter_method_reliability(scores: np.ndarray, others: np.ndarray) -> float:
     return float(spearman_rows(first[:, known], second[:, known])[0])
 
 
-def reliability_table(scores: pd.DataFrame) -> pd.DataFrame:
+def reliability_table(scores: pd.DataFrame, magnitudes: Magnitudes = NO_MAGNITUDES) -> pd.DataFrame:
     """Return the reliability of each metric of a table of per-image scores.
 
     Parameters
     ----------
     scores
         As `heatproof.ranking.per_image.cases_of` takes it.
+    magnitudes
+        Which methods are one to which metrics.
 
     Returns
     -------
     pandas.DataFrame
         A row a test case: its columns; ``alpha`` and ``alpha_published``, from `inter_rater_reliability`;
-        ``inter_method``, the mean over pairs of methods of `inter_method_reliability`; ``n_methods``; ``n_images``,
-        on which all methods have a score; ``n_undefined``, all others, which are left out.
+        ``alpha_magnitudes``, α over one method a map under every metric, the absolute values where there are any, by
+        which metrics are compared; ``inter_method``, the mean over pairs of methods of `inter_method_reliability`;
+        ``n_methods``, which are counted but in ``alpha_magnitudes``; ``n_images``, on which all of these have a score;
+        ``n_undefined``, all others, which are left out.
 
     Raises
     ------
@@ -180,7 +205,9 @@ def reliability_table(scores: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     rows = []
-    for case, wide in cases_of(scores):
+    for case, every in cases_of(scores):
+        names = list(map(str, every))
+        wide = every[magnitudes.counted(names, case["metric"])]
         values = wide.to_numpy()
         ranks = image_ranks(values)
         complete = ~np.isnan(values).any(axis=1)
@@ -190,11 +217,13 @@ def reliability_table(scores: pd.DataFrame) -> pd.DataFrame:
             for second in range(first)
         ]
         known = [value for value in pairs if not np.isnan(value)]
+        of_maps = every[magnitudes.of_each_map(names)].to_numpy()
         rows.append(
             {
                 **case,
                 "alpha": inter_rater_reliability(ranks),
                 "alpha_published": inter_rater_reliability(ranks, variant="published"),
+                "alpha_magnitudes": inter_rater_reliability(image_ranks(of_maps)),
                 "inter_method": float(np.mean(known)) if known else float("nan"),
                 "n_methods": values.shape[1],
                 "n_images": int(complete.sum()),
@@ -202,6 +231,80 @@ def reliability_table(scores: pd.DataFrame) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows)
+
+
+def consistency_table(
+    scores: pd.DataFrame,
+    magnitudes: Magnitudes = NO_MAGNITUDES,
+    kinds: Mapping[str, str] | None = None,
+    baselines_of: Mapping[str, str] | None = None,
+) -> pd.DataFrame:
+    """Return the internal consistency reliability (ICR) of every two metrics on each network.
+
+    Parameters
+    ----------
+    scores
+        As `heatproof.ranking.per_image.cases_of` takes it.
+    magnitudes
+        Which methods are one to which metrics.
+    kinds
+        Metric to its kind, where it has another name.
+    baselines_of
+        Metric to a name that it shares with those that differ from it in the baseline alone.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row a pair: dataset, model and weights, those that the table has; ``metric`` and ``other``; ``pair``, which
+        says what they differ in: another baseline, other options, or another metric; ``icr`` and ``icr_published``,
+        the variants of `internal_consistency_reliability`, over the methods and images that both score;
+        ``icr_magnitudes``, the first of them over one method a map whatever the metrics, by which pairs are compared,
+        as in `reliability_table`; ``n_methods``, which are counted but in ``icr_magnitudes``;
+        ``n_images``, on which all methods are scored and told apart by both.
+
+    Raises
+    ------
+    HeatproofError
+        As in `cases_of`.
+    """
+    import pandas as pd
+
+    kinds, alike = kinds or {}, baselines_of or {}
+    network = [name for name in CASE[:3] if name in scores.columns]
+    columns = [*network, "metric", "other", "pair", "icr", "icr_published", "icr_magnitudes", "n_methods", "n_images"]
+    found = list(cases_of(scores))
+
+    @cache
+    def unit(place: int, methods: tuple[str, ...]) -> pd.DataFrame:
+        wide = found[place][1][list(methods)]
+        return pd.DataFrame(_unit_rows(image_ranks(wide.to_numpy())), wide.index)
+
+    def aligned(place: int, against: int, methods: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
+        left, right = unit(place, methods), unit(against, methods)
+        if not left.index.equals(right.index):
+            images = left.index.intersection(right.index)
+            left, right = left.loc[images], right.loc[images]
+        return left.to_numpy(), right.to_numpy()
+
+    rows = []
+    for (place, (one, first)), (against, (other, second)) in combinations(enumerate(found), 2):
+        if any(one[name] != other[name] for name in network):
+            continue
+        names = one["metric"], other["metric"]
+        shared = [str(name) for name in first if name in second]
+        methods = tuple(magnitudes.counted(shared, *names))
+        values = aligned(place, against, methods)
+        pairs, published = _consistency(*values)
+        of_maps = tuple(magnitudes.of_each_map(shared))
+        absolute = pairs if of_maps == methods else _consistency(*aligned(place, against, of_maps))[0]
+        if names[0] in alike and alike[names[0]] == alike.get(names[1]):
+            pair = BASELINE
+        else:
+            pair = OPTIONS if kinds.get(names[0], names[0]) == kinds.get(names[1], names[1]) else METRIC
+        scored = int((~np.isnan(np.concatenate(values, axis=1)).any(axis=1)).sum()) if methods else 0
+        where = [one[name] for name in network]
+        rows.append([*where, *names, pair, pairs, published, absolute, len(methods), scored])
+    return pd.DataFrame(rows, columns=columns)
 
 
 def _check(name: str, value: str, allowed: Sequence[str]) -> None:

@@ -118,7 +118,7 @@ def prepare_rows(axes: Axes, names: Sequence[str], size: float = 8) -> None:
     axes.spines[["top", "right", "left"]].set_visible(False)
 
 
-def draw_map(axes: Axes, values: np.ndarray, alpha: float = 1.0) -> float:
+def draw_map(axes: Axes, values: np.ndarray, alpha: float = 1.0, **place: Any) -> float:
     """Draw a map (H, W) in the colours of all maps, and return the value at which they are full.
 
     Parameters
@@ -129,9 +129,12 @@ def draw_map(axes: Axes, values: np.ndarray, alpha: float = 1.0) -> float:
         Relevance (H, W): positive speaks for the class and is red, negative against it and is blue, zero is near-white.
     alpha
         From 0, nothing is seen, to 1, nothing below it is seen.
+    place
+        Where in the axes, as `matplotlib.axes.Axes.imshow` takes it.
     """
     limit = limit_of(values)
-    axes.imshow(values, cmap=COLOURS, vmin=-(limit or 1), vmax=limit or 1, alpha=alpha, interpolation="nearest")
+    look: Any = {"cmap": COLOURS, "vmin": -(limit or 1), "vmax": limit or 1, "interpolation": "nearest"}
+    axes.imshow(values, alpha=alpha, **look, **place)
     return limit
 
 

@@ -19,7 +19,7 @@ from heatproof.tasks import gives
 if TYPE_CHECKING:
     from heatproof.folder import Folder
     from heatproof.stages.methods import ShownMethod
-    from heatproof.stages.pages import PageCurve, PageDataset, ReportPage
+    from heatproof.stages.pages import PageCurve, PageDataset, PageNetwork, ReportPage
 
 # Bytes of all maps on the index page. Of each network every method is shown, of as many images and networks as fit.
 MAP_BYTES = 8_000_000
@@ -57,12 +57,13 @@ def maps(entry: PageDataset, told: ReportPage) -> dict[str, Any]:
         ``images`` with id, label and uri; ``networks`` with names, the metrics of
         the scores shown, and the drops that are laid over: ``values`` (images, P), patch by patch, row by row, positive
         where the deletion of a patch takes from what the label gets. ``cells``[image][network][method]: a picture with
-        its scale and scores, None where there is none, or the reason for a gap.
+        its scale and scores, None where there is none, or the reason for a gap. ``sorts``[image][network]: of each
+        metric by which the maps can be sorted its name, whether higher is better, and the scores of all methods.
     """
     dataset = open_dataset(entry.dataset)
     pixels = dataset.images("evaluation", 0, told.images)
     ids = dataset.splits["evaluation"].ids[: len(pixels)]
-    networks, columns = [], []
+    networks, columns, sorts = [], [], []
     for asked in entry.networks:
         where = asked.where
         scores = [image_scores(told.results, {**where, "metric": metric}, ids) for metric in asked.shown]
@@ -78,6 +79,7 @@ def maps(entry: PageDataset, told: ReportPage) -> dict[str, Any]:
                 else [_cell(one, [of.get(row) for of in scores]) for one, row in zip(values, of_images, strict=True)]
             )
         columns.append(zip(*methods, strict=True))
+        sorts.append(_sorts(asked, told, ids))
     return {
         "name": entry.dataset.name,
         "size": [int(length) for length in pixels.shape[:-3:-1]],
@@ -88,7 +90,20 @@ def maps(entry: PageDataset, told: ReportPage) -> dict[str, Any]:
         ],
         "networks": networks,
         "cells": list(zip(*columns, strict=True)),
+        "sorts": list(zip(*sorts, strict=True)),
     }
+
+
+def _sorts(asked: PageNetwork, told: ReportPage, ids: Sequence[str]) -> list[list[dict[str, Any]]]:
+    """Return image by image what the maps of a network can be sorted by."""
+    found: list[list[dict[str, Any]]] = [[] for _ in ids]
+    for metric in asked.sorts:
+        every = image_scores(told.results, {**asked.where, "metric": metric}, ids)
+        of = every[every.index.get_level_values("image").isin(ids)].to_dict()
+        for image, into in zip(ids, found, strict=True):
+            scores = np.array([of.get((one.method, image), np.nan) for one in told.methods])
+            into.append({"metric": metric, "higher": told.directions[metric], "scores": short(scores)})
+    return found
 
 
 def _cell(values: np.ndarray, scores: list[float | None]) -> dict[str, Any]:
@@ -123,6 +138,7 @@ def fitting(shown: list[dict[str, Any]], methods: int) -> list[dict[str, Any]]:
                 "images": held["images"][:count],
                 "networks": held["networks"][:most],
                 "cells": [of_image[:most] for of_image in held["cells"][:count]],
+                "sorts": [of_image[:most] for of_image in held["sorts"][:count]],
                 "left_out": [images - count, max(networks - most, 0)],
             }
         )

@@ -13,7 +13,7 @@ from scikit_posthocs import critical_difference_diagram
 
 from heatproof.errors import HeatproofError
 from heatproof.ranking.per_image import cases_of, read_scores
-from heatproof.ranking.reliability import reliability_table
+from heatproof.ranking.reliability import consistency_table, reliability_table
 from heatproof.ranking.significance import CriticalDifference, critical_difference, pairwise_wilcoxon
 from heatproof.ranking.table import property_of, stand_ins
 from heatproof.ranking.truth import ALL, KNOW_MODEL, truth_table
@@ -46,6 +46,8 @@ def reliability(told: Reliability) -> None:
     every two test cases; ``consistency_groups`` their means where one of dataset, model, weights, metric or order
     differs; ``stability_methods`` and ``stability_cases`` ranks with one test case left out; ``families`` the best of
     each family; ``reliability`` Krippendorff's α of the images' rankings in each test case, higher is more consistent;
+    ``icr`` the agreement of every two metrics on a network, as
+    `heatproof.ranking.reliability.consistency_table` returns it;
     ``significance`` Wilcoxon's test of every two methods over images, Holm's correction, with effect sizes, for the
     metrics that are ``tested``: the tests of all take minutes; ``truth`` as
     `heatproof.ranking.truth.truth_table` returns it; ``variance`` as `heatproof.ranking.variance.variance_table` does.
@@ -66,11 +68,13 @@ def reliability(told: Reliability) -> None:
     compared = scores[scores["metric"].isin(told.tested) & (known >= max(told.least_coverage, 1e-9))]
     tests = [pairwise_wilcoxon(wide, level=1 - level).assign(**case) for case, wide in cases_of(compared)]
     significance = pd.concat(tests, ignore_index=True) if tests else pd.DataFrame(columns=CASE)
+    scored = scores[scores["score"].notna()]
     truth = truth_table(scores, told.truths, told.references, **drawn)
     made: dict[str, Any] = {
         "ranking": found.meta_rank,
         **found.tables,
-        "reliability": reliability_table(scores[scores["score"].notna()]),
+        "reliability": reliability_table(scored, told.magnitudes),
+        "icr": consistency_table(scored, told.magnitudes, told.kinds, told.baselines_of),
         "significance": significance[[*CASE, *significance.columns.drop(CASE)]],
         "truth": truth,
         "variance": variance_table(with_kinds(scores, told.model_kinds)),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from heatproof.grids import Grid
 from heatproof.provenance import ROOT, Key
 from heatproof.stage import Planned, Report, read_as, shown, stage
-from heatproof.stages.methods import ClaimedMethod, Place, all_metrics, claimed_methods, keys_of, places_of
+from heatproof.stages.methods import ClaimedMethod, Place, all_metrics, claimed_methods, keys_of, magnitudes, places_of
 from heatproof.storage.reading import file_digest
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ class ClaimedMetric:
     grid: Grid | None
     baseline: str | None
     output: str
+    magnitudes: bool
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ class Claims(Report):
     @classmethod
     def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
         """Return what the job is told, and the files that it waits for."""
-        plan, tables = graph.plan, graph.told("tables")
+        plan, tables, of_magnitudes = graph.plan, graph.told("tables"), magnitudes(graph.plan)
         cases = plan.all_cases()
         told = cls(
             cases=places_of(cases),
@@ -124,6 +125,7 @@ class Claims(Report):
                     grid=case.grid,
                     baseline=case.baseline,
                     output=case.output,
+                    magnitudes=name in of_magnitudes.metrics,
                 )
                 for name, case in {case.metric: case for case in reversed(cases)}.items()
                 for score in [graph.told("score", **case.where)]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from heatproof.attribution.registry import EXPLAINERS
 from heatproof.plan import paths
 from heatproof.provenance import ROOT, Key, digest
+from heatproof.ranking.magnitudes import Magnitudes
 from heatproof.stage import Planned, Report
 from heatproof.storage.reading import file_digest
 
@@ -141,6 +142,19 @@ def claimed_methods(plan: Plan) -> list[ClaimedMethod]:
         about = (shown.method, shown.explainer, entry.kind, name, shown.transform)
         methods.append(ClaimedMethod(*about, not shown.reference))
     return methods
+
+
+def magnitudes(plan: Plan) -> Magnitudes:
+    """Return which metrics read magnitudes, and which methods are one to them."""
+    rows = {(one.explainer, one.index, one.transform): one.method for one in shown_methods(plan)}
+    absolute = {one.method: rows.get((one.explainer, one.index, "abs"), "") for one in shown_methods(plan)}
+    metrics = [name for name, entry in plan.metrics.items() if entry.metric.reads_magnitudes(entry.options)]
+    return Magnitudes(metrics, {signed: name for signed, name in absolute.items() if name not in ("", signed)})
+
+
+def scores_each_image(plan: Plan, metric: str) -> bool:
+    """Tell whether a metric has a score of its own for each image, as those of patch drops have."""
+    return metric not in plan.metrics or plan.metrics[metric].metric.scores_each_image
 
 
 def keys_of(graph: Planned, cases: Iterable[Case]) -> Key:

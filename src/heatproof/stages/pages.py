@@ -24,6 +24,7 @@ from heatproof.stages.methods import (
     dataset_files,
     directions_of,
     map_files,
+    scores_each_image,
     shown_images,
     shown_methods,
     templates,
@@ -162,6 +163,8 @@ class PageNetwork:
         Metrics whose scores stand under a map, and grid, baseline and output of the first of them.
     scored
         All of its metrics.
+    sorts
+        Those by whose score on an image its maps can be sorted: metrics that have one.
     """
 
     where: dict[str, str]
@@ -169,6 +172,7 @@ class PageNetwork:
     shown: list[str]
     drops: tuple[Grid, str, str]
     scored: list[str]
+    sorts: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -336,7 +340,7 @@ def _links(plan: Plan) -> dict[str, str]:
 
 
 def _network(plan: Plan, network: Network, cases: list[Case]) -> PageNetwork:
-    metrics = plan.metrics_of(network.weights, network.model)
+    metrics, own = plan.metrics_of(network.weights, network.model), [one for one in cases if one.network == network]
     first = [metric for metric in metrics if base_name(metric) == "idsds"] or list(metrics)
     return PageNetwork(
         where=network._asdict(),
@@ -344,7 +348,8 @@ def _network(plan: Plan, network: Network, cases: list[Case]) -> PageNetwork:
         shown=first[:SCORES_SHOWN],
         # Of the scores that are shown.
         drops=metrics[first[0]],
-        scored=[case.metric for case in cases if case.network == network],
+        scored=[case.metric for case in own],
+        sorts=[case.metric for case in own if scores_each_image(plan, case.metric)],
     )
 
 

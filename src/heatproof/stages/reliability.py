@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.metrics.single_deletion import base_name
+from heatproof.provenance import digest
+from heatproof.ranking.magnitudes import Magnitudes
 from heatproof.stage import Planned, read_as, shown, stage
-from heatproof.stages.methods import Ranked, Scored, all_metrics, ranked, scored
+from heatproof.stages.methods import Ranked, Scored, all_metrics, magnitudes, ranked, scored
 
 if TYPE_CHECKING:
     from heatproof.plan.plan import Plan
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
 
 # Orders of methods and how far they hold, and what else speaks for them.
 ORDERS = ("ranking", "consistency", "consistency_groups", "stability_methods", "stability_cases", "families")
-EVIDENCE = ("reliability", "significance", "truth", "properties", "variance")
+EVIDENCE = ("reliability", "icr", "significance", "truth", "properties", "variance")
 
 
 @stage("reliability")
@@ -29,6 +32,10 @@ class Reliability(Scored, Ranked):
         Metrics of which every two methods are tested against each other.
     truths
         Metrics whose ranking of methods is the true one.
+    magnitudes
+        Which metrics read the magnitudes of maps, and which methods are one to them.
+    baselines_of
+        Metric to a name that it shares with those that differ from it in the baseline alone.
     """
 
     message = "consistency, stability, reliability and significance of the ranking"
@@ -43,7 +50,11 @@ class Reliability(Scored, Ranked):
         cases, and ``consistency_groups`` their means where only the dataset, the model, the weights, the metric or
         the order differs: low means that a ranking found in one place is none for the other. ``stability``: what a
         method's rank does when one test case is left out. ``families``: the best method of each kind.
-        ``reliability``: Krippendorff's α, how alike a metric ranks methods from image to image, 1 at most.
+        ``reliability``: Krippendorff's α, how alike a metric ranks methods from image to image, 1 at most. To a metric
+        that reads magnitudes, such as MAS, a map and its absolute values are one method; compare metrics by
+        ``alpha_magnitudes``, which has one method a map under all. ``icr``: on each network, how alike two metrics rank
+        methods image by image (internal consistency reliability), 1 at most; ``pair`` says whether they differ in the
+        baseline alone, in other options, or are other metrics; ``icr_magnitudes`` has one method a map in all pairs.
         ``significance``: Wilcoxon's test of every two methods over images with Holm's correction; ``effect`` is the
         matched-pairs rank-biserial correlation, from -1 to 1. ``truth``: where the dataset's parts can be removed,
         how far each metric ranks methods as the true importance of the parts does; empty elsewhere. ``variance``: how
@@ -57,10 +68,12 @@ class Reliability(Scored, Ranked):
         difference_png="ranking/critical_difference.png",
         truth_png="ranking/truth.png",
     )
-    tables = read_as(ranking="ranking", variance="variance")
+    tables = read_as(ranking="ranking", variance="variance", icr="icr")
 
     tested: list[str]
     truths: list[str]
+    magnitudes: Magnitudes = field(default_factory=Magnitudes)
+    baselines_of: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def is_asked(cls, plan: Plan) -> bool:
@@ -77,6 +90,13 @@ class Reliability(Scored, Ranked):
             tested=[name for name in tested if base_name(name) == "idsds"] or tested,
             # Their ranking of methods is the true one, where the dataset's parts can be removed.
             truths=[name for name, entry in plan.metrics.items() if entry.metric.name == "part_deletion"],
+            magnitudes=magnitudes(plan),
+            baselines_of={
+                name: digest(
+                    [entry.metric.name, {k: v for k, v in entry.options.items() if not k.startswith("baseline")}]
+                )
+                for name, entry in plan.metrics.items()
+            },
             **scored(graph, cases),
             **ranked(plan),
         )

@@ -1,0 +1,128 @@
+"""Figures of one image's maps in the order of every metric's score."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+
+from heatproof.provenance import Key
+from heatproof.ranking.magnitudes import Magnitudes
+from heatproof.specs import DatasetSpec
+from heatproof.stage import Output, Planned, Report, Wildcards, stage
+from heatproof.stage import shown as in_report
+from heatproof.stages.methods import (
+    ShownMethod,
+    directions_of,
+    keys_of,
+    magnitudes,
+    map_files,
+    scores_each_image,
+    shown_images,
+    shown_methods,
+)
+
+if TYPE_CHECKING:
+    from heatproof.plan.plan import Plan
+    from heatproof.specs import Runtime
+
+SHOWN = (
+    "Maps",
+    "maps of one image in the order of each metric",
+    """
+    The maps of one image of one network, a row a metric, the best score on this image on the left. Metrics that order
+    the maps alike agree on this image. Where a metric reads magnitudes, all metrics are asked about absolute maps. One
+    image tells little of a method.
+    """,
+)
+
+
+@dataclass(frozen=True)
+class SortedNetwork:
+    """A network, by dataset, model and weights, with its metrics in the order of the config."""
+
+    where: dict[str, str]
+    metrics: list[str]
+
+
+@stage("sorting")
+class Sorting(Report):
+    """The figures of maps sorted by metrics, one a network.
+
+    Attributes
+    ----------
+    images
+        Of how many images maps are there; the first that all metrics score is shown.
+    datasets
+        Those that the images are of.
+    networks
+        What is drawn.
+    methods
+        All methods.
+    directions
+        Metric to whether higher is better.
+    magnitudes
+        Which methods are one to which metrics.
+    upstream
+        One key for the scores.
+    """
+
+    message = "maps sorted by each metric"
+    code = ("heatproof.report.sorting",)
+    manifest_path = "figures/sorting.json"
+
+    images: int
+    datasets: dict[str, DatasetSpec]
+    networks: list[SortedNetwork]
+    methods: list[ShownMethod]
+    directions: dict[str, bool]
+    magnitudes: Magnitudes
+    upstream: Key
+
+    @classmethod
+    def every(cls, plan: Plan) -> Iterable[Wildcards]:
+        """Return the one job, where images are shown."""
+        return [{}] if shown_images(plan) else []
+
+    @classmethod
+    def leaves(cls, plan: Plan) -> Mapping[str, Output]:
+        """Return a picture a dataset and model, of the first weights that are scored."""
+        pairs = ["/".join(pair) for pair in plan.pairs()]
+        return in_report(*SHOWN, **{pair: f"figures/sorting/{pair}.png" for pair in pairs})
+
+    @classmethod
+    def is_asked(cls, plan: Plan) -> bool:
+        """Tell whether the rule `all` asks for it: it takes a second a network, and is made where it is named."""
+        return False
+
+    @classmethod
+    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+        """Return what the job is told, and the files that it waits for."""
+        plan = graph.plan
+        # On the weights that are scored with most metrics, the first of these.
+        cases = [case for case in plan.all_cases() if scores_each_image(plan, case.metric)]
+        by_pair: dict[tuple[str, str], dict[Any, list[str]]] = {}
+        for case in cases:
+            of_pair = by_pair.setdefault((case.network.dataset, case.network.model), {})
+            of_pair.setdefault(case.network, []).append(case.metric)
+        chosen = [max(of_pair.items(), key=lambda item: len(item[1])) for of_pair in by_pair.values()]
+        drawn = {(network, metric) for network, metrics in chosen for metric in metrics}
+        cases = [case for case in cases if (case.network, case.metric) in drawn]
+        told = cls(
+            images=shown_images(plan),
+            datasets={dataset: plan.dataset_spec(dataset) for dataset in plan.datasets},
+            networks=[SortedNetwork(network._asdict(), metrics) for network, metrics in chosen],
+            methods=shown_methods(plan),
+            directions=directions_of(graph, cases),
+            magnitudes=magnitudes(plan),
+            upstream=keys_of(graph, cases),
+        )
+        maps = map_files(plan, [network for network, _ in chosen], told.images, plan.explainers)
+        return told, [*maps, *plan.score_files(cases)]
+
+    def work(self, runtime: Runtime) -> Callable[[], None]:
+        """Return what writes the pictures."""
+        from heatproof.report.sorting import sorting
+
+        return partial(sorting, self)

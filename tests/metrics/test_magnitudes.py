@@ -1,0 +1,32 @@
+"""A metric that reads magnitudes says so by its sequences, and scores a map and its absolute values alike."""
+
+import numpy as np
+import pytest
+
+from heatproof._testing.metrics import MetricSubject, given_for, scores_of
+from heatproof.metrics.registry import METRICS
+
+OURS = sorted(name for name, entry in METRICS.items() if entry.function.__module__.startswith("heatproof."))
+# The shares of all of a map's parts, and what counts negative values as zero, can tie by chance or by design on noise.
+RANKED = [name for name in OURS if name.startswith(("rise", "mas", "deletion", "ids", "road", "sic"))]
+
+
+@pytest.mark.parametrize("name", RANKED)
+def test_what_is_declared_is_what_is_scored(name):
+    subject, given = MetricSubject(METRICS[name]), given_for()
+    maps = np.random.default_rng(3).normal(size=given.maps.shape).astype(np.float32)
+    signed, absolute = (scores_of(subject, given._replace(maps=one)) for one in (maps, np.abs(maps)))
+    both = signed.valid & absolute.valid
+    assert both.any()
+    alike = np.allclose(signed.score[both], absolute.score[both], atol=1e-6)
+    assert alike == METRICS[name].reads_magnitudes()
+
+
+def test_no_name_decides():
+    assert [name for name in OURS if METRICS[name].reads_magnitudes()] == [
+        "mas_deletion",
+        "mas_difference",
+        "mas_insertion",
+    ]
+    assert not METRICS["soundness"].scores_each_image
+    assert METRICS["aic"].scores_each_image
