@@ -374,9 +374,9 @@ class Settings(Section):
     """Metrics in `results/scores.csv` besides IDSDS and SDS; see below."""
     scores: Scores = Scores()
     similarity: Similarity = Similarity()
-    leaderboard: Leaderboard = UNSET
+    leaderboard: Leaderboard | None = None
     """Metrics and methods of `results/ranking/leaderboard.csv`, which is made and shown on the page where this section
-    is there, with all metrics that it names; `{}` for all of both. Default: none."""
+    is there, with all metrics that it names; `{}` for all of both, `null` for no leaderboard. Default: none."""
     report: Report = Report()
     shard_size: AtOnce = 256
     """Images in one job. Lower it to distribute a large evaluation over more jobs; the stores are recomputed."""

@@ -67,7 +67,7 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
 def _check_leaderboard(plan: Plan) -> None:
     """Refuse a leaderboard of metrics or methods that the config does not have."""
     known = {"metrics": plan.metric_names, "methods": lambda: plan.methods}
-    for key, names in plan.config.get("leaderboard", {}).items():
+    for key, names in (plan.config.get("leaderboard") or {}).items():
         for name in names if key in known else ():
             if name not in (there := known[key]()):
                 kind = key.removesuffix("s")

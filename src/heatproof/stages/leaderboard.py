@@ -50,7 +50,7 @@ class Leaderboard(Scored, Ranked):
     @classmethod
     def every(cls, plan: Plan) -> Iterable[Wildcards]:
         """Return the one job, where the config asks for it."""
-        return [{}] if "leaderboard" in plan.config else []
+        return [{}] if plan.config.get("leaderboard") else []
 
     @classmethod
     def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
