@@ -118,6 +118,27 @@ def false_attribution(
     return np.concatenate([np.zeros_like(after[:, :1]), after[:, :-1]], axis=1), after
 
 
+def at_levels(performance: np.ndarray, ratio: np.ndarray, levels: Sequence[float]) -> np.ndarray:
+    """Return soundness where the performance first reaches each level.
+
+    Parameters
+    ----------
+    performance
+        (S,) of the whole dataset, from the fewest pixels shown to the most.
+    ratio
+        (N, S): soundness of each image at each step.
+    levels
+        L levels of the performance.
+
+    Returns
+    -------
+    numpy.ndarray
+        (N, L); NaN at a level that is never reached.
+    """
+    at = performance >= np.asarray(levels, dtype=np.float64)[:, None]
+    return np.where(at.any(axis=1), ratio[:, at.argmax(axis=1)], np.nan)
+
+
 @metric(
     "soundness",
     needs=needs_of_soundness,
@@ -196,8 +217,7 @@ def soundness(
     before, after = false_attribution(decides, np.diff(shown, axis=1, prepend=0.0), threshold, start)
     taken_off = after if counted == "at_once" else before
     ratio = np.clip((shown - taken_off) / np.where(shown > 0, shown, np.nan), 0, 1)
-    reached = np.flatnonzero(performance >= level)
-    score = ratio[:, reached[0]] if len(reached) else np.full(len(ratio), np.nan)
+    score = at_levels(performance, ratio, [level])[:, 0]
     removed = deletion.fractions[0, ::-1]
     return score, np.isfinite(score), {"soundness": ratio, "performance": performance, "removed": removed}
 

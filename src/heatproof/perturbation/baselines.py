@@ -204,7 +204,8 @@ def _numbers(what: str, values: Any) -> list[float]:
 def _check_channels(what: str, values: Sequence[float], images: torch.Tensor) -> None:
     if len(values) != images.shape[1]:
         raise HeatproofError(
-            f"{what} has length {len(values)}: give one number for each channel of the images, {images.shape[1]} in all."
+            f"{what} has length {len(values)}: give one number for each channel of the images, {images.shape[1]} in "
+            "all."
         )
 
 

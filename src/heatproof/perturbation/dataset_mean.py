@@ -39,7 +39,8 @@ def dataset_options(
 ) -> dict[str, Any]:
     """Complete the options of a baseline with values that depend on the dataset or the network.
 
-    ``black`` gets the network's normalisation, where its `mean` and `std` are not given. Images are read for the ``mean`` baseline alone, those of `mean_split`, and only where its `value` is not given.
+    ``black`` gets the network's normalisation, where its `mean` and `std` are not given. Images are read for the
+    ``mean`` baseline alone, those of `mean_split`, and only where its `value` is not given.
 
     Parameters
     ----------
