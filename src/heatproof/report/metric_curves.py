@@ -20,8 +20,6 @@ from heatproof.metrics.soundness import at_levels
 from heatproof.report.drawing import broken, draw_legend, lay_out, new_figure, white
 from heatproof.report.page_data import low_is_good
 from heatproof.report.results import NETWORK, publish
-from heatproof.responses.base import response_of
-from heatproof.responses.curves import ResponseCurve
 from heatproof.sequences import Perturbation
 
 if TYPE_CHECKING:
@@ -67,9 +65,9 @@ def metric_curves(told: MetricCurves) -> None:
 def rows_of(told: Score) -> Iterator[tuple[Any, ...]]:
     """Yield metric, curve, names of both axes, direction, method, x and y of each point of a metric's mean curves."""
     sequences = {
-        argument: response.sequence
+        argument: Perturbation.from_described(one.response.settings)
         for argument, one in told.responses.items()
-        if hasattr(response := response_of(one.response), "sequence")
+        if one.response.kind == "curves"
     }
     for scored in stored_curves(told):
         for name, x_name, x, y_name, y in curves_of(told, sequences, scored):
@@ -112,9 +110,8 @@ def curves_of(
             yield name, "threshold of the map, of its maximum", x, f"loss of {output}", _mean(values)
         elif sequence is not None:
             argument = next(one for one, known in sequences.items() if known is sequence)
-            read: ResponseCurve = scored.inputs[argument]
             said = f"{output}, aligned with the map" if name.endswith("_mas") else output
-            yield name, _of_sequence(sequence), read.fractions.mean(axis=0), said, _mean(values)
+            yield name, _of_sequence(sequence), scored.inputs[argument].fractions.mean(axis=0), said, _mean(values)
 
 
 def _sequence_of(name: str, sequences: Mapping[str, Perturbation]) -> Perturbation | None:
