@@ -1,9 +1,12 @@
 """How good is each metric? A study on real digits with a ResNet-20 trained here; docs/metric_quality.md reads it.
 
 Sensitivity to an offset and to noise, reliability over images, invariance to the baseline, and the distance between the
-curves of maps with attribution introduced and removed; Walker et al. 2024 (MAS), section 5, and Li et al. 2024, 5.2.
+curves of maps with attribution introduced and removed; Walker et al. 2024 (MAS), section 5, and Li et al. 2024, 5.2,
+figure 7 and table 1.
 
     python benchmarks/metric_quality.py --out docs/data/metric_quality && python docs/pages.py
+
+With `--studies apart` that study alone is made again, and takes the place of its rows in the stored table.
 """
 
 import argparse
@@ -19,6 +22,8 @@ from matplotlib.figure import Figure
 import heatproof
 from heatproof.attribution.registry import EXPLAINERS, Explained
 from heatproof.data.digits import Digits
+from heatproof.metrics.corruptions import SCHEMES, modified, scaled
+from heatproof.metrics.soundness import THRESHOLDS, at_levels
 from heatproof.models.network import normalise
 from heatproof.models.registry import ARCHITECTURES, InputFacts
 from heatproof.models.resnet import FACTS
@@ -39,6 +44,26 @@ METHODS = {
     "grad_cam": {},
     "occlusion": {},
     "random": {},
+}
+# Li et al. 2024, section 5.2, with the one area of the authors' script for extremal perturbations.
+MODIFIED = {
+    "grad_cam": {},
+    "integrated_gradients": {"steps": 16},
+    "extremal_perturbation": {"areas": (0.3,), "steps": 200},
+}
+# The curves of figure 7, of Grad-CAM, on enough images that a step of one of them is no more than soundness tolerates.
+CURVES = {
+    "completeness": {},
+    "soundness": {"fractions": "paper"},
+    "road_morf": {},
+    "deletion_morf": {"output": "accuracy", "fractions": [tenth / 10 for tenth in range(1, 10)], "rule": "mean"},
+}
+CURVE_IMAGES = 100
+AXES = {
+    "completeness": ("threshold of the map", "loss of accuracy", "higher is better"),
+    "soundness": ("accuracy", "soundness", "higher is better"),
+    "road_morf": ("share removed", "accuracy under ROAD", "lower is better"),
+    "deletion_morf": ("share removed", "accuracy under deletion", "lower is better"),
 }
 PICTURES = {"mean": MEAN, "std": STD}
 STEPS = {"steps": 16}
@@ -90,10 +115,10 @@ def trained():
     return network, scored.images, scored.labels
 
 
-def explain(network, images, labels):
+def explain(network, images, labels, methods=METHODS):
     """Return method to magnitudes of its maps (N, H, W)."""
     found = {}
-    for name, options in METHODS.items():
+    for name, options in methods.items():
         explained = Explained(network, network, FACTS, images, labels, tuple(map(str, range(len(images)))), SEED)
         entry = EXPLAINERS[name]
         known = {key: value for key, value in options.items() if key in entry.options}
@@ -131,21 +156,70 @@ def baselines(*given):
 
 
 def apart(network, pictures, labels, maps):
-    few = {name: maps[name] for name in ("saliency", "integrated_gradients", "grad_cam")}
     curved = {name: METRICS[name] for name in CURVED}
-    found = heatproof.quality.modification_distances(network, pictures, labels, few, curved)
+    found = heatproof.quality.modification_distances(network, pictures, labels, maps, curved)
     return long(found, "distance", ["method", "scheme"], ["minimal"])
 
 
-def run(images, studies=(offset, reliability, baselines, apart, noise)):
+def modified_curves(images=CURVE_IMAGES):
+    """Return the points of figure 7's curves: scheme, maps, metric, x and y."""
+    network, pictures, labels = trained()
+    pictures, labels = pictures[:images], labels[:images]
+    values = explain(network, pictures, labels, {"grad_cam": {}})["grad_cam"]
+    ids, rows = list(map(str, range(len(pictures)))), []
+    for scheme in SCHEMES:
+        kinds = {name: modified(values, name, scheme, ids, SEED) for name in ("introduce", "remove")}
+        for kind, maps in {"original": scaled(values), **kinds}.items():
+            for metric, options in CURVES.items():
+                kept = {"rescale": False} if metric == "completeness" else {}
+                result = heatproof.evaluate(metric, network, pictures, labels, maps, **options, **kept)
+                rows += [(scheme, kind, metric, x, y) for x, y in zip(*curve_of(metric, result), strict=True)]
+    return pd.DataFrame(rows, columns=["scheme", "maps", "metric", "x", "y"])
+
+
+def curve_of(metric, result):
+    """Return x and y of the mean curve of a metric."""
+    if metric == "soundness":
+        levels = np.arange(0.1, 1, 0.02)
+        sound, performance = result["soundness"].values, result["performance"].values
+        return levels, np.nanmean(at_levels(performance, sound, levels), axis=0)
+    (curve,) = (one for one in result.data_vars.values() if one.dims == ("image", "step"))
+    x = THRESHOLDS[::-1] if metric == "completeness" else result["share"].values
+    return x, np.nanmean(curve.values, axis=0)
+
+
+def draw_curves(table):
+    """Return figure 7: a row a scheme, a panel a metric, a line the original or changed maps."""
+    with sns.axes_style("whitegrid"):
+        figure = Figure(figsize=(11, 7.6), layout="constrained", facecolor="white")
+        grid = figure.subplots(len(SCHEMES), len(CURVES), squeeze=False)
+    colours = dict(zip(("original", "remove", "introduce"), sns.color_palette("colorblind"), strict=False))
+    for scheme, line in zip(SCHEMES, grid, strict=True):
+        for metric, axes in zip(CURVES, line, strict=True):
+            label, value, direction = AXES[metric]
+            for kind, colour in colours.items():
+                part = table[(table["scheme"] == scheme) & (table["maps"] == kind) & (table["metric"] == metric)]
+                axes.plot(part["x"], part["y"], color=colour, label=kind, linewidth=1.6)
+            axes.set_title(f"{metric}: {direction}" if scheme == SCHEMES[0] else "", size=9, loc="left")
+            axes.set_xlabel(label, size=8)
+            axes.set_ylabel(f"{scheme}\n{value}" if metric == next(iter(CURVES)) else value, size=8)
+            axes.tick_params(labelsize=7.5)
+    figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False)
+    return figure
+
+
+STUDIES = (offset, reliability, baselines, apart, noise)
+
+
+def run(images, studies=STUDIES):
     """Run the studies, and return the tidy table."""
     network, pictures, labels = trained()
     pictures, labels = pictures[:images], labels[:images]
-    given = (network, pictures, labels, explain(network, pictures, labels))
+    maps = {methods: explain(network, pictures, labels, globals()[methods]) for methods in ("METHODS", "MODIFIED")}
     parts = []
     for study in studies:
         began = time.monotonic()
-        parts.append(study(*given))
+        parts.append(study(network, pictures, labels, maps["MODIFIED" if study is apart else "METHODS"]))
         print(f"{study.__name__}: {time.monotonic() - began:.0f} s", flush=True)
     return pd.concat(parts, ignore_index=True)
 
@@ -203,11 +277,25 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("metric_quality"), help="folder of table and figures")
     parser.add_argument("--images", type=int, default=32)
+    parser.add_argument("--studies", nargs="+", choices=[one.__name__ for one in STUDIES], help="those alone")
     parser.add_argument("--small", action="store_true", help="two images and two studies, to see that it runs")
     options = parser.parse_args()
-    result = run(2, (reliability, apart)) if options.small else run(options.images)
+    studies = [one for one in STUDIES if one.__name__ in (options.studies or [one.__name__])]
+    result = run(2, (reliability, apart)) if options.small else run(options.images, studies)
     options.out.mkdir(parents=True, exist_ok=True)
-    result.to_csv(options.out / "metric_quality.csv", index=False, float_format="%.6g")
+    stored = options.out / "metric_quality.csv"
+    if options.studies:
+        known = pd.read_csv(stored)
+        result = pd.concat([result, known[~known["study"].isin(result["study"])]], ignore_index=True)
+        # In the order of a whole run.
+        order = {name: place for place, name in enumerate(("offset", "reliability", "baseline", "distance", "noise"))}
+        result = result.sort_values("study", key=lambda names: names.map(order), kind="stable")
+    result.to_csv(stored, index=False, float_format="%.6g")
     if not options.small:
         draw(result).savefig(options.out / "metric_quality.png", dpi=110, metadata={"Software": None})
-    save(diagram(6 if options.small else 96), str(options.out / "critical_difference.png"))
+    if not options.studies:
+        save(diagram(6 if options.small else 96), str(options.out / "critical_difference.png"))
+    if apart in studies:
+        curves = modified_curves(4 if options.small else CURVE_IMAGES)
+        curves.to_csv(options.out / "modified_curves.csv", index=False, float_format="%.6g")
+        draw_curves(curves).savefig(options.out / "modified_curves.png", dpi=110, metadata={"Software": None})

@@ -26,7 +26,10 @@ FILES = {
     "estimate_error": ["estimate_error.csv"],
     "main_command": ["main_command.csv"],
     "pic": ["pic.csv"],
-    "metric_quality": ["metric_quality.png", "critical_difference.png", "metric_quality.csv"],
+    "metric_quality": [
+        *("metric_quality.png", "critical_difference.png", "metric_quality.csv"),
+        *("modified_curves.png", "modified_curves.csv"),
+    ],
 }
 STUDIES = {
     ("offset", "share_of_spread"): "offset: change ÷ range of scores",

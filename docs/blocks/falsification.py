@@ -82,4 +82,24 @@ def differences() -> str:
     return rows(cells)
 
 
-BLOCKS = {function.__name__: function for function in (retraining, watermarks, road_shares, differences)}
+def photographs() -> str:
+    """Return the accuracy of networks on photographs of which a twentieth is black, and how much was black before."""
+    table = pd.read_csv(DATA / "falsification/photographs.csv")
+    cells = [["network", "trained on", "tested on", "accuracy"]]
+    names = {"square removed": "5 % black"}
+    kinds = ["network", "trained_on", "tested_on"]
+    for kind, part in table[table["study"] == "photographs"].groupby(kinds, sort=False):
+        cells.append([*(names.get(one, one) for one in kind), _told(part["value"], 3)])
+    return rows(cells)
+
+
+def black_before() -> str:
+    """Return which share of the pixels that are made black was dark already."""
+    table = pd.read_csv(DATA / "falsification/photographs.csv")
+    known = table[table["study"] == "black before"].groupby("tested_on", sort=False)["value"].mean()
+    return rows([["images", "of the removed pixels, below a tenth of the brightness before"],
+                 *([name, f"{100 * share:.0f} %"] for name, share in known.items())])  # fmt: skip
+
+
+MADE = (retraining, watermarks, road_shares, differences, photographs, black_before)
+BLOCKS = {function.__name__: function for function in MADE}

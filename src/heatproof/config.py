@@ -251,9 +251,9 @@ class Drops(Section):
     baselines: Annotated[list[types.Baseline], types.Distinct, Field(min_length=1)] = ["mean"]
     """What replaces a deleted patch: `mean`, the mean colour of the training images, or of the evaluation
     images where there are none for training; `zeros` (after normalisation),
-    which is the mean colour only where `mean` and `std` are the data's own; `background`, the median colour of the
-    image's border; `neighbours`, in-painting from the patch's border; `blur`; `random`; or `package.module:callable`
-    of your own (`docs/protocol.md`)."""
+    which is the mean colour only where `mean` and `std` are the data's own; `black`, zero before normalisation;
+    `background`, the median colour of the image's border; `neighbours`, in-painting from the patch's border; `blur`;
+    `random`; or `package.module:callable` of your own (`docs/protocol.md`)."""
     outputs: Annotated[list[Literal["logit", "probability"]], types.Distinct, Field(min_length=1)] = ["logit"]
     """Output whose drops are scored: the target's `logit`, its softmax `probability`, or both. Names of probability
     scores end in `_probability`. Needs no further network passes."""

@@ -117,8 +117,9 @@ def evaluate(
 
         With several metrics, each gets the options that it has; an option that none of them has is an error.
 
-        A network that `heatproof.finetune` made gives metrics of patch drops its grid and its baseline, and
-        ``baseline="mean"`` its colour, where these are left out.
+        A network that `heatproof.finetune` made gives metrics of patch drops its grid and its baseline with the
+        options of that, and ``baseline="mean"`` its colour, where these are left out. ``baseline="black"`` needs
+        ``baseline_options`` with the ``mean`` and ``std`` of the normalisation, which images do not show.
 
     Returns
     -------

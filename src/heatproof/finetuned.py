@@ -46,11 +46,14 @@ class Domain:
         return (4, "zeros") if self.finetuned is None else (as_grid(self.finetuned.grid), self.finetuned.baseline)
 
     def complete(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return options of a metric, with the colour of the finetuning for a mean baseline that names none."""
-        given = options.get("baseline_options") or {}
-        if options.get("baseline") != "mean" or given.get("value") is not None or "colour" not in self.record:
-            return dict(options)
-        return {**options, "baseline_options": {**given, "value": list(self.record["colour"])}}
+        """Return options of a metric, with those of the finetuning for its baseline, and its colour for the mean."""
+        known: Mapping[str, Any] = {}
+        if self.record and options.get("baseline") == self.record["baseline"]:
+            known = self.record["baseline_options"]
+        elif options.get("baseline") == "mean" and "colour" in self.record:
+            known = {"value": list(self.record["colour"])}
+        given = {key: one for key, one in (options.get("baseline_options") or {}).items() if one is not None}
+        return {**options, "baseline_options": {**known, **given}} if known else dict(options)
 
 
 def domain_of(model: Any, images: Any = None, task: str = "") -> Domain:

@@ -134,6 +134,38 @@ def test_the_grid_fills_patches_from_their_border(network, images):
     assert found["score"].equals(given["score"])
 
 
+NORMALISED = {"mean": [0.2, 0.3, 0.4], "std": [0.5, 0.25, 1.0]}
+
+
+def test_a_network_that_was_finetuned_on_black_is_scored_with_it(network, many, images):
+    tuned = heatproof.finetune(network, many, baseline="black", baseline_options=NORMALISED, epochs=1, lr=1e-2)
+    maps, targets = images.sum(1), [0] * len(images)
+    own = heatproof.evaluate("idsds", tuned, images, targets, maps)
+    given = heatproof.evaluate("idsds", tuned, images, targets, maps, baseline="black", baseline_options=NORMALISED)
+    assert own.attrs["metric"] == given.attrs["metric"] == "idsds"
+    assert own["score"].equals(given["score"])
+    other = {"mean": [0.0], "std": [1.0]}
+    with pytest.warns(UserWarning, match="SDS and not IDSDS"):
+        made = heatproof.evaluate("idsds", tuned, images, targets, maps, baseline="black", baseline_options=other)
+    assert made.attrs["metric"] == "sds"
+    chosen = heatproof.choose(tuned, many, [0] * len(many), methods=["saliency", "random"])
+    assert any("black" in column for column in chosen.table.columns)
+
+
+def test_finetuning_on_black_asks_for_the_normalisation(network, many):
+    with pytest.raises(heatproof.HeatproofError, match=r"give baseline_options=\{'mean': \[\.\.\.\]"):
+        heatproof.finetune(network, many, baseline="black", epochs=1)
+
+
+def test_what_a_finetuning_had_for_its_baseline_holds_for_others_than_black(network, many, images):
+    tuned = heatproof.finetune(network, many, baseline="blur", baseline_options={"sigma": 3.0}, epochs=1, lr=1e-2)
+    maps, targets = images.sum(1), [0] * len(images)
+    own = heatproof.evaluate("idsds", tuned, images, targets, maps)
+    blurred = {"baseline": "blur", "baseline_options": {"sigma": 3.0}}
+    assert own["score"].equals(heatproof.evaluate("idsds", tuned, images, targets, maps, **blurred)["score"])
+    assert own.attrs["metric"] == "idsds"
+
+
 def other_weights(model, network):
     model.load_state_dict(network.state_dict())
     return model

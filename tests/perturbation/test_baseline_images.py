@@ -7,7 +7,12 @@ from heatproof.errors import HeatproofError
 from heatproof.perturbation.baselines import BASELINES, Baseline, baseline_images
 
 IDS = ("a", "b", "c", "d")
-NEEDED = {"mean": {"value": [0.1, -0.2, 1 / 3]}, "neighbours": {"grid": 4}}
+MEAN, STD = [0.5, 0.25, 0.0], [0.25, 0.5, 2.0]
+NEEDED = {
+    "mean": {"value": [0.1, -0.2, 1 / 3]},
+    "neighbours": {"grid": 4},
+    "black": {"mean": MEAN, "std": STD},
+}
 
 
 @pytest.fixture
@@ -16,7 +21,7 @@ def images():
 
 
 def test_table_names_and_options():
-    assert set(BASELINES) == {"zeros", "random", "blur", "mean", "background", "neighbours"}
+    assert set(BASELINES) == {"zeros", "random", "blur", "mean", "black", "background", "neighbours"}
     assert dict(BASELINES["blur"].options) == {"sigma": 41.0, "size": 51, "padding": "zeros", "kernel": "truncated"}
     assert all(entry.summary.endswith(".") for entry in BASELINES.values())
 
@@ -104,6 +109,54 @@ def test_mean_without_a_value_says_what_to_give(options, images):
 def test_mean_refuses_what_is_no_colour(value, message, images):
     with pytest.raises(HeatproofError, match=message):
         baseline_images("mean", images, IDS, 0, {"value": value})
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("as_given", [list, tuple, lambda values: list(np.float32(values))])
+def test_black_is_zero_before_normalisation(dtype, as_given, images):
+    made = baseline_images("black", images.to(dtype), IDS, 0, {"mean": as_given(MEAN), "std": as_given(STD)})
+    assert (made.dtype, made.shape) == (dtype, images.shape)
+    for channel in range(3):
+        pixels = made[:, channel] * STD[channel] + MEAN[channel]
+        assert torch.equal(pixels, torch.zeros_like(pixels))
+
+
+@pytest.mark.parametrize("channels", [1, 3, 5])
+@pytest.mark.parametrize("given", [{"mean": [0.5], "std": [0.25]}, {"mean": [0.5] * 3, "std": [0.25] * 2}])
+def test_equal_numbers_fit_any_number_of_channels(channels, given):
+    made = baseline_images("black", torch.ones(1, channels, 4, 4), ["a"], 0, given)
+    assert torch.equal(made, torch.full((1, channels, 4, 4), -2.0))
+
+
+def test_black_of_images_between_0_and_1_is_zero(images):
+    made = baseline_images("black", images, IDS, 0, {"mean": [0], "std": [1]})
+    assert torch.equal(made, torch.zeros_like(images))
+    assert not made.signbit().any()
+
+
+@pytest.mark.parametrize("options", [None, {}, {"mean": MEAN}, {"std": STD}, {"mean": None, "std": STD}])
+def test_black_without_the_normalisation_says_what_to_give(options, images):
+    with pytest.raises(HeatproofError, match=r"were normalised: give baseline_options=\{'mean': \[\.\.\.\]"):
+        baseline_images("black", images, IDS, 0, options)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"mean": [0.1, 0.2]}, r"The mean of the black baseline has length 2: give one number for each .* 3 in all"),
+        ({"std": [0.1, 0.2, 0.3, 0.4]}, r"The std of the black baseline has length 4"),
+        ({"mean": []}, r"has length 0"),
+        ({"mean": 0.5}, r"is a float: give a list of numbers"),
+        ({"std": torch.ones(3)}, r"is a Tensor: give a list of numbers"),
+        ({"mean": [0.1, float("nan"), 0.2]}, r"contains nan: give finite numbers"),
+        ({"std": [True, 0.2, 0.3]}, r"contains True"),
+        ({"std": [0.1, 0.0, 0.3]}, r"The std of the black baseline is \[0.1, 0.0, 0.3\]: give numbers above 0"),
+        ({"std": [0.1, -0.2, 0.3]}, r"give numbers above 0"),
+    ],
+)
+def test_black_refuses_what_is_no_normalisation(change, message, images):
+    with pytest.raises(HeatproofError, match=message):
+        baseline_images("black", images, IDS, 0, {"mean": MEAN, "std": STD} | change)
 
 
 def test_unknown_names_are_refused_with_the_nearest(images):

@@ -84,8 +84,21 @@ def test_the_layout_in_memory_changes_no_bit():
 def test_other_baselines_read_no_image(name):
     read = Pictures(noise(3))
     given = {"sigma": 2.0} if name == "blur" else None
-    assert dataset_options(name, given, read, FACTS) == (given or {})
+    found = dataset_options(name, given, read, FACTS)
+    assert found == ({"mean": [0.5, 0.25, 0.0], "std": [0.25, 0.5, 1.0]} if name == "black" else given or {})
     assert read.read == []
+
+
+@pytest.mark.parametrize(
+    ("given", "filled"),
+    [
+        ({"mean": None, "std": None}, {"mean": [0.5, 0.25, 0.0], "std": [0.25, 0.5, 1.0]}),
+        ({"mean": [0.1]}, {"mean": [0.1], "std": [0.25, 0.5, 1.0]}),
+        ({"mean": [0.1], "std": [0.2]}, {"mean": [0.1], "std": [0.2]}),
+    ],
+)
+def test_the_normalisation_is_filled_in_for_black_where_it_is_not_given(given, filled):
+    assert dataset_options("black", given, Pictures(noise(3)), FACTS) == filled
 
 
 def test_a_value_that_is_given_stays():

@@ -13,3 +13,22 @@ use rule score as overview with:
         runtime=grows(30),
     message:
         says("overview")
+
+
+# The curves behind the scores of a network, from cached responses.
+if graph.has("metric_curves"):
+
+    use rule overview as metric_curves with:
+        input:
+            reads("metric_curves"),
+        output:
+            leaves("metric_curves"),
+        log:
+            "results/logs/metric_curves/{dataset}/{model}/{weights}.log",
+        benchmark:
+            measured("metric_curves", *NETWORK)
+        resources:
+            mem_mb=grows(8000),
+            runtime=grows(60),
+        message:
+            says("metric_curves")

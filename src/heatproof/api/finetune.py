@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -33,6 +33,7 @@ def finetune(
     target: Callable[[Any, Any], torch.Tensor] | None = None,
     grid: PatchGrid = 4,
     baseline: str = "mean",
+    baseline_options: Mapping[str, Any] | None = None,
     share: Annotated[float, Bounds(above=0, most=1)] = 0.5,
     epochs: Count = 5,
     lr: Annotated[float, Bounds(above=0)] = 1e-3,
@@ -67,7 +68,9 @@ def finetune(
         whatever is asked of it.
     grid, baseline
         Patches along one side, or (rows, columns), and what a deleted one is filled with. `heatproof.evaluate` and
-        `heatproof.choose` take both from the copy.
+        `heatproof.choose` take both from the copy, with the options of the baseline.
+    baseline_options
+        Options of the baseline: ``black`` needs the ``mean`` and ``std`` with which the images were normalised.
     share
         Of the training images that lose a patch, above 0 and at most 1.
     epochs, lr, batch_size, optimizer
@@ -206,7 +209,7 @@ def finetune(
     pixels = network.taken(images[order[few:]]).cpu().numpy()
     dataset: Any = SimpleNamespace(splits={"train": pixels}, images=lambda split, low, high: pixels[low:high])
     colour = mean_value(dataset, UNSCALED)
-    options = {"value": colour} if baseline == "mean" else {}
+    options = {**({"value": colour} if baseline == "mean" else {}), **(baseline_options or {})}
     with gradients_allowed(), same_random_states(seed), as_written(mine.modules()):
         copied = attach(mine, reader=reader)
         try:

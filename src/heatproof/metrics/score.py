@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -13,9 +13,9 @@ import pandas as pd
 
 from heatproof.errors import HeatproofError
 from heatproof.methods import Method
-from heatproof.metrics.registry import METRICS
+from heatproof.metrics.registry import METRICS, Metric
 from heatproof.metrics.rows import ScoredRows, scored_rows
-from heatproof.metrics.scoring import Explanations, score_batch
+from heatproof.metrics.scoring import Explanations, Scored, score_batch
 from heatproof.provenance import digest
 from heatproof.responses.base import Reading, ScoredImages, response_of
 from heatproof.storage.files import write_table
@@ -107,8 +107,57 @@ def sample(labels: np.ndarray, right: np.ndarray | None, *, only_correct: bool, 
     return chosen
 
 
-def score(told: Score) -> None:
-    """Write the scores of each image and method as tidy Parquet; the manifest lists gaps and reasons."""
+@dataclass(frozen=True)
+class _Opened:
+    """What a metric scores, as it is stored.
+
+    Attributes
+    ----------
+    metric
+        The metric.
+    rows
+        The rows that are scored.
+    reads
+        The responses that it reads.
+    explainers
+        Explainer to its methods, of those that have maps and responses.
+    gaps
+        Methods without scores to the reason.
+    keys
+        Path to the key of each shard.
+    gates, costs
+        Of explainers.
+    drops, data
+        Manifests of shards: of patch drops, and of all else.
+    images, every
+        All images that could be scored, and the names of these and of those after them.
+    kinds
+        (N,) int: the class that an image has, or the label that a row is about.
+    right
+        As `right_of` returns it.
+    scored
+        (N,) bool: those that are.
+    """
+
+    metric: Metric
+    rows: ScoredRows
+    reads: Readings
+    explainers: dict[str, Methods]
+    gaps: dict[str, str]
+    keys: dict[str, str]
+    gates: dict[str, Any]
+    costs: dict[str, Any]
+    drops: list[dict[str, Any]]
+    data: list[dict[str, Any]]
+    images: ScoredImages
+    every: Sequence[str]
+    kinds: np.ndarray
+    right: np.ndarray | None
+    scored: np.ndarray
+
+
+def _open(told: Score) -> _Opened:
+    """Read the manifests and labels of what a metric scores."""
     # A metric enters the table when its module is imported; the others' code is no matter of this job.
     import_module(told.module)
     metric = METRICS[told.kind]
@@ -158,9 +207,17 @@ def score(told: Score) -> None:
     scored = sample(kinds, right, only_correct=told.only_correct, balanced=told.balanced)
     every = facts["image_ids"]
     images = ScoredImages(every, targets, (0, 0), told.seed, rows.task)
-    scores = _score(told, reads, explainers, images, scored, gaps) if explainers else {}
-    ids = np.array(rows.pictures or every[: told.images], dtype=object)[scored]
-    classes = rows.about(kinds[scored])
+    of = metric, rows, reads, explainers, gaps, keys, gates, costs, drops, data
+    return _Opened(*of, images, every, kinds, right, scored)
+
+
+def score(told: Score) -> None:
+    """Write the scores of each image and method as tidy Parquet; the manifest lists gaps and reasons."""
+    opened = _open(told)
+    rows, gaps, right = opened.rows, opened.gaps, opened.right
+    scores = _score(told, opened)
+    ids = np.array(rows.pictures or opened.every[: told.images], dtype=object)[opened.scored]
+    classes = rows.about(opened.kinds[opened.scored])
     named = [method.method for method in told.methods if method.method in scores]
     values = np.concatenate([scores[name] for name in named]) if named else np.empty(0)
     table = pd.DataFrame(
@@ -184,14 +241,14 @@ def score(told: Score) -> None:
         spec_key=told.key,
         key=digest(told.key),
         gaps=gaps,
-        gates=gates,
-        costs={"explainers": costs, "drops": _cost(drops)},
+        gates=opened.gates,
+        costs={"explainers": opened.costs, "drops": _cost(opened.drops)},
         options=told.options,
         case=told.case.told(),
         share_wrong=None if right is None else float(1 - right.mean()),
         higher_is_better=told.higher_is_better,
-        read=keys,
-        data=joined_data([*data, *drops]),
+        read=opened.keys,
+        data=joined_data([*opened.data, *opened.drops]),
     )
 
 
@@ -219,18 +276,43 @@ def _cost(pieces: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return {"images": sum(counts), "check_passes": max(once) + compared, **summed}
 
 
-def _score(
-    told: Score,
-    reads: Readings,
-    explainers: dict[str, Methods],
-    images: ScoredImages,
-    scored: np.ndarray,
-    gaps: dict[str, str],
-) -> dict[str, np.ndarray]:
-    """Return the scores of every method for some of the images, of (N,) bool; add methods without any to the gaps."""
-    metric = METRICS[told.kind]
+def _score(told: Score, opened: _Opened) -> dict[str, np.ndarray]:
+    """Return the scores of every method for the scored images; add methods without any to the gaps."""
+    metric = opened.metric
     parts: dict[str, list[np.ndarray]] = {}
     failed: dict[str, str] = {}
+    for one in _scored(told, opened, failed):
+        parts.setdefault(one.method, []).append(one.score)
+    # One of ours that is undefined on all images is told by their number.
+    for method in parts if metric.is_own else ():
+        if method not in failed and all(np.isnan(part).all() for part in parts[method]):
+            failed[method] = f"the metric {metric.name!r} has no finite score on any image"
+    for method, reason in failed.items():
+        log.warning("%s has no score: %s", method, reason)
+    opened.gaps.update(failed)
+    return {method: np.concatenate(values) for method, values in parts.items() if method not in failed}
+
+
+def stored_curves(told: Score) -> Iterator[Scored]:
+    """Score every method again from what is stored, for the curves behind its scores, which no table holds.
+
+    Yields
+    ------
+    heatproof.metrics.scoring.Scored
+        Of each method that has scores, for the images that are scored; of a metric over responses along maps all at
+        once.
+    """
+    opened, failed = _open(told), dict[str, str]()
+    for one in _scored(told, opened, failed):
+        if one.method not in failed:
+            yield one
+
+
+def _scored(told: Score, opened: _Opened, failed: dict[str, str]) -> Iterator[Scored]:
+    """Score every method on the images that are scored, some at a time; `failed` gets why one of the user's fails."""
+    metric, reads, explainers, images = opened.metric, opened.reads, opened.explainers, opened.images
+    if not explainers:
+        return
     size, takes_maps = (0, 0), "maps" in metric.inputs
     if takes_maps:
         described = describe(next(iter(explainers.values()))[0].maps + ".zarr")
@@ -240,7 +322,7 @@ def _score(
     step = min(told.images if size is None else size for size in sizes)
     for start in range(0, told.images, step):
         stop = min(start + step, told.images)
-        rows = np.flatnonzero(scored[start:stop]).tolist()
+        rows = np.flatnonzero(opened.scored[start:stop]).tolist()
         if not len(rows):
             continue
         where = start, stop, images.ids
@@ -256,13 +338,4 @@ def _score(
             )
             for name, methods in explainers.items()
         )
-        for scored_one in score_batch(metric, told.options, chunk, reads, of_network, explained, failed):
-            parts.setdefault(scored_one.method, []).append(scored_one.score)
-    # One of ours that is undefined on all images is told by their number.
-    for method in parts if metric.is_own else ():
-        if method not in failed and all(np.isnan(part).all() for part in parts[method]):
-            failed[method] = f"the metric {metric.name!r} has no finite score on any image"
-    for method, reason in failed.items():
-        log.warning("%s has no score: %s", method, reason)
-    gaps |= failed
-    return {method: np.concatenate(values) for method, values in parts.items() if method not in failed}
+        yield from score_batch(metric, told.options, chunk, reads, of_network, explained, failed)

@@ -5,37 +5,49 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from math import ceil
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import Result, metric, need_of_output
 from heatproof.options import Bounds
+from heatproof.registry import look_up
 from heatproof.responses.curves import ResponseCurve
 from heatproof.sequences import Perturbation
 from heatproof.tasks import Need
 
 SOURCE = "Li et al., A Dual-Perspective Approach to Evaluating Feature Attribution Methods, 2024, "
-# Removed shares 0.03, 0.04 … 0.98, as in the published code; the paper's appendix E lists 0.01 … 0.99.
-SHARES = tuple(round(0.03 + 0.01 * step, 5) for step in range(96))
+# Removed shares, by name: 0.01, 0.02 … 0.99 of the paper's algorithm 3, and 0.03 … 0.98 of the published code.
+SHARES = {
+    "paper": tuple(round(0.01 * step, 5) for step in range(1, 100)),
+    "code": tuple(round(0.01 * step, 5) for step in range(3, 99)),
+}
 THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
 def soundness_sequences(
     *,
-    fractions: Sequence[float] | None = None,
+    fractions: Sequence[float] | Literal["code", "paper"] | None = None,
     imputation: str = "road",
     noise: Annotated[float, Bounds(least=0)] = 0.01,
     baseline: str = "zeros",
     baseline_options: Mapping[str, Any] | None = None,
     ties: str = "random",
 ) -> dict[str, Perturbation]:
-    """Return the sequence of soundness: LeRF by area."""
+    """Return the sequence of soundness: LeRF by area.
+
+    Raises
+    ------
+    HeatproofError
+        If `fractions` is a word, and neither ``code`` nor ``paper``.
+    """
+    if fractions is None or isinstance(fractions, str):
+        fractions = look_up(SHARES, fractions or "code", "list of fractions of soundness")
     return {
         "deletion": Perturbation(
             order="lerf",
-            fractions=SHARES if fractions is None else tuple(float(f) for f in fractions),
+            fractions=tuple(float(share) for share in fractions),
             imputation=imputation,
             noise=noise,
             baseline=baseline,
@@ -106,6 +118,27 @@ def false_attribution(
     return np.concatenate([np.zeros_like(after[:, :1]), after[:, :-1]], axis=1), after
 
 
+def at_levels(performance: np.ndarray, ratio: np.ndarray, levels: Sequence[float]) -> np.ndarray:
+    """Return soundness where the performance first reaches each level.
+
+    Parameters
+    ----------
+    performance
+        (S,) of the whole dataset, from the fewest pixels shown to the most.
+    ratio
+        (N, S): soundness of each image at each step.
+    levels
+        L levels of the performance.
+
+    Returns
+    -------
+    numpy.ndarray
+        (N, L); NaN at a level that is never reached.
+    """
+    at = performance >= np.asarray(levels, dtype=np.float64)[:, None]
+    return np.where(at.any(axis=1), ratio[:, at.argmax(axis=1)], np.nan)
+
+
 @metric(
     "soundness",
     needs=needs_of_soundness,
@@ -135,6 +168,11 @@ def soundness(
     dataset by no more than `threshold` adds false attribution, for every image: the score of an image depends on which
     images are scored together. Over a probability or a logit each image decides for itself, as in the published code.
     Negative values of a map count as zero.
+
+    The option `fractions` has the shares of pixels that are removed. Left out, or ``code``, they are the 96 of the
+    published code, 0.98, 0.97 … 0.03, which begins as the text of appendix E does; ``paper`` is for the 99 of algorithm
+    3, 0.99, 0.98 … 0.01. A step that adds exactly `threshold` adds false attribution, as in the published code;
+    algorithm 3 counts it as true.
 
     Parameters
     ----------
@@ -179,8 +217,7 @@ def soundness(
     before, after = false_attribution(decides, np.diff(shown, axis=1, prepend=0.0), threshold, start)
     taken_off = after if counted == "at_once" else before
     ratio = np.clip((shown - taken_off) / np.where(shown > 0, shown, np.nan), 0, 1)
-    reached = np.flatnonzero(performance >= level)
-    score = ratio[:, reached[0]] if len(reached) else np.full(len(ratio), np.nan)
+    score = at_levels(performance, ratio, [level])[:, 0]
     removed = deletion.fractions[0, ::-1]
     return score, np.isfinite(score), {"soundness": ratio, "performance": performance, "removed": removed}
 
@@ -202,10 +239,11 @@ def completeness(
 ) -> Result:
     """Loss of accuracy when pixels above thresholds of the map are imputed; higher is better.
 
-    The mean over the thresholds 0.9 … 0.1, or the loss `at` one of them, of the map. Its negative values count as zero,
-    and it is then scaled from its least to its largest value, as the authors' scripts do before they write maps to 8
-    bits: an offset changes nothing. Unlike a deletion by rank it depends on the values. ``rescale=False`` takes shares
-    of the maximum, for maps that were scaled before they were modified (section 5.2).
+    The mean over the thresholds 0.9 … 0.1 of algorithm 4, which are those of the published code too, or the loss `at`
+    one of them. Negative values of the map count as zero, and it is then scaled from its least to its largest value, as
+    the authors' scripts do before they write maps to 8 bits: an offset changes nothing. Unlike a deletion by rank it
+    depends on the values. ``rescale=False`` takes shares of the maximum, for maps that were scaled before they were
+    modified (section 5.2).
 
     Parameters
     ----------

@@ -148,6 +148,74 @@ def random(images: torch.Tensor, image_ids: Sequence[str], seed: int) -> torch.T
     return counter_uniform(seed, "random baseline", image_ids, shape, device=device, dtype=dtype) * 2 - 1
 
 
+@baseline("black")
+def black(
+    images: torch.Tensor,
+    image_ids: Sequence[str],
+    seed: int,
+    *,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+) -> torch.Tensor:
+    """Zero before normalisation, which is black in images whose values are brightness (Li et al. 2024, appendix C).
+
+    Parameters
+    ----------
+    images, image_ids, seed
+        As in `Baseline`; nothing is drawn.
+    mean, std
+        Those with which the images were normalised, a number for each channel, or one for all. The workflow's stages
+        fill in the model's (`heatproof.perturbation.dataset_mean.dataset_options`). Images in memory do not show how
+        they were normalised.
+
+    Raises
+    ------
+    HeatproofError
+        If one of the two is left out, is no list of finite numbers, or has not one number for each channel; or a
+        deviation is not above 0.
+    """
+    if mean is None or std is None:
+        raise HeatproofError(
+            "The black baseline does not know how the images were normalised: give baseline_options={'mean': [...], "
+            "'std': [...]}, one number for each channel; 0 and 1 where they are in [0, 1]."
+        )
+    given = {}
+    for option, values in (("mean", mean), ("std", std)):
+        checked = _numbers(f"The {option} of the black baseline", values)
+        # Equal ones, as a network without its own has, fit any number of channels.
+        given[option] = checked[:1] * images.shape[1] if len(set(checked)) == 1 else checked
+        _check_channels(f"The {option} of the black baseline", given[option], images)
+    if min(given["std"]) <= 0:
+        raise HeatproofError(f"The std of the black baseline is {list(std)}: give numbers above 0.")
+    return _one_colour([(0.0 - mean) / std for mean, std in zip(given["mean"], given["std"], strict=True)], images)
+
+
+def _numbers(what: str, values: Any) -> list[float]:
+    """Return a list of finite numbers, or say of what is none."""
+    # Response curves tell sets of options apart by how they are printed, and tensors print a few digits only.
+    if not isinstance(values, list | tuple):
+        raise HeatproofError(f"{what} is a {type(values).__name__}: give a list of numbers, as tolist() makes it.")
+    for number in values:
+        if not isinstance(number, numbers.Real) or isinstance(number, bool) or not math.isfinite(number):
+            raise HeatproofError(f"{what} contains {number!r}: give finite numbers.")
+    return [float(number) for number in values]
+
+
+def _check_channels(what: str, values: Sequence[float], images: torch.Tensor) -> None:
+    if len(values) != images.shape[1]:
+        raise HeatproofError(
+            f"{what} has length {len(values)}: give one number for each channel of the images, {images.shape[1]} in "
+            "all."
+        )
+
+
+def _one_colour(colour: Sequence[float], images: torch.Tensor) -> torch.Tensor:
+    """Return images of one colour, a number for each channel."""
+    import torch
+
+    return torch.zeros_like(images) + torch.tensor(colour, dtype=torch.float64).to(images)[:, None, None]
+
+
 @baseline("mean")
 def mean(
     images: torch.Tensor, image_ids: Sequence[str], seed: int, *, value: Sequence[float] | None = None
@@ -167,28 +235,14 @@ def mean(
     HeatproofError
         If `value` is left out, is no list of finite numbers, or has not one number for each channel.
     """
-    import torch
-
     if value is None:
         raise HeatproofError(
             "The mean baseline has no dataset to compute a mean from: give baseline_options={'value': [...]}, the mean "
             "of each channel as normalised for the network."
         )
-    # Response curves tell sets of options apart by how they are printed, and tensors print a few digits only.
-    if not isinstance(value, list | tuple):
-        raise HeatproofError(
-            f"The value of the mean baseline is a {type(value).__name__}: give a list of numbers, as tolist() makes it."
-        )
-    for number in value:
-        if not isinstance(number, numbers.Real) or isinstance(number, bool) or not math.isfinite(number):
-            raise HeatproofError(f"The value of the mean baseline contains {number!r}: give finite numbers.")
-    if len(value) != images.shape[1]:
-        raise HeatproofError(
-            f"The value of the mean baseline has length {len(value)}: give one number for each channel of the images, "
-            f"{images.shape[1]} in all."
-        )
-    colour = torch.tensor([float(number) for number in value], dtype=torch.float64).to(images)
-    return torch.zeros_like(images) + colour[:, None, None]
+    colour = _numbers("The value of the mean baseline", value)
+    _check_channels("The value of the mean baseline", colour, images)
+    return _one_colour(colour, images)
 
 
 @baseline("background")

@@ -1,4 +1,7 @@
-"""Mean colour of a dataset's training images, for the baseline `mean`; of what is scored where there are none."""
+"""What baselines need to know of a dataset and a network: the mean colour of the training images, and black.
+
+The mean colour is that of what is scored where there are no training images.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +37,10 @@ def dataset_options(
     dataset: Dataset,
     facts: InputFacts,
 ) -> dict[str, Any]:
-    """Complete the options of a baseline with values that depend on the dataset.
+    """Complete the options of a baseline with values that depend on the dataset or the network.
 
-    Images are read for the ``mean`` baseline alone, those of `mean_split`, and only where its `value` is not given.
+    ``black`` gets the network's normalisation, where its `mean` and `std` are not given. Images are read for the
+    ``mean`` baseline alone, those of `mean_split`, and only where its `value` is not given.
 
     Parameters
     ----------
@@ -57,6 +61,10 @@ def dataset_options(
     filled = dict(options or {})
     if needs_dataset(baseline, filled):
         filled["value"] = mean_value(dataset, facts)
+    if baseline == "black":
+        # Options that the user left out are there as None.
+        known = {key: value for key, value in filled.items() if value is not None}
+        filled = {"mean": list(facts.mean), "std": list(facts.std), **known}
     return filled
 
 

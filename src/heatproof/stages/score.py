@@ -158,7 +158,7 @@ class Score(Stage):
             seed=plan.config["seed"],
             upstream=_upstream(graph, case),
         )
-        return told, _inputs(plan, case)
+        return told, inputs_of(plan, case)
 
     @property
     def modules(self) -> list[str]:
@@ -199,7 +199,7 @@ def _upstream(graph: Planned, case: Case) -> Key:
     return Key.joined(keys)
 
 
-def _inputs(plan: Plan, case: Case) -> list[str]:
+def inputs_of(plan: Plan, case: Case) -> list[str]:
     """Return the shards that the scores of a test case are of."""
     network, reads_maps = case.network, _reads_maps(plan, case)
     files, intact = [], plan.intact(network)

@@ -1,0 +1,97 @@
+"""The curves behind the scores: a figure a network, a panel a metric, a line a method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+
+from heatproof.provenance import Key
+from heatproof.responses.curves import Curves
+from heatproof.responses.pictures import Pictures
+from heatproof.stage import Planned, Report, Wildcards, shown, stage
+from heatproof.stages.methods import keys_of
+from heatproof.stages.score import Score, inputs_of
+
+if TYPE_CHECKING:
+    from heatproof.plan.paths import Case, Network
+    from heatproof.plan.plan import Plan
+    from heatproof.specs import Runtime
+
+
+def cases_with_curves(plan: Plan) -> dict[Network, list[Case]]:
+    """Return the test cases of each network whose metrics read curves, in the order of the config."""
+    found: dict[Network, list[Case]] = {}
+    for case in plan.all_cases():
+        entry = plan.entry(case.network.model, case.network.weights, case.metric)
+        if issubclass(entry.metric.reads, Curves | Pictures) and not plan.lacking(case.network.dataset, case.metric):
+            found.setdefault(case.network, []).append(case)
+    return found if plan.explainers else {}
+
+
+@stage("metric_curves")
+class MetricCurves(Report):
+    """The curves of all methods on one network.
+
+    Attributes
+    ----------
+    network
+        Dataset, model and weights, for the title.
+    scores
+        What the jobs were told that scored the metrics with curves.
+    upstream
+        One key for the scores.
+    """
+
+    message = "curves of metrics"
+    code = ("heatproof.report.metric_curves",)
+    manifest_path = "figures/curves/{dataset}/{model}/{weights}.json"
+    outputs = shown(
+        "Metrics",
+        "curves of every method by every metric",
+        """
+        The curves behind the scores, mean over images: a panel a metric, a line a method, dashed for absolute values.
+        Soundness stands over the accuracy that is reached, completeness over the threshold of the map, all others over
+        the share of pixels that has changed, and SIC and AIC over the information. The table has the points.
+        """,
+        figure="figures/curves/{dataset}/{model}/{weights}.png",
+        table="figures/curves/{dataset}/{model}/{weights}.csv",
+    )
+
+    network: list[str]
+    scores: list[Score]
+    upstream: Key
+
+    @classmethod
+    def every(cls, plan: Plan) -> Iterable[Wildcards]:
+        """Return the networks on which a metric has curves."""
+        return [network._asdict() for network in cases_with_curves(plan)]
+
+    @classmethod
+    def is_asked(cls, plan: Plan) -> bool:
+        """Tell whether the rule `all` asks for it: no, because all responses along maps are read again."""
+        return False
+
+    @classmethod
+    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+        """Return what the job is told, and the files that it waits for."""
+        plan = graph.plan
+        cases = next(cases for one, cases in cases_with_curves(plan).items() if one._asdict() == where)
+        told = cls(
+            network=list(cases[0].network),
+            scores=[graph.told("score", **case.where) for case in cases],
+            upstream=keys_of(graph, cases),
+        )
+        files = [file for case in cases for file in inputs_of(plan, case)]
+        return told, list(dict.fromkeys([*plan.score_files(cases), *files]))
+
+    @property
+    def modules(self) -> list[str]:
+        """Modules whose code the job can run: those of the metrics too."""
+        return [*super().modules, *dict.fromkeys(one.module for one in self.scores)]
+
+    def work(self, runtime: Runtime) -> Callable[[], None]:
+        """Return what writes the figure and the table."""
+        from heatproof.report.metric_curves import metric_curves
+
+        return partial(metric_curves, self)

@@ -1,0 +1,88 @@
+"""The shares that soundness removes: those of the published code by default, and by a word those of the paper."""
+
+import numpy as np
+import pytest
+import torch
+
+import heatproof
+from heatproof.config_files import merge, read_config
+from heatproof.errors import HeatproofError
+from heatproof.metrics.registry import METRICS
+from heatproof.metrics.soundness import false_attribution
+from heatproof.plan.validate import make_plan
+
+# Algorithm 3, line 1, and the config of the published code: start 0.98, end 0.02, step -0.01.
+PAPER = [f"{hundredth / 100:.2f}" for hundredth in range(1, 100)]
+CODE = PAPER[2:98]
+
+
+def shares(**options):
+    """Return the shares of the sequence, as they are read in a table."""
+    entry = METRICS["soundness"]
+    response = entry.responses(entry.reads.complete(entry.fill_in(options)), [(224, 224), (10, 10)])["deletion"]
+    return [f"{share:.2f}" for share in response.sequence.fractions]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, CODE),
+        ({"fractions": None}, CODE),
+        ({"fractions": "code"}, CODE),
+        ({"fractions": "paper"}, PAPER),
+        ({"fractions": [0.25, 0.5]}, ["0.25", "0.50"]),
+        ({"fractions": "paper", "imputation": "baseline", "baseline": "blur"}, PAPER),
+    ],
+)
+def test_the_shares(options, expected):
+    assert shares(**options) == expected
+
+
+def test_the_default_has_one_name_in_a_store():
+    """So that naming it makes nothing again, and the paper's shares serve the code's too."""
+    entry = METRICS["soundness"]
+    kinds = {
+        given: entry.responses(entry.reads.complete(entry.fill_in({"fractions": given})))["deletion"]
+        for given in (None, "code", "paper")
+    }
+    assert kinds[None] == kinds["code"] != kinds["paper"]
+    assert kinds["paper"].points_of(kinds["code"]) == list(range(2, 98))
+
+
+def model(batch):
+    inside = batch[:, 0, 3:7, 3:7].mean((1, 2)) - 0.5
+    return torch.stack([-inside, inside], 1)
+
+
+def test_the_curve_begins_with_the_first_hundredth():
+    images = torch.rand(120, 1, 20, 20, generator=torch.Generator().manual_seed(0))
+    labels = model(images).argmax(1)
+    maps = np.abs(images[:, 0].numpy() - 0.5)
+    made = heatproof.evaluate("soundness", model, images, labels, maps, imputation="baseline", fractions="paper")
+    np.testing.assert_allclose(made["removed"][[0, 1, -1]], [0.99, 0.98, 0.01])
+    given = heatproof.evaluate(
+        "soundness", model, images, labels, maps, imputation="baseline", fractions=[float(share) for share in PAPER]
+    )
+    assert made["score"].equals(given["score"])
+    np.testing.assert_array_equal(made["soundness"], given["soundness"])
+
+
+@pytest.mark.parametrize("given", ["papers", "0.5", {}])
+def test_other_words_are_refused_in_a_config_and_in_memory(given):
+    with pytest.raises(HeatproofError, match="fractions"):
+        make_plan(merge(read_config(), {"metrics": [{"soundness": {"fractions": given}}]}))
+    entry = METRICS["soundness"]
+    with pytest.raises(HeatproofError, match="fractions"):
+        entry.responses(entry.fill_in({"fractions": given}))
+
+
+def test_the_thresholds_of_completeness_are_those_of_algorithm_4():
+    entry = METRICS["completeness"]
+    sequence = entry.responses(entry.reads.complete(entry.fill_in({})))["deletion"].sequence
+    assert sequence.thresholds == (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+
+
+def test_a_step_of_just_the_threshold_is_false_attribution():
+    """As in the published code; algorithm 3 has a smaller one alone."""
+    performance, added = np.array([0.01, 0.03]), np.ones((1, 2))
+    assert false_attribution(performance, added, 0.01, None)[1].tolist() == [[1.0, 1.0]]

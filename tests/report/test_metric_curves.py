@@ -1,0 +1,157 @@
+"""The figure of curves: what stands on its axes, and that its points are those of `evaluate`."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+from toy_project import Project
+
+from heatproof.config_files import merge, read_config
+from heatproof.metrics.soundness import at_levels
+from heatproof.plan.graph import Graph
+from heatproof.plan.validate import make_plan
+from heatproof.report.metric_curves import COLUMNS, LEVELS, draw_metric_curves, lines_of
+
+METRICS = [
+    {"soundness": {"fractions": [0.2, 0.4, 0.6, 0.8]}},
+    "completeness",
+    "road_morf",
+    {"deletion_lerf": {"steps": 4}},
+    {"rise_insertion": {"steps": 4}},
+    {"rise_difference": {"steps": 4}},
+    {"mas_difference": {"steps": 4}},
+    "aic",
+    "sensitivity_n",
+]
+SMALL = {"pretraining": {"epochs": 1}, "finetuning": {"epochs": 1}, "evaluation": {"images": 12}}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Return a project whose curves were drawn, and their table."""
+    one = Project(tmp_path_factory.mktemp("curves"), **SMALL, metrics=METRICS, explainers=["saliency", "random"])
+    one.train().attribute().respond().score_all()
+    before = {name: one.told(name).key for name in one.plan.metrics}
+    job = one.on_network("metric_curves")
+    one.make(job)
+    assert {name: one.told(name).key for name in one.plan.metrics} == before
+    table = pd.read_csv(one.folder / job.told.files["table"])
+    assert (one.folder / job.told.files["figure"]).stat().st_size > 10_000
+    return one, table
+
+
+def test_every_metric_with_curves_has_axes_that_say_what_they_are(made):
+    _, table = made
+    known = table.groupby(["metric", "curve"])[["x_name", "y_name", "higher_is_better"]].agg("first")
+    deleted, inserted = "share of pixels deleted, most relevant first", "share of pixels inserted, most relevant first"
+    least, imputed = deleted.replace("most", "least"), deleted.replace("deleted", "imputed")
+    probability = "probability of the target"
+    assert {key: tuple(row) for key, row in zip(known.index, known.to_numpy(), strict=True)} == {
+        ("soundness", "soundness"): ("accuracy that is reached", "soundness", True),
+        ("completeness", "completeness"): ("threshold of the map, of its maximum", "loss of accuracy", True),
+        ("road_morf", "road"): (imputed, "accuracy", False),
+        ("deletion_lerf", "deletion"): (least, probability, True),
+        ("rise_insertion", "insertion"): (inserted, probability, True),
+        # Both curves of a difference, the parts of which the run does not score.
+        ("rise_difference", "insertion"): (inserted, probability, True),
+        ("rise_difference", "deletion"): (deleted, probability, False),
+        ("mas_difference", "insertion_mas"): (inserted, f"{probability}, aligned with the map", True),
+        ("mas_difference", "deletion_mas"): (deleted, f"{probability}, aligned with the map", False),
+        ("aic", "aic"): ("information, of that of the image", "accuracy, normalised", True),
+    }
+    assert set(table["method"]) == {"saliency", "saliency_abs", "random", "random_abs"}
+
+
+def test_the_points_are_those_behind_the_scores(made):
+    one, table = made
+    for metric, mean in (("completeness", True), ("road_morf", True), ("deletion_lerf", False)):
+        scores = one.scores(metric)
+        for method, part in table[table["metric"] == metric].groupby("method"):
+            score = scores.loc[scores["method"] == method, "score"].mean()
+            area = part["y"].mean() if mean else np.trapezoid(part["y"], part["x"])
+            assert area == pytest.approx(score, abs=1e-6)
+    completeness = table[(table["metric"] == "completeness") & (table["method"] == "saliency")]
+    assert completeness["x"].round(6).tolist() == [0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1]
+    # Soundness at the level of the metric is its score.
+    sound = table[(table["metric"] == "soundness") & np.isclose(table["x"], 0.5)].set_index("method")["y"]
+    stored = one.scores("soundness").groupby("method")["score"].mean()
+    for method, value in sound.items():
+        assert value == pytest.approx(stored[method], abs=1e-9)
+    assert set(table.loc[table["metric"] == "soundness", "x"]) <= set(LEVELS)
+
+
+def test_a_difference_has_no_panels_where_its_parts_have(tmp_path):
+    parts = ["rise_insertion", "rise_deletion", "rise_difference"]
+    one = Project(tmp_path, **SMALL, metrics=[{name: {"steps": 4}} for name in parts], explainers=["random"])
+    one.train().attribute().respond().score_all()
+    job = one.on_network("metric_curves")
+    one.make(job)
+    assert set(pd.read_csv(tmp_path / job.told.files["table"])["metric"]) == set(parts[:2])
+
+
+def test_it_is_planned_for_networks_with_curves_and_no_part_of_all():
+    with_curves = make_plan(merge(read_config(), {"metrics": ["soundness"]}))
+    graph = Graph(with_curves)
+    jobs = [job for job in graph.jobs() if job.stage == "metric_curves"]
+    assert len(jobs) == len({case.network for case in with_curves.all_cases()}) > 0
+    assert not any("figures/curves" in file for file in graph.targets())
+    assert not Graph(make_plan(merge(read_config(), {"metrics": ["sensitivity_n"]}))).has("metric_curves")
+
+
+def test_levels_are_read_where_the_performance_first_reaches_them():
+    performance = np.array([0.1, 0.4, 0.3, 0.6])
+    ratio = np.array([[1.0, 0.9, 0.8, 0.7], [0.5, 0.4, 0.3, 0.2]])
+    found = at_levels(performance, ratio, [0.0, 0.1, 0.2, 0.4, 0.5, 0.6, 0.7])
+    expected = [[1.0, 1.0, 0.9, 0.9, 0.7, 0.7, np.nan], [0.5, 0.5, 0.4, 0.4, 0.2, 0.2, np.nan]]
+    np.testing.assert_array_equal(found, expected)
+
+
+def method(name, explainer, index=0, transform="raw"):
+    return SimpleNamespace(method=name, explainer=explainer, index=index, transform=transform)
+
+
+def test_maps_and_their_absolute_values_share_a_colour_and_references_are_grey():
+    methods = [
+        *(method(f"m{k}{'_abs' * is_abs}", "e", k, "abs" if is_abs else "raw") for k in range(24) for is_abs in (0, 1)),
+        method("random", "random"),
+    ]
+    lines = lines_of(methods, ["random"])
+    assert len({lines[f"m{k}"].color for k in range(24)}) == 24
+    for k in range(24):
+        raw, absolute = lines[f"m{k}"], lines[f"m{k}_abs"]
+        assert (raw.color, raw.marker) == (absolute.color, absolute.marker)
+        assert (raw.linestyle, absolute.linestyle) == ("-", "--")
+    assert lines["random"].color == "0.55"
+
+
+def table_of(metrics, methods):
+    rows = [
+        ("toy", "net", "w", metric, "c", "share", "accuracy", higher, name, x, x)
+        for metric, higher in metrics
+        for name in methods
+        for x in (0.0, 0.5, 1.0)
+    ]
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+@pytest.mark.parametrize("count", [1, 4, 7])
+@pytest.mark.parametrize("methods", [["a"], [f"method_{k}" for k in range(40)]])
+def test_a_panel_a_metric_with_named_axes_and_a_direction(count, methods):
+    metrics = [(f"metric{k}", bool(k % 2)) for k in range(count)]
+    lines = lines_of([method(name, name) for name in methods], [])
+    figure = draw_metric_curves(table_of(metrics, methods), lines, "net")
+    panels = [axes for axes in figure.axes if axes.get_visible()]
+    assert len(panels) == count
+    for axes, (metric, higher) in zip(panels, metrics, strict=True):
+        assert axes.get_title(loc="left").split("\n") == [
+            metric,
+            "↑ higher is better" if higher else "↓ lower is better",
+        ]
+        assert (axes.get_xlabel(), axes.get_ylabel()) == ("share", "accuracy")
+        assert len(axes.lines) == len(methods)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == methods
+
+
+def test_nothing_is_drawn_of_nothing():
+    assert not draw_metric_curves(pd.DataFrame(columns=COLUMNS), {}, "net").axes
