@@ -4,10 +4,12 @@ import re
 
 import pytest
 import torch
+import torchvision
 from torch import nn
 from torch.nn import functional
 
 import heatproof.models.resnet  # noqa: F401
+import heatproof.models.vgg  # noqa: F401
 from heatproof.models.names import fit_names, misfits
 from heatproof.models.network import build_network
 from heatproof.models.registry import ARCHITECTURES, ModelSpec
@@ -224,6 +226,15 @@ def test_published_weights_fit(name):
         {key.removeprefix("module."): one for key, one in theirs.items()}, images(64), (3, 4, 6, 3), large=True
     )
     torch.testing.assert_close(network(images(64)), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_published_weights_of_vgg16_without_bias_have_the_names_of_torchvisions():
+    # visinf/fast-axiomatic-attribution, imagenet/models/xvgg.py: torchvision's layers without `bias`.
+    with torch.device("meta"):
+        theirs = {key: one for key, one in torchvision.models.vgg16().state_dict().items() if "bias" not in key}
+        own = ARCHITECTURES["vgg16_nobias"].build(num_classes=1000).state_dict()
+    named, _ = fit_names({f"module.{key}": one for key, one in theirs.items()}, own, lambda: ())
+    assert not misfits(named, own)
 
 
 def test_zeros_in_the_place_of_projections_have_no_weights():
