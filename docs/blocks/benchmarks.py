@@ -1,4 +1,4 @@
-"""Tables of benchmarks/README.md, docs/scaling.md, docs/devices.md and docs/metric_quality.md."""
+"""Tables of benchmarks/README.md, docs/scaling.md, docs/devices.md, docs/models.md and docs/metric_quality.md."""
 
 import pandas as pd
 
@@ -26,6 +26,8 @@ FILES = {
     "estimate_error": ["estimate_error.csv"],
     "main_command": ["main_command.csv"],
     "pic": ["pic.csv"],
+    "no_batch_norm": ["no_batch_norm.csv"],
+    "no_batch_norm_before": ["no_batch_norm.csv"],
     "metric_quality": [
         *("metric_quality.png", "critical_difference.png", "metric_quality.csv"),
         *("modified_curves.png", "modified_curves.csv"),
@@ -62,6 +64,19 @@ def broken_network() -> str:
     return rows(cells)
 
 
+def no_batch_norm(name: str) -> str:
+    """Return the accuracies of the seeds, a row a training and a column a network."""
+    table = pd.read_csv(DATA / name / "no_batch_norm.csv")
+    networks = list(table["network"].unique())
+    cells = [["images", "training", "epochs", *(f"`{one}`" for one in networks)]]
+    for (data, optimizer, lr, epochs), part in table.groupby(["data", "optimizer", "lr", "epochs"], sort=False):
+        told = [
+            ", ".join(number(one) for one in part.loc[part["network"] == network, "accuracy"]) for network in networks
+        ]
+        cells.append([str(data), f"{optimizer} at {lr}", str(epochs), *told])
+    return rows(cells)
+
+
 def device() -> str:
     """Return a row for each kind of job: time over the floor and start-up, each beside that of an earlier commit."""
     now, before = (pd.read_csv(DATA / name / "device.csv") for name in ("device", "device_before"))
@@ -76,4 +91,9 @@ def device() -> str:
     return rows([names, *cells])
 
 
-BLOCKS = {"metric_quality": metric_quality, "device": device, "broken_network": broken_network}
+BLOCKS = {
+    "metric_quality": metric_quality,
+    "no_batch_norm": no_batch_norm,
+    "device": device,
+    "broken_network": broken_network,
+}

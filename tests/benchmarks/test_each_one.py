@@ -29,6 +29,7 @@ SMALLEST = {
     "meta_rank": ["--small", "--out", "{out}"],
     "metric_quality": ["--small", "--out", "{out}"],
     "metrics": ["--small", "--out", "{out}"],
+    "no_batch_norm": ["--small", "--out", "{out}"],
     "paper_scale": ["--images", "500"],
     "pic": ["--small", "--out", "{out}"],
     "peers": ["--small", "--out", "{out}"],

@@ -133,31 +133,6 @@ def test_bagnet33_has_a_map_that_sums_to_its_logit():
     assert torch.allclose(maps.sum((1, 2)), logits, rtol=1e-4)
 
 
-def test_resnet50_fixup_starts_as_its_shortcuts():
-    network = build_network(spec_of("resnet50_fixup"), 10)
-    images = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
-    assert not network(images).any(), "the linear layer starts at zero"
-    assert len(network.stages) == 16
-    features = network.stem(images)
-    for block in network.stages:
-        assert not block.branch(features).any()
-        assert torch.equal(block(features), block.shortcut(features).relu())
-        features = block(features)
-    assert features.any()
-    kaiming = (2 / (4 * 9)) ** 0.5
-    spread = torch.cat([block.branch[4].weight.flatten() for block in network.stages[:3]]).detach().std()
-    assert float(spread) == pytest.approx(kaiming / 2, rel=0.15), "16 blocks to the power of −1/4"
-
-
-def test_fixup_starts_as_its_shortcuts_and_learns(images):
-    network = build_network(spec_of("cifar_resnet20_fixup"), 10)
-    assert not network(images).any(), "the linear layer starts at zero"
-    assert all(not block.conv2.weight.any() for block in network.stages)
-    assert any("after2.bias" in name for name, _ in network.named_parameters())
-    first = build_network(spec_of("cifar_resnet20"), 10, seed=0).stages[0].conv1.weight.std()
-    assert network.stages[0].conv1.weight.std() < 0.5 * first, "less by the root of the number of blocks"
-
-
 @pytest.mark.parametrize("name", [name for name in SMALL if name not in ("small_vit", "cifar_bcos_resnet20")])
 def test_no_activation_is_used_twice(name, images):
     """Hooks of DeepLift and guided methods need a module for each use."""

@@ -81,149 +81,144 @@ class CifarResNet(nn.Module):
         return self.classifier(self.pool(self.stages(self.stem(x))).flatten(1))
 
 
-class Shift(nn.Module):
-    """Add one learned number, at first zero, to every value."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bias = nn.Parameter(torch.zeros(()))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.bias
-
-
-class Scale(nn.Module):
-    """Multiply every value by one learned number, at first one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.factor = nn.Parameter(torch.ones(()))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * self.factor
-
-
 class FixupBlock(nn.Module):
-    """A residual block without batch norm: a number is added before and after each convolution, one multiplied.
+    """A residual branch without batch norm (Zhang et al. 2019, section 3), with the published code's names of layers.
 
-    Without `bias` nothing is added, and the block is positively homogeneous.
+    A learned number is added before each convolution and each activation, and one is multiplied at the end. Without
+    `bias` there are no such numbers, and the block is positively homogeneous.
+
+    Parameters
+    ----------
+    channels_in, channels_out, stride
+        Of the block; the first 3×3 convolution has the stride.
+    kernels
+        Sides of the convolutions' kernels: (3, 3), or (1, 3, 1), whose first two have a quarter of the channels.
+    bias
+        Whether numbers are added and multiplied.
+    padded
+        Whether a shortcut that changes the shape is A of He et al. 2016 (zeros) instead of B (a projection).
     """
 
-    def __init__(self, channels_in: int, channels_out: int, stride: int, *, bias: bool) -> None:
+    def __init__(
+        self, channels_in: int, channels_out: int, stride: int, kernels: tuple[int, ...], *, bias: bool, padded: bool
+    ) -> None:
         super().__init__()
-
-        def shift() -> nn.Module:
-            return Shift() if bias else nn.Identity()
-
-        self.before1, self.after1, self.before2, self.after2 = shift(), shift(), shift(), shift()
-        self.conv1 = nn.Conv2d(channels_in, channels_out, 3, stride, 1, bias=False)
-        self.relu1 = nn.ReLU()
-        self.conv2 = nn.Conv2d(channels_out, channels_out, 3, 1, 1, bias=False)
-        self.scale = Scale()
-        self.relu2 = nn.ReLU()
-        self.shortcut: nn.Module = nn.Identity()
+        depth = len(kernels)
+        # The strided 3×3 convolution is the first of two, or the second of three.
+        channels, strided = channels_in, kernels.index(3)
+        for index, kernel in enumerate(kernels):
+            inner = channels_out if depth == 2 or index == depth - 1 else channels_out // 4
+            step = stride if index == strided else 1
+            convolution = nn.Conv2d(channels, inner, kernel, step, kernel // 2, bias=False)
+            self.add_module(f"conv{index + 1}", convolution)
+            self.add_module(f"relu{index + 1}", nn.ReLU())
+            for place in "ab":
+                self.register_parameter(f"bias{index + 1}{place}", _shift(bias))
+            channels = inner
+        self.depth = depth
+        self.scale = nn.Parameter(torch.ones(1)) if bias else None
+        self.downsample: nn.Module | None = None
         if stride != 1 or channels_in != channels_out:
-            self.shortcut = nn.Conv2d(channels_in, channels_out, 1, stride, bias=False)
+            self.downsample = (
+                PaddedShortcut(channels_in, channels_out, stride)
+                if padded
+                else nn.Conv2d(channels_in, channels_out, 1, stride, bias=False)
+            )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        moved = self.before1(x)
-        out = self.relu1(self.after1(self.conv1(moved)))
-        out = self.after2(self.scale(self.conv2(self.before2(out))))
-        return self.relu2(out + self.shortcut(moved if isinstance(self.shortcut, nn.Conv2d) else x))
-
-
-class FixupBottleneck(nn.Module):
-    """1×1, 3×3 and 1×1 convolutions without batch norm, as `FixupBlock` has two; the stride is in the 3×3 one."""
-
-    def __init__(self, channels_in: int, inner: int, stride: int, *, bias: bool) -> None:
-        super().__init__()
-
-        def shift() -> nn.Module:
-            return Shift() if bias else nn.Identity()
-
-        self.before = shift()
-        self.branch = nn.Sequential(
-            nn.Conv2d(channels_in, inner, 1, bias=False),
-            shift(),
-            nn.ReLU(),
-            shift(),
-            nn.Conv2d(inner, inner, 3, stride, 1, bias=False),
-            shift(),
-            nn.ReLU(),
-            shift(),
-            nn.Conv2d(inner, 4 * inner, 1, bias=False),
-            Scale(),
-            shift(),
-        )
-        self.relu = nn.ReLU()
-        self.shortcut: nn.Module = nn.Identity()
-        if stride != 1 or channels_in != 4 * inner:
-            self.shortcut = nn.Conv2d(channels_in, 4 * inner, 1, stride, bias=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        moved = self.before(x)
-        return self.relu(self.branch(moved) + self.shortcut(moved if isinstance(self.shortcut, nn.Conv2d) else x))
-
-
-class FixupResNet50(nn.Module):
-    """ResNet-50 without batch norm, trainable by its initial weights; without `bias` nothing is added."""
-
-    def __init__(self, num_classes: int, width: int, *, bias: bool, channels: int = 3) -> None:
-        super().__init__()
-        add = Shift() if bias else nn.Identity()
-        self.stem = nn.Sequential(
-            nn.Conv2d(channels, width, 7, 2, 3, bias=False), add, nn.ReLU(), nn.MaxPool2d(3, 2, 1)
-        )
-        blocks: list[nn.Module] = []
-        channels = width
-        for stage, count in enumerate((3, 4, 6, 3)):
-            for index in range(count):
-                stride = 2 if stage > 0 and index == 0 else 1
-                blocks.append(FixupBottleneck(channels, width * 2**stage, stride, bias=bias))
-                channels = 4 * width * 2**stage
-        self.stages = nn.Sequential(*blocks)
-        self.pool = nn.AdaptiveAvgPool2d(1)
-        self.classifier = nn.Linear(channels, num_classes, bias=bias)
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-        for block in self.stages:
-            first, second, last = (layer for layer in block.branch if isinstance(layer, nn.Conv2d))  # type: ignore
-            # Fixup, rules 1 and 2, for branches of three layers: by the number of blocks to the power −1 / (2·3 − 2).
-            first.weight.data.mul_(len(blocks) ** -0.25)
-            second.weight.data.mul_(len(blocks) ** -0.25)
-            # With nothing added, branches start small instead of at zero, as those of `FixupResNet` do.
-            last.weight.data.mul_(0 if bias else 1)
-        if bias:
-            nn.init.zeros_(self.classifier.weight)
-            nn.init.zeros_(self.classifier.bias)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.classifier(self.pool(self.stages(self.stem(x))).flatten(1))
+        out = moved = _moved(x, self.bias1a)
+        for number in range(1, self.depth + 1):
+            out = out if number == 1 else _moved(out, getattr(self, f"bias{number}a"))
+            out = getattr(self, f"conv{number}")(out)
+            last = number == self.depth
+            out = out * self.scale if last and self.scale is not None else out
+            out = _moved(out, getattr(self, f"bias{number}b"))
+            out = out if last else getattr(self, f"relu{number}")(out)
+        shortcut = x if self.downsample is None else self.downsample(moved)
+        return getattr(self, f"relu{self.depth}")(out + shortcut)
 
 
 class FixupResNet(nn.Module):
-    """The CIFAR ResNet without batch norm, trainable by its initial weights; without `bias` nothing is added."""
+    """A residual network without batch norm, trainable by its initial weights (Zhang et al. 2019, section 3).
 
-    def __init__(self, num_classes: int, blocks_per_stage: int, width: int, *, bias: bool, channels: int = 3) -> None:
+    The classifier and the last convolution of each branch start at zero, the other convolutions as He et al. 2015
+    say, those inside branches of m layers times L^(−1/(2m − 2)), L the number of branches. Its parameters have the
+    names of the published code, so that its checkpoints can be loaded. Without `bias` nothing is added, as in the
+    networks of Hesse et al. 2021.
+
+    Parameters
+    ----------
+    num_classes, width, channels
+        Outputs, channels behind the first convolution, and channels of the images.
+    blocks
+        Blocks of each stage; every stage but the first halves the sides and doubles the channels.
+    large
+        ResNet-50's bottlenecks and first layers, for images of ImageNet's size; else those of the CIFAR ResNets.
+    bias, padded
+        As `FixupBlock` takes them.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        blocks: tuple[int, ...],
+        width: int,
+        *,
+        bias: bool,
+        channels: int = 3,
+        large: bool = False,
+        padded: bool = False,
+    ) -> None:
         super().__init__()
-        stem = [nn.Conv2d(channels, width, 3, 1, 1, bias=False), Shift() if bias else nn.Identity(), nn.ReLU()]
-        self.stem = nn.Sequential(*stem)
-        self.stages, channels = three_stages(lambda *shape: FixupBlock(*shape, bias=bias), blocks_per_stage, width)
-        self.pool = nn.AdaptiveAvgPool2d(1)
-        self.classifier = nn.Linear(channels, num_classes, bias=bias)
+        kernels = (1, 3, 1) if large else (3, 3)
+        self.conv1 = nn.Conv2d(channels, width, *((7, 2, 3) if large else (3, 1, 1)), bias=False)
+        self.bias1 = _shift(bias)
+        self.relu = nn.ReLU()
+        self.maxpool = nn.MaxPool2d(3, 2, 1) if large else nn.Identity()
+        channels_in = width
+        self.stages = len(blocks)
+        for stage, count in enumerate(blocks):
+            made = []
+            for index in range(count):
+                channels_out = width * 2**stage * (4 if large else 1)
+                stride = 2 if stage and not index else 1
+                made.append(FixupBlock(channels_in, channels_out, stride, kernels, bias=bias, padded=padded))
+                channels_in = channels_out
+            self.add_module(f"layer{stage + 1}", nn.Sequential(*made))
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.bias2 = _shift(bias)
+        self.fc = nn.Linear(channels_in, num_classes, bias=bias)
+        self._start(sum(blocks) ** (-1 / (2 * len(kernels) - 2)))
+
+    def _start(self, factor: float) -> None:
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-        for block in self.stages:
-            # Fixup, rules 1 and 2, for residual branches of two layers.
-            first, last = block.conv1.weight.data, block.conv2.weight.data  # type: ignore[union-attr]
-            first.mul_(len(self.stages) ** -0.5)  # type: ignore[operator]
-            # With nothing added, networks that start at zero did not learn: their branches start small instead.
-            last.mul_(0 if bias else 1)  # type: ignore[operator]
-        if bias:
-            nn.init.zeros_(self.classifier.weight)
-            nn.init.zeros_(self.classifier.bias)
+        for block in self.modules():
+            if isinstance(block, FixupBlock):
+                for number in range(1, block.depth):
+                    getattr(block, f"conv{number}").weight.data.mul_(factor)
+                nn.init.zeros_(getattr(block, f"conv{block.depth}").weight)
+        for parameter in self.fc.parameters():
+            nn.init.zeros_(parameter)
+
+    def lr_multiple(self, name: str) -> float:
+        """Return the multiple of the learning rate of a parameter: a tenth for biases and multipliers.
+
+        As in the authors' code, github.com/hongyi-zhang/Fixup.
+        """
+        return 0.1 if "bias" in name or "scale" in name else 1.0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.classifier(self.pool(self.stages(self.stem(x))).flatten(1))
+        out = self.maxpool(self.relu(_moved(self.conv1(x), self.bias1)))
+        for stage in range(1, self.stages + 1):
+            out = getattr(self, f"layer{stage}")(out)
+        return self.fc(_moved(self.avgpool(out).flatten(1), self.bias2))
+
+
+def _shift(bias: bool) -> nn.Parameter | None:
+    return nn.Parameter(torch.zeros(1)) if bias else None
+
+
+def _moved(x: torch.Tensor, by: torch.Tensor | None) -> torch.Tensor:
+    return x if by is None else x + by

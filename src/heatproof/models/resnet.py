@@ -10,7 +10,9 @@ from heatproof.options import Width
 FACTS = InputFacts(cam_layer="stages")
 # Where channels are added: zeros, or a projection (He et al. 2016, section 3.3).
 Shortcut = Literal["A", "B"]
-LARGE = InputFacts(*IMAGENET, cam_layer="stages")
+# The networks without batch norm have the published code's names of layers.
+FIXUP = InputFacts(cam_layer="layer3")
+LARGE = InputFacts(*IMAGENET, cam_layer="layer4")
 
 
 @architecture("cifar_resnet20", FACTS, Design("resnet", 20))
@@ -37,36 +39,34 @@ def cifar_resnet56(num_classes: int, *, width: Width = 16, channels: Width = 3, 
     return _resnet(num_classes, 9, width, shortcut, channels)
 
 
-@architecture("cifar_resnet20_fixup", FACTS, Design("resnet", 20, batch_norm=False))
-def cifar_resnet20_fixup(num_classes: int, *, width: Width = 16, channels: Width = 3) -> Any:
-    """CIFAR ResNet-20 without batch norm, by Fixup's initial weights (Zhang et al. 2019, section 3)."""
-    from heatproof.models._resnet import FixupResNet
-
-    return FixupResNet(num_classes, blocks_per_stage=3, width=width, bias=True, channels=channels)
+@architecture("cifar_resnet20_fixup", FIXUP, Design("resnet", 20, batch_norm=False))
+def cifar_resnet20_fixup(num_classes: int, *, width: Width = 16, channels: Width = 3, shortcut: Shortcut = "B") -> Any:
+    """CIFAR ResNet-20 without batch norm, by Fixup (Zhang et al. 2019, section 3, whose shortcut is A)."""
+    return _fixup(num_classes, (3, 3, 3), width, channels, padded=shortcut == "A", bias=True)
 
 
-@architecture("cifar_resnet20_nobias", FACTS, Design("resnet", 20, batch_norm=False, bias=False))
-def cifar_resnet20_nobias(num_classes: int, *, width: Width = 16, channels: Width = 3) -> Any:
+@architecture("cifar_resnet20_nobias", FIXUP, Design("resnet", 20, batch_norm=False, bias=False))
+def cifar_resnet20_nobias(num_classes: int, *, width: Width = 16, channels: Width = 3, shortcut: Shortcut = "B") -> Any:
     """CIFAR ResNet-20 without batch norm and without any bias: input × gradient sums to the logit."""
-    from heatproof.models._resnet import FixupResNet
-
-    return FixupResNet(num_classes, blocks_per_stage=3, width=width, bias=False, channels=channels)
+    return _fixup(num_classes, (3, 3, 3), width, channels, padded=shortcut == "A", bias=False)
 
 
 @architecture("resnet50_fixup", LARGE, Design("resnet", 50, batch_norm=False))
 def resnet50_fixup(num_classes: int, *, width: Width = 64, channels: Width = 3) -> Any:
-    """ResNet-50 without batch norm, by Fixup's initial weights (Zhang et al. 2019, section 3)."""
-    from heatproof.models._resnet import FixupResNet50
-
-    return FixupResNet50(num_classes, width=width, bias=True, channels=channels)
+    """ResNet-50 without batch norm, by Fixup (Zhang et al. 2019, section 3)."""
+    return _fixup(num_classes, (3, 4, 6, 3), width, channels, large=True, bias=True)
 
 
 @architecture("resnet50_nobias", LARGE, Design("resnet", 50, batch_norm=False, bias=False))
 def resnet50_nobias(num_classes: int, *, width: Width = 64, channels: Width = 3) -> Any:
-    """ResNet-50 without batch norm and without any bias: input × gradient sums to the logit."""
-    from heatproof.models._resnet import FixupResNet50
+    """ResNet-50 without batch norm and without any bias (Hesse et al. 2021): input × gradient sums to the logit."""
+    return _fixup(num_classes, (3, 4, 6, 3), width, channels, large=True, bias=False)
 
-    return FixupResNet50(num_classes, width=width, bias=False, channels=channels)
+
+def _fixup(num_classes: int, blocks: tuple[int, ...], width: int, channels: int, **which: bool) -> Any:
+    from heatproof.models._resnet import FixupResNet
+
+    return FixupResNet(num_classes, blocks, width, channels=channels, **which)
 
 
 def _resnet(num_classes: int, blocks_per_stage: int, width: int, shortcut: Shortcut, channels: int) -> Any:

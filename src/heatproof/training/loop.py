@@ -34,11 +34,25 @@ def optimizer_of(schedule: Schedule, model: nn.Module) -> tuple[Optimizer, torch
     """Return the optimizer over the model's parameters and its schedule, stepped once an epoch."""
     kinds: dict[str, Any] = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
     own = {"momentum": schedule.momentum} if schedule.optimizer == "sgd" else {}
-    parameters, decay = model.parameters(), schedule.weight_decay
-    optimizer = kinds[schedule.optimizer](parameters, schedule.lr, weight_decay=decay, **own)
+    groups, decay = _groups(schedule, model), schedule.weight_decay
+    optimizer = kinds[schedule.optimizer](groups, schedule.lr, weight_decay=decay, **own)
     if schedule.schedule == "step":
         return optimizer, torch.optim.lr_scheduler.StepLR(optimizer, schedule.decay_every, schedule.decay)
     return optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, schedule.epochs)
+
+
+def _groups(schedule: Schedule, model: nn.Module) -> Any:
+    """Return the model's parameters, in groups where ``model.lr_multiple(name)`` gives some another learning rate.
+
+    The first group has the highest multiple. A finetuning has one rate for all, as that of Hesse et al. 2024 does.
+    """
+    multiple_of = getattr(model, "lr_multiple", None)
+    if multiple_of is None or isinstance(schedule, FinetuningSettings):
+        return model.parameters()
+    groups: dict[float, list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        groups.setdefault(float(multiple_of(name)), []).append(parameter)
+    return [{"params": groups[one], "lr": one * schedule.lr} for one in sorted(groups, reverse=True)]
 
 
 class Images(Protocol):
