@@ -73,13 +73,13 @@ def paper_commands(paper: str) -> str:
 
 def papers_small() -> str:
     """Return a row for each configs of the page: how small they were run, and what was made."""
-    table = pd.read_csv(DATA / "papers_small/papers_small.csv").fillna("")
-    cells = [["configs", "networks", "images", "files of the page", "made", "seconds", "left out"]]
+    table = pd.read_csv(DATA / "papers_small/papers_small.csv")
+    cells = [["configs", "networks", "images", "files of the page", "made", "seconds"]]
     for name, part in table.groupby("configs", sort=False):
         first = part.iloc[0]
         configs = ", ".join(f"`{one}`" for one in str(name).split("+"))
         counts = [str(first["networks"]), str(first["images"]), str(len(part)), str(int(part["made"].sum()))]
-        cells.append([configs, *counts, f"{part['seconds'].sum():.0f}", str(first["left out"])])
+        cells.append([configs, *counts, f"{part['seconds'].sum():.0f}"])
     return rows(cells)
 
 
