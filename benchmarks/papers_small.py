@@ -35,7 +35,7 @@ sys.path.insert(0, str(ROOT / "docs"))
 from blocks.papers import Row, folder, papers  # noqa: E402 - where the line above says
 
 CREATURES = {"dataset": "parts", "classes": 4, "train_images": 256, "validation_images": 64, "evaluation_images": 128}
-IMAGES, ACCURACY_IMAGES, NETWORKS = 4, 16, 2
+IMAGES = 8
 # Architecture, and the name of the network in its package, to the stand-in and its options; the first that matches.
 STAND_INS: list[tuple[str, str, dict[str, Any]]] = [
     (r".* wide_resnet\d+.*", "cifar_resnet32", {"width": 8}),
@@ -57,6 +57,8 @@ STAND_INS: list[tuple[str, str, dict[str, Any]]] = [
 # Options that multiply the passes of an explainer, and to what they are lowered.
 COSTLY = {"steps": 4, "prior_steps": 2, "layer_steps": 2, "samples": 2, "masks": 8, "topk": 2}
 EPOCHS, BATCH = 4, 32
+# Of a network in the place of a published one; the config has no such training.
+IN_PLACE_OF_WEIGHTS = {"epochs": 8, "batch_size": 32, "optimizer": "adamw", "lr": 0.003, "random_resized_crop": 0.0}
 
 
 def named(entry: Any) -> tuple[str, dict[str, Any]]:
@@ -79,6 +81,8 @@ def small_model(name: str, given: dict[str, Any]) -> dict[str, Any]:
         raise SystemExit(f"There is no stand-in for the network {told}: enter one in STAND_INS of {__file__}.")
     kept = {key: value for key, value in given.items() if key not in ("checkpoint", "sha256", "transfer", "options")}
     trained = {key: small_training(given[key]) for key in ("pretraining", "finetuning") if key in given}
+    if "checkpoint" in given:
+        trained["pretraining"] = IN_PLACE_OF_WEIGHTS
     own = given.get("options", {}) if stand_in == r"\1" else {}
     return {name: {**kept, "architecture": found.expand(stand_in), "options": {**own, **options}, **trained}}
 
@@ -102,7 +106,7 @@ def small_metric(name: str, given: dict[str, Any]) -> dict[str, Any]:
     return {name: {**given, "steps": 4} if given.get("update") else given}
 
 
-def shrunk(configs: tuple[str, ...], networks: int | None) -> dict[str, Any]:
+def shrunk(configs: tuple[str, ...], networks: int | None = None, images: int = IMAGES) -> dict[str, Any]:
     """Return a small config of the configs of a command.
 
     Parameters
@@ -110,19 +114,21 @@ def shrunk(configs: tuple[str, ...], networks: int | None) -> dict[str, Any]:
     configs
         Names of files in config/, each laid over those before it.
     networks
-        Only the first so many of each config; None keeps all.
+        At most so many, spread over the list from its first on; None keeps all.
+    images
+        How many are explained, a third of those of which accuracies are.
     """
     config = read_config(*(ROOT / f"config/{name}.yaml" for name in configs))
     small = {"datasets": small_dataset, "models": small_model, "explainers": small_explainer, "metrics": small_metric}
     for key, lowered in small.items():
         config[key] = [lowered(*named(entry)) for entry in config[key]]
-    config["models"] = config["models"][:networks]
+    config["models"] = config["models"][:: -(-len(config["models"]) // networks) if networks else 1]
     there = {name for name, given in map(named, config["models"]) for name in given.get("datasets", ())}
     if there:
         config["datasets"] = [entry for entry in config["datasets"] if named(entry)[0] in there]
     for key in ("pretraining", "finetuning"):
         config[key] = small_training(config[key])
-    config["evaluation"] |= {"images": IMAGES, "accuracy_images": ACCURACY_IMAGES}
+    config["evaluation"] |= {"images": images, "accuracy_images": 3 * images}
     return config
 
 
@@ -153,6 +159,7 @@ def combinations() -> dict[tuple[str, ...], list[str]]:
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("configs", nargs="*", help="those of one command of the page; all of the page's without")
+    options.add_argument("--networks", type=int, help="at most so many of a config, spread over its list")
     options.add_argument("--cores", type=int, default=2)
     given = options.parse_args()
     known = combinations()
@@ -165,14 +172,15 @@ def main() -> None:
         for configs in asked:
             place = out / folder(configs)
             place.mkdir(parents=True, exist_ok=True)
-            config = shrunk(configs, NETWORKS if given.small else None)
+            config = shrunk(configs, 2, 4) if given.small else shrunk(configs, given.networks)
             (place / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
-            facts = {"configs": "+".join(configs), "networks": len(config["models"]), "images": IMAGES}
+            facts = {"configs": "+".join(configs), "networks": len(config["models"])}
+            facts["images"] = config["evaluation"]["images"]
             rows = []
             for target in known[configs]:
                 there, seconds = made(target, place, given.cores)
                 rows.append({**facts, "file": target, "made": there, "seconds": seconds})
-                print(f"{'made' if there else 'NOT MADE':9}{seconds:6.0f} s  {' '.join(configs)}: {target}", flush=True)
+                print(f"{'made' if there else 'NOT MADE':9}{seconds:7.1f} s  {' '.join(configs)}: {target}", flush=True)
             table = stored(rows, out / "papers_small.csv", list(known))
         if given.out:
             print(f"{given.out} has the files, and papers_small.csv, the table of them.")
@@ -187,7 +195,9 @@ def stored(rows: list[dict[str, Any]], path: Path, order: list[tuple[str, ...]])
         earlier = pd.read_csv(path)
         table = pd.concat([earlier[earlier["configs"] != rows[0]["configs"]], table])
     names = ["+".join(configs) for configs in order]
-    table = table[table["configs"].isin(names)].sort_values("configs", key=lambda one: one.map(names.index), kind="stable")
+    table = table[table["configs"].isin(names)].sort_values(
+        "configs", key=lambda one: one.map(names.index), kind="stable"
+    )
     table.to_csv(path, index=False, float_format="%.4g")
     return table
 

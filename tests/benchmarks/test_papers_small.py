@@ -1,0 +1,65 @@
+"""Each combination of the papers' configs, small: it is the same study, and it makes the files of docs/papers.md."""
+
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from heatproof.config_files import read_config
+from heatproof.plan.graph import Graph
+from heatproof.plan.validate import make_plan
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+sys.path.insert(0, str(FOLDER))
+small = import_module("papers_small")
+EVERY = small.combinations()
+
+
+def names(entries):
+    return [small.named(entry)[0] for entry in entries]
+
+
+@pytest.mark.parametrize("configs", EVERY, ids="+".join)
+def test_it_is_the_same_study_with_the_files_of_the_page(configs):
+    given = read_config(*(FOLDER.parent / f"config/{name}.yaml" for name in configs))
+    lowered = small.shrunk(configs)
+    for key in ("datasets", "models", "explainers", "metrics"):
+        assert names(lowered[key]) == names(given[key]), key
+    same = set(given) - {"datasets", "models", "explainers", "metrics", "evaluation", "pretraining", "finetuning"}
+    assert {key: lowered[key] for key in same} == {key: given[key] for key in same}
+    assert not any("checkpoint" in settings or "root" in settings for settings in map(str, lowered["models"]))
+    made = {file for job in Graph(make_plan(lowered)).jobs() for file in job.outputs}
+    assert set(EVERY[configs]) <= made
+
+
+def test_the_page_has_the_combinations_that_were_run():
+    table = pd.read_csv(FOLDER.parent / "docs/data/papers_small/papers_small.csv")
+    assert set(table["configs"]) == {"+".join(configs) for configs in EVERY}
+    assert {(row.configs, row.file) for row in table.itertuples()} == {
+        ("+".join(configs), file) for configs, files in EVERY.items() for file in files
+    }
+    assert table["made"].all()
+
+
+def test_configs_that_the_page_has_no_command_of_are_refused(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["papers_small.py", "paper_mas"])
+    with pytest.raises(SystemExit, match="no command of these configs; it has those of\npaper"):
+        small.main()
+
+
+def test_a_network_without_a_stand_in_is_named():
+    with pytest.raises(SystemExit, match="no stand-in for the network timm_model unheard_of"):
+        small.small_model("a", {"architecture": "timm_model", "options": {"name": "unheard_of"}})
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("configs", EVERY, ids="+".join)
+def test_its_files_are_made(configs, tmp_path):
+    command = [sys.executable, str(FOLDER / "papers_small.py"), *configs, "--small", "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    table = pd.read_csv(tmp_path / "papers_small.csv")
+    assert list(table["file"]) == EVERY[configs]
