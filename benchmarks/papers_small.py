@@ -38,6 +38,7 @@ CREATURES = {"dataset": "parts", "classes": 4, "train_images": 256, "validation_
 IMAGES = 8
 # Architecture, and the name of the network in its package, to the stand-in and its options; the first that matches.
 STAND_INS: list[tuple[str, str, dict[str, Any]]] = [
+    (r"bcos_model .*", "cifar_bcos_resnet20", {"width": 4}),
     (r".* wide_resnet\d+.*", "cifar_resnet32", {"width": 8}),
     (r".* resnet18", "cifar_resnet20", {"width": 4}),
     (r".* resnet50", "cifar_resnet32", {"width": 4}),
@@ -48,7 +49,6 @@ STAND_INS: list[tuple[str, str, dict[str, Any]]] = [
     (r".* efficientnet_.*", "timm_model", {"name": "test_efficientnet"}),
     (r".* densenet\d+", "_stand_ins:densenet", {}),
     (r".* inception_v\d", "_stand_ins:inception", {}),
-    (r"bcos_model .*", "cifar_bcos_resnet20", {"width": 4}),
     (r"bagnet33 ", "cifar_bagnet", {"width": 4}),
     (r"resnet50_(\w+) ", r"cifar_resnet20_\1", {"width": 4}),
     (r"vgg16_nobias ", "cifar_vgg11_nobias", {"width": 4}),
@@ -68,23 +68,23 @@ def named(entry: Any) -> tuple[str, dict[str, Any]]:
 
 def small_dataset(name: str, given: dict[str, Any]) -> dict[str, Any]:
     """Return rendered creatures in place of data that lie in a folder."""
-    return {name: CREATURES if "root" in given else given}
+    return {name: dict(CREATURES) if "root" in given else given}
 
 
 def small_model(name: str, given: dict[str, Any]) -> dict[str, Any]:
     """Return a tiny network of the same family, without published weights."""
     told = f"{given.get('architecture', name)} {given.get('options', {}).get('name', '')}"
-    for pattern, stand_in, options in STAND_INS:
-        if found := re.fullmatch(pattern, told):
-            break
-    else:
+    fitting = (one for one in STAND_INS if re.fullmatch(one[0], told))
+    pattern, stand_in, options = next(fitting, (None, "", {}))
+    if pattern is None:
         raise SystemExit(f"There is no stand-in for the network {told}: enter one in STAND_INS of {__file__}.")
     kept = {key: value for key, value in given.items() if key not in ("checkpoint", "sha256", "transfer", "options")}
     trained = {key: small_training(given[key]) for key in ("pretraining", "finetuning") if key in given}
     if "checkpoint" in given:
-        trained["pretraining"] = IN_PLACE_OF_WEIGHTS
+        trained["pretraining"] = dict(IN_PLACE_OF_WEIGHTS)
     own = given.get("options", {}) if stand_in == r"\1" else {}
-    return {name: {**kept, "architecture": found.expand(stand_in), "options": {**own, **options}, **trained}}
+    architecture = re.sub(f"^(?:{pattern})$", stand_in, told)
+    return {name: {**kept, "architecture": architecture, "options": {**own, **options}, **trained}}
 
 
 def small_training(given: dict[str, Any]) -> dict[str, Any]:
@@ -194,10 +194,9 @@ def stored(rows: list[dict[str, Any]], path: Path, order: list[tuple[str, ...]])
     if path.exists():
         earlier = pd.read_csv(path)
         table = pd.concat([earlier[earlier["configs"] != rows[0]["configs"]], table])
-    names = ["+".join(configs) for configs in order]
-    table = table[table["configs"].isin(names)].sort_values(
-        "configs", key=lambda one: one.map(names.index), kind="stable"
-    )
+    place = {"+".join(configs): number for number, configs in enumerate(order)}
+    table = table[table["configs"].isin(place)]
+    table = table.sort_values("configs", key=lambda one: one.map(place), kind="stable")
     table.to_csv(path, index=False, float_format="%.4g")
     return table
 
