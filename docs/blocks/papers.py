@@ -47,7 +47,8 @@ def folder(configs: tuple[str, ...]) -> str:
 def command(configs: tuple[str, ...], target: str) -> str:
     """Return the command that makes a file at a paper's size."""
     files = " ".join(f"config/{name}.yaml" for name in configs)
-    return f"snakemake --profile profiles/slurm --configfile {files} --directory {folder(configs)} -- {target}"
+    # On two lines, so that the file is seen without scrolling.
+    return f"snakemake --profile profiles/slurm --configfile {files} \\\n  --directory {folder(configs)} -- {target}"
 
 
 def paper_table(paper: str) -> str:

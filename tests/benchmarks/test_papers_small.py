@@ -50,6 +50,28 @@ def test_configs_that_the_page_has_no_command_of_are_refused(monkeypatch):
         small.main()
 
 
+@pytest.mark.parametrize(
+    ("given", "architecture"),
+    [
+        ({"architecture": "torchvision_model", "options": {"name": "resnet152"}}, "cifar_resnet56"),
+        ({"architecture": "torchvision_model", "options": {"name": "wide_resnet50_2"}}, "cifar_resnet32"),
+        ({"architecture": "torchvision_model", "options": {"name": "vgg16_bn"}}, "cifar_vgg16_bn"),
+        ({"architecture": "timm_model", "options": {"name": "vit_base_patch16_224"}}, "small_vit"),
+        ({"architecture": "bcos_model", "options": {"name": "resnet50"}}, "cifar_bcos_resnet20"),
+        ({"architecture": "resnet50_fixup"}, "cifar_resnet20_fixup"),
+        ({"architecture": "cifar_resnet44", "options": {"shortcut": "A"}}, "cifar_resnet44"),
+    ],
+)
+def test_a_stand_in_is_of_the_same_family(given, architecture):
+    ((_, made),) = small.small_model("name", given).items()
+    assert made["architecture"] == architecture
+    assert made["options"].get("shortcut") == given.get("options", {}).get("shortcut")
+
+
+def test_epochs_that_are_kept_have_the_same_share_in_a_short_training():
+    assert small.small_training({"epochs": 200, "keep": [50, 100, 150, 200]})["keep"] == [1, 2, 3, 4]
+
+
 def test_a_network_without_a_stand_in_is_named():
     with pytest.raises(SystemExit, match="no stand-in for the network timm_model unheard_of"):
         small.small_model("a", {"architecture": "timm_model", "options": {"name": "unheard_of"}})
