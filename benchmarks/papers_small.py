@@ -55,7 +55,7 @@ STAND_INS: list[tuple[str, str, dict[str, Any]]] = [
     (r"(cifar_\w+) ", r"\1", {"width": 4}),
 ]
 # Options that multiply the passes of an explainer, and to what they are lowered.
-COSTLY = {"steps": 4, "prior_steps": 2, "layer_steps": 2, "samples": 2, "masks": 8, "topk": 2}
+COSTLY = {"steps": 16, "prior_steps": 2, "layer_steps": 2, "samples": 2, "masks": 8, "topk": 2}
 EPOCHS, BATCH = 4, 32
 # Of a network in the place of a published one; the config has no such training.
 IN_PLACE_OF_WEIGHTS = {"epochs": 8, "batch_size": 32, "optimizer": "adamw", "lr": 0.003, "random_resized_crop": 0.0}
