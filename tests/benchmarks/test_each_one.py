@@ -33,6 +33,7 @@ SMALLEST = {
     "paper_scale": ["--images", "500"],
     "pic": ["--small", "--out", "{out}"],
     "peers": ["--small", "--out", "{out}"],
+    "papers_small": ["paper", "paper_softmax", "--small", "--out", "{out}"],
     "precision": ["--small", "--out", "{out}"],
     "probe": ["--small", "--out", "{out}"],
     "published_rank": ["--small", "--out", "{out}"],

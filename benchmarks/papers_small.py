@@ -1,0 +1,205 @@
+"""The papers' configs, small: every file of docs/papers.md that they make, on tiny networks and rendered images.
+
+    python benchmarks/papers_small.py [CONFIG ...] --out FOLDER
+
+CONFIGS are those of one command of the page, such as `paper paper_mas`; without them, all combinations of the page run
+one after another. Of each config stay its datasets and networks by name, its explainers, metrics, drops, weights and
+all other keys. Data are rendered creatures (`parts`) in place of those that have a `root`; networks are tiny ones of
+the same families, trained here for a few steps; images are few; options that only cost passes, such as the steps of a
+path, are lowered. FOLDER keeps the results of each combination, in a folder that is named as on the page, and the table
+of all that was made, which is stored as each combination ends.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+from _tell import parser
+
+from heatproof.attribution.registry import EXPLAINERS
+from heatproof.config_files import read_config
+from heatproof.registry import options_of
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "docs"))
+
+from blocks.papers import Row, folder, papers  # noqa: E402 - where the line above says
+
+CREATURES = {"dataset": "parts", "classes": 4, "train_images": 256, "validation_images": 64, "evaluation_images": 128}
+IMAGES = 8
+# Architecture, and the name of the network in its package, to the stand-in and its options; the first that matches.
+STAND_INS: list[tuple[str, str, dict[str, Any]]] = [
+    (r"bcos_model .*", "cifar_bcos_resnet20", {"width": 4}),
+    (r".* wide_resnet\d+.*", "cifar_resnet32", {"width": 8}),
+    (r".* resnet18", "cifar_resnet20", {"width": 4}),
+    (r".* resnet50", "cifar_resnet32", {"width": 4}),
+    (r".* resnet101", "cifar_resnet44", {"width": 4}),
+    (r".* resnet152", "cifar_resnet56", {"width": 4}),
+    (r".* (vgg\d+(?:_bn)?)", r"cifar_\1", {"width": 4}),
+    (r".* vit_.*", "small_vit", {"dim": 16, "depth": 2, "heads": 2, "patch": 8}),
+    (r".* efficientnet_.*", "timm_model", {"name": "test_efficientnet"}),
+    (r".* densenet\d+", "_stand_ins:densenet", {}),
+    (r".* inception_v\d", "_stand_ins:inception", {}),
+    (r"bagnet33 ", "cifar_bagnet", {"width": 4}),
+    (r"resnet50_(\w+) ", r"cifar_resnet20_\1", {"width": 4}),
+    (r"vgg16_nobias ", "cifar_vgg11_nobias", {"width": 4}),
+    (r"(cifar_\w+) ", r"\1", {"width": 4}),
+]
+# Options that multiply the passes of an explainer, and to what they are lowered.
+COSTLY = {"steps": 16, "prior_steps": 2, "layer_steps": 2, "samples": 2, "masks": 8, "topk": 2}
+EPOCHS, BATCH = 4, 32
+# Of a network in the place of a published one; the config has no such training.
+IN_PLACE_OF_WEIGHTS = {"epochs": 8, "batch_size": 32, "optimizer": "adamw", "lr": 0.003, "random_resized_crop": 0.0}
+
+
+def named(entry: Any) -> tuple[str, dict[str, Any]]:
+    """Return name and settings of an entry of a list of a config."""
+    return (entry, {}) if isinstance(entry, str) else next(iter(entry.items()))
+
+
+def small_dataset(name: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Return rendered creatures in place of data that lie in a folder."""
+    return {name: dict(CREATURES) if "root" in given else given}
+
+
+def small_model(name: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Return a tiny network of the same family, without published weights."""
+    told = f"{given.get('architecture', name)} {given.get('options', {}).get('name', '')}"
+    fitting = (one for one in STAND_INS if re.fullmatch(one[0], told))
+    pattern, stand_in, options = next(fitting, (None, "", {}))
+    if pattern is None:
+        raise SystemExit(f"There is no stand-in for the network {told}: enter one in STAND_INS of {__file__}.")
+    kept = {key: value for key, value in given.items() if key not in ("checkpoint", "sha256", "transfer", "options")}
+    trained = {key: small_training(given[key]) for key in ("pretraining", "finetuning") if key in given}
+    if "checkpoint" in given:
+        trained["pretraining"] = dict(IN_PLACE_OF_WEIGHTS)
+    own = given.get("options", {}) if stand_in == r"\1" else {}
+    architecture = re.sub(f"^(?:{pattern})$", stand_in, told)
+    return {name: {**kept, "architecture": architecture, "options": {**own, **options}, **trained}}
+
+
+def small_training(given: dict[str, Any]) -> dict[str, Any]:
+    """Return a few epochs, and those of them kept that have the same share in the training."""
+    lowered = {key: min(most, given[key]) for key, most in (("epochs", EPOCHS), ("batch_size", BATCH)) if key in given}
+    if given.get("keep"):
+        lowered["keep"] = sorted({max(1, epoch * EPOCHS // given["epochs"]) for epoch in given["keep"]})
+    return {**given, **lowered}
+
+
+def small_explainer(name: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Return an explainer with fewer passes."""
+    known = options_of(EXPLAINERS[given.get("explainer", name)].function)
+    return {name: {**given, **{key: most for key, most in COSTLY.items() if key in known}}}
+
+
+def small_metric(name: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Return a metric that makes maps anew in fewer steps."""
+    return {name: {**given, "steps": 4} if given.get("update") else given}
+
+
+def shrunk(configs: tuple[str, ...], networks: int | None = None, images: int = IMAGES) -> dict[str, Any]:
+    """Return a small config of the configs of a command.
+
+    Parameters
+    ----------
+    configs
+        Names of files in config/, each laid over those before it.
+    networks
+        At most so many, spread over the list from its first on; None keeps all.
+    images
+        How many are explained, a third of those of which accuracies are.
+    """
+    config = read_config(*(ROOT / f"config/{name}.yaml" for name in configs))
+    small = {"datasets": small_dataset, "models": small_model, "explainers": small_explainer, "metrics": small_metric}
+    for key, lowered in small.items():
+        config[key] = [lowered(*named(entry)) for entry in config[key]]
+    config["models"] = config["models"][:: -(-len(config["models"]) // networks) if networks else 1]
+    there = {name for name, given in map(named, config["models"]) for name in given.get("datasets", ())}
+    if there:
+        config["datasets"] = [entry for entry in config["datasets"] if named(entry)[0] in there]
+    for key in ("pretraining", "finetuning"):
+        config[key] = small_training(config[key])
+    config["evaluation"] |= {"images": images, "accuracy_images": 3 * images}
+    return config
+
+
+def made(target: str, place: Path, cores: int) -> tuple[bool, float]:
+    """Make a file in a folder that has a config.yaml; return whether it is there, and the seconds that it took."""
+    command = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--directory", str(place)]
+    command += ["--configfile", str(place / "config.yaml"), "--cores", str(cores), "--", target]
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT / "benchmarks"), os.environ.get("PYTHONPATH", "")])
+    began = time.monotonic()
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
+    (place / "log.txt").write_text(done.stdout + done.stderr, encoding="utf-8")
+    there = done.returncode == 0 and (place / target).is_file()
+    if not there:
+        print(done.stdout[-1500:] + done.stderr[-1500:], flush=True)
+    return there, time.monotonic() - began
+
+
+def combinations() -> dict[tuple[str, ...], list[str]]:
+    """Return the files of the page that each combination of configs makes."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    rows: list[Row] = [row for of_paper in papers().values() for row in of_paper]
+    for row in rows:
+        if row.configs and row.target not in found.setdefault(row.configs, []):
+            found[row.configs].append(row.target)
+    return found
+
+
+def main() -> None:
+    options = parser(__doc__)
+    options.add_argument("configs", nargs="*", help="those of one command of the page; all of the page's without")
+    options.add_argument("--networks", type=int, help="at most so many of a config, spread over its list")
+    options.add_argument("--cores", type=int, default=2)
+    given = options.parse_args()
+    known = combinations()
+    asked = [tuple(given.configs)] if given.configs else list(known)
+    if asked[0] not in known:
+        told = "\n".join(" ".join(configs) for configs in known)
+        raise SystemExit(f"The page has no command of these configs; it has those of\n{told}")
+    with tempfile.TemporaryDirectory() as temporary:
+        out = given.out or Path(temporary)
+        for configs in asked:
+            place = out / folder(configs)
+            place.mkdir(parents=True, exist_ok=True)
+            config = shrunk(configs, 2, 4) if given.small else shrunk(configs, given.networks)
+            (place / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
+            facts = {"configs": "+".join(configs), "networks": len(config["models"])}
+            facts["images"] = config["evaluation"]["images"]
+            rows = []
+            for target in known[configs]:
+                there, seconds = made(target, place, given.cores)
+                rows.append({**facts, "file": target, "made": there, "seconds": seconds})
+                print(f"{'made' if there else 'NOT MADE':9}{seconds:7.1f} s  {' '.join(configs)}: {target}", flush=True)
+            table = stored(rows, out / "papers_small.csv", list(known))
+        if given.out:
+            print(f"{given.out} has the files, and papers_small.csv, the table of them.")
+        if not table.loc[table["configs"].isin(map("+".join, asked)), "made"].all():
+            raise SystemExit(1)
+
+
+def stored(rows: list[dict[str, Any]], path: Path, order: list[tuple[str, ...]]) -> pd.DataFrame:
+    """Store the rows of a combination in the table, in place of those of an earlier run; return the table."""
+    table = pd.DataFrame(rows)
+    if path.exists():
+        earlier = pd.read_csv(path)
+        table = pd.concat([earlier[earlier["configs"] != rows[0]["configs"]], table])
+    place = {"+".join(configs): number for number, configs in enumerate(order)}
+    table = table[table["configs"].isin(place)]
+    table = table.sort_values("configs", key=lambda one: one.map(place), kind="stable")
+    table.to_csv(path, index=False, float_format="%.4g")
+    return table
+
+
+if __name__ == "__main__":
+    main()

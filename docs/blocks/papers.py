@@ -1,0 +1,87 @@
+"""Tables and commands of docs/papers.md, from docs/data/papers.yaml."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+import yaml
+
+from blocks import DATA, rows
+
+FILES = {"papers_small": ["papers_small.csv"]}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A figure, table or section of a paper; docs/data/papers.yaml says what each field is."""
+
+    part: str
+    shows: str
+    configs: tuple[str, ...] = ()
+    target: str = ""
+    here: str = ""
+    differs: str = ""
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """Where it is made: see the first table of the page."""
+        here, planned = ("runs here",) if self.here else (), ("dry-runs",) if self.configs else ()
+        return here + planned or ("not",)
+
+
+def papers() -> dict[str, list[Row]]:
+    """Return the rows of every paper."""
+    given = yaml.safe_load((DATA / "papers.yaml").read_text(encoding="utf-8"))
+    return {
+        paper: [Row(**{**entry, "configs": tuple(entry.get("configs", ()))}) for entry in entries]
+        for paper, entries in given.items()
+    }
+
+
+def folder(configs: tuple[str, ...]) -> str:
+    """Return the folder that keeps the results of configs apart from those of others."""
+    return configs[-1].removeprefix("paper_")
+
+
+def command(configs: tuple[str, ...], target: str) -> str:
+    """Return the command that makes a file at a paper's size."""
+    files = " ".join(f"config/{name}.yaml" for name in configs)
+    # On two lines, so that the file is seen without scrolling.
+    return f"snakemake --profile profiles/slurm --configfile {files} \\\n  --directory {folder(configs)} -- {target}"
+
+
+def paper_table(paper: str) -> str:
+    """Return what each figure, table and section is made by, or why it is not."""
+    cells = [["in the paper", "state", "file", "here", "what differs"]]
+    for row in papers()[paper]:
+        states = ", ".join(f"`{state}`" for state in row.states)
+        target, here = (f"`{name}`" if name else "" for name in (row.target, row.here))
+        cells.append([f"{row.part}: {row.shows}", states, target, here, row.differs])
+    return rows(cells)
+
+
+def paper_commands(paper: str) -> str:
+    """Return every command of a paper, with the names of what it makes before it."""
+    made: dict[str, list[str]] = {}
+    for row in papers()[paper]:
+        if row.configs:
+            # A paper has several results in one section.
+            told = f"{row.part} ({row.shows})" if row.part.startswith("section") else row.part
+            made.setdefault(command(row.configs, row.target), []).append(told)
+    return "```bash\n" + "\n\n".join(f"# {', '.join(parts)}\n{line}" for line, parts in made.items()) + "\n```"
+
+
+def papers_small() -> str:
+    """Return a row for each configs of the page: how small they were run, and what was made."""
+    table = pd.read_csv(DATA / "papers_small/papers_small.csv")
+    cells = [["configs", "networks", "images", "files of the page", "made", "seconds"]]
+    for name, part in table.groupby("configs", sort=False):
+        first = part.iloc[0]
+        configs = ", ".join(f"`{one}`" for one in str(name).split("+"))
+        counts = [str(first["networks"]), str(first["images"]), str(len(part)), str(int(part["made"].sum()))]
+        cells.append([configs, *counts, f"{part['seconds'].sum():.0f}"])
+    return rows(cells)
+
+
+BLOCKS = {"paper_table": paper_table, "paper_commands": paper_commands, "papers_small": papers_small}
