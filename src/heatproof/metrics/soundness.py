@@ -42,12 +42,12 @@ def soundness_sequences(
     HeatproofError
         If `fractions` is a word, and neither ``code`` nor ``paper``.
     """
-    if fractions is None or isinstance(fractions, str):
-        fractions = look_up(SHARES, fractions or "code", "list of fractions of soundness")
+    word = "code" if fractions is None else fractions
+    shares = look_up(SHARES, word, "list of fractions of soundness") if isinstance(word, str) else word
     return {
         "deletion": Perturbation(
             order="lerf",
-            fractions=tuple(float(share) for share in fractions),
+            fractions=tuple(float(share) for share in shares),
             imputation=imputation,
             noise=noise,
             baseline=baseline,

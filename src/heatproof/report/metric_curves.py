@@ -92,7 +92,7 @@ def curves_of(
     scored
         The scores of the method, with curves of each image.
     """
-    output = OUTPUTS.get(told.options.get("output"), "response")
+    output = OUTPUTS.get(str(told.options.get("output")), "response")
     curves = {name: values for name, values in scored.curves.items() if values.ndim == 2}
     # Of MAS not what they are put together from.
     curves = {name: values for name, values in curves.items() if name.endswith("_mas")} or curves
@@ -174,7 +174,7 @@ def draw_metric_curves(table: pd.DataFrame, lines: Mapping[str, Line], title: st
     matplotlib.figure.Figure
         A panel a metric and curve; without axes where there is nothing.
     """
-    panels = list(table.groupby(["metric", "curve"], sort=False))
+    panels: list[tuple[Any, pd.DataFrame]] = list(table.groupby(["metric", "curve"], sort=False))
     if not panels:
         return Figure()
     rows, drawn = broken(panels, PANELS_IN_A_ROW), dict[str, Any]()
@@ -189,7 +189,12 @@ def draw_metric_curves(table: pd.DataFrame, lines: Mapping[str, Line], title: st
             if of.empty:
                 continue
             every = max(1, len(of) // MARKED)
-            look = {"marker": lines[name].marker, "markersize": 3.2, "markevery": every, "linewidth": 1.1}
+            look: dict[str, Any] = {
+                "marker": lines[name].marker,
+                "markersize": 3.2,
+                "markevery": every,
+                "linewidth": 1.1,
+            }
             (drawn[name],) = axes.plot(
                 of["x"], of["y"], color=lines[name].color, linestyle=lines[name].linestyle, alpha=0.9, **look
             )
