@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import pandas as pd
@@ -64,10 +65,13 @@ def paper_table(paper: str) -> str:
 def paper_commands(paper: str) -> str:
     """Return every command of a paper, with the names of what it makes before it."""
     made: dict[str, list[str]] = {}
-    for row in papers()[paper]:
+    found = papers()[paper]
+    several = Counter(row.part for row in found)
+    for row in found:
         if row.configs:
-            # A paper has several results in one section.
-            told = f"{row.part} ({row.shows})" if row.part.startswith("section") else row.part
+            # A section has several results, and a figure may be made in parts.
+            is_named = row.part.startswith("section") or several[row.part] > 1
+            told = f"{row.part} ({row.shows})" if is_named else row.part
             made.setdefault(command(row.configs, row.target), []).append(told)
     return "```bash\n" + "\n\n".join(f"# {', '.join(parts)}\n{line}" for line, parts in made.items()) + "\n```"
 

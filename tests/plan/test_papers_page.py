@@ -109,7 +109,7 @@ def test_what_runs_here_makes_the_same_kind_of_file(here):
         return
 
     def kind(file):
-        return re.sub("/[^/]+/[^/]+[.]png$", "", file)
+        return re.sub("/[^/]+/[^/]+(/pretrained)?[.]png$", "", file)
 
     made = set(map(kind, outputs(here)))
     for _, row in ROWS:
