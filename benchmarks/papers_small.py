@@ -56,9 +56,11 @@ STAND_INS: list[tuple[str, str, dict[str, Any]]] = [
 ]
 # Options that multiply the passes of an explainer, and to what they are lowered.
 COSTLY = {"steps": 16, "prior_steps": 2, "layer_steps": 2, "samples": 2, "masks": 8, "topk": 2}
-EPOCHS, BATCH = 4, 32
-# Of a network in the place of a published one; the config has no such training.
-IN_PLACE_OF_WEIGHTS = {"epochs": 8, "batch_size": 32, "optimizer": "adamw", "lr": 0.003, "random_resized_crop": 0.0}
+# Of a network: published weights, and how those that are trained at their full size are.
+DROPPED = ("checkpoint", "sha256", "transfer", "options", "pretraining")
+EPOCHS, BATCH = 8, 32
+# So few steps teach a tiny network something, as the rates for large networks would not.
+QUICK = {"optimizer": "adamw", "lr": 0.003, "random_resized_crop": 0.0}
 
 
 def named(entry: Any) -> tuple[str, dict[str, Any]]:
@@ -78,10 +80,8 @@ def small_model(name: str, given: dict[str, Any]) -> dict[str, Any]:
     pattern, stand_in, options = next(fitting, (None, "", {}))
     if pattern is None:
         raise SystemExit(f"There is no stand-in for the network {told}: enter one in STAND_INS of {__file__}.")
-    kept = {key: value for key, value in given.items() if key not in ("checkpoint", "sha256", "transfer", "options")}
-    trained = {key: small_training(given[key]) for key in ("pretraining", "finetuning") if key in given}
-    if "checkpoint" in given:
-        trained["pretraining"] = dict(IN_PLACE_OF_WEIGHTS)
+    kept = {key: value for key, value in given.items() if key not in DROPPED}
+    trained = {"finetuning": small_training(given["finetuning"])} if "finetuning" in given else {}
     own = given.get("options", {}) if stand_in == r"\1" else {}
     architecture = re.sub(f"^(?:{pattern})$", stand_in, told)
     return {name: {**kept, "architecture": architecture, "options": {**own, **options}, **trained}}
@@ -126,8 +126,8 @@ def shrunk(configs: tuple[str, ...], networks: int | None = None, images: int = 
     there = {name for name, given in map(named, config["models"]) for name in given.get("datasets", ())}
     if there:
         config["datasets"] = [entry for entry in config["datasets"] if named(entry)[0] in there]
-    for key in ("pretraining", "finetuning"):
-        config[key] = small_training(config[key])
+    config["pretraining"] = small_training(config["pretraining"]) | QUICK
+    config["finetuning"] = small_training(config["finetuning"])
     config["evaluation"] |= {"images": images, "accuracy_images": 3 * images}
     return config
 
