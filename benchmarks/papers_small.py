@@ -54,6 +54,8 @@ STAND_INS: list[tuple[str, str, dict[str, Any]]] = [
     (r"vgg16_nobias ", "cifar_vgg11_nobias", {"width": 4}),
     (r"(cifar_\w+) ", r"\1", {"width": 4}),
 ]
+# Layers that a config names to those of the stand-ins, and how many channels these have.
+LAYERS = {"layer4.2.conv3": ("stages.14.conv2", 16), "features.28": ("features.28", 32)}
 # Options that multiply the passes of an explainer, and to what they are lowered.
 COSTLY = {"steps": 16, "prior_steps": 2, "layer_steps": 2, "samples": 2, "masks": 8, "topk": 2}
 # Of a network: published weights, and how those that are trained at their full size are.
@@ -106,6 +108,13 @@ def small_metric(name: str, given: dict[str, Any]) -> dict[str, Any]:
     return {name: {**given, "steps": 4} if given.get("update") else given}
 
 
+def small_channel(name: str) -> str:
+    """Return a channel of a stand-in for one that a config names."""
+    layer, _, number = name.rpartition(":")
+    stand_in, channels = LAYERS[layer]
+    return f"{stand_in}:{int(number) % channels}"
+
+
 def shrunk(configs: tuple[str, ...], networks: int | None = None, images: int = IMAGES) -> dict[str, Any]:
     """Return a small config of the configs of a command.
 
@@ -126,6 +135,8 @@ def shrunk(configs: tuple[str, ...], networks: int | None = None, images: int = 
     there = {name for name, given in map(named, config["models"]) for name in given.get("datasets", ())}
     if there:
         config["datasets"] = [entry for entry in config["datasets"] if named(entry)[0] in there]
+    if channels := config.get("similarity", {}).get("channels"):
+        config["similarity"]["channels"] = list(map(small_channel, channels))
     config["pretraining"] = small_training(config["pretraining"]) | QUICK
     config["finetuning"] = small_training(config["finetuning"])
     config["evaluation"] |= {"images": images, "accuracy_images": 3 * images}
