@@ -3,8 +3,6 @@
 import re
 import sys
 from pathlib import Path
-from types import UnionType
-from typing import get_args
 
 import yaml
 
@@ -83,13 +81,10 @@ def with_defaults(keys: list[str]) -> str:
     lines = ["| key | default | what it does, and when to change it |", "| --- | --- | --- |"]
     for key in keys:
         section = Settings.model_fields[key].annotation
-        # A section that can be left out is `Section | None`.
-        section = next(iter(get_args(section)), section) if isinstance(section, UnionType) else section
         if isinstance(section, type) and issubclass(section, Section):
-            # A section that is left out by default is a key as well.
-            given = embedded.get(key) or {name: field.default for name, field in section.model_fields.items()}
-            rows = [(f"{key}.{name}", given.get(name), describe(section, name)) for name in section.model_fields]
-            rows = rows if key in embedded else [(key, None, describe(Settings, key)), *rows]
+            rows = [
+                (f"{key}.{name}", embedded[key].get(name), describe(section, name)) for name in section.model_fields
+            ]
         else:
             rows = [(key, embedded[key], describe(Settings, key))]
         lines += [f"| `{name}` | {default(value)} | {text} |" for name, value, text in rows]

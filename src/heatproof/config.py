@@ -302,11 +302,11 @@ class Similarity(Section):
 class Leaderboard(Section):
     """Meta-Rank of some metrics and methods, as its paper has it: `results/ranking/leaderboard.csv`."""
 
-    metrics: Annotated[list[str], types.Distinct, Field(min_length=1)] = UNSET
-    """Metrics whose test cases count, by their names in tables, also where another metric stands for one. Default: all
-    that count in a ranking."""
-    methods: Annotated[list[str], types.Distinct, Field(min_length=2)] = UNSET
-    """Methods that are ranked, by their names in tables, such as `saliency_abs`. Default: all."""
+    metrics: Annotated[list[str], types.Distinct] = []
+    """Metrics whose test cases count, by their names in tables, also where another metric stands for one. `all` asks
+    for the leaderboard and the page shows it where there are any; `[]` for no leaderboard."""
+    methods: Annotated[list[str], types.Distinct] = []
+    """Methods that are ranked, by their names in tables, such as `saliency_abs`; `[]` for all."""
     independent: Literal["network", "case"] = "case"
     """What counts once: each test `case`, a dataset, a model, its weights and a metric, as in the paper (Duan et al.
     2024, section 4.2); or a `network`, as in `results/meta_rank.csv`, whose intervals allow for test cases of one
@@ -374,9 +374,7 @@ class Settings(Section):
     """Metrics in `results/scores.csv` besides IDSDS and SDS; see below."""
     scores: Scores = Scores()
     similarity: Similarity = Similarity()
-    leaderboard: Leaderboard | None = None
-    """Metrics and methods of `results/ranking/leaderboard.csv`, which is made and shown on the page where this section
-    is there, with all metrics that it names; `{}` for all of both, `null` for no leaderboard. Default: none."""
+    leaderboard: Leaderboard = Leaderboard()
     report: Report = Report()
     shard_size: AtOnce = 256
     """Images in one job. Lower it to distribute a large evaluation over more jobs; the stores are recomputed."""

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from heatproof.config import normalise
 from heatproof.config_files import default_config, merge
 from heatproof.errors import HeatproofError
 from heatproof.plan.graph import Graph
@@ -40,16 +39,19 @@ def test_all_asks_for_it_and_the_page_shows_it():
     assert page.told.independent == "case"
 
 
-def test_empty_it_has_all_metrics_and_methods():
-    told = graph_of(leaderboard={}).told("leaderboard")
-    assert (told.metrics, told.methods) == ([], [])
-    assert {case[-1] for case in told.cases} > {*ASKED["metrics"], "mas_insertion"}
+def test_all_methods_count_where_none_is_named():
+    told = graph_of(leaderboard={"metrics": ["idsds", "mas_insertion"]}).told("leaderboard")
+    assert told.methods == []
+    assert {case[-1] for case in told.cases} == {"idsds", "mas_insertion"}
+
+
+def test_a_config_laid_over_another_leaves_it_out():
+    assert not [job for job in graph_of(leaderboard={**ASKED, "metrics": []}).jobs() if job.stage == "leaderboard"]
 
 
 def test_nothing_else_is_made_again():
     """Every other job has the key that it has without the section, but for the page, which shows the leaderboard."""
     without, asked = (graph_of(**change).jobs() for change in ({}, {"leaderboard": ASKED}))
-    assert "leaderboard" not in normalise(default_config())
     assert not [job for job in without if job.stage == "leaderboard"]
     keys, others = (
         {product.manifest: product.key for job in jobs for product in job.products} for jobs in (without, asked)
@@ -64,12 +66,11 @@ def test_nothing_else_is_made_again():
 @pytest.mark.parametrize(
     ("leaderboard", "message"),
     [
-        ({"methods": ["saliency_abs", "saliancy"]}, "methods names 'saliancy', and the config has no such method: did"),
-        ({"methods": ["saliency_abs", "grad_cam"]}, "leaderboard.methods names 'grad_cam', and the config has no such"),
+        ({**ASKED, "methods": ["saliency_abs", "saliancy"]}, "methods names 'saliancy', and the config has no such method: did"),
+        ({**ASKED, "methods": ["saliency_abs", "grad_cam"]}, "leaderboard.methods names 'grad_cam', and the config has no such"),
         ({"metrics": ["deletion_mrof"]}, "metrics names 'deletion_mrof', and the config has no such metric: did you"),
         ({"metrics": ["road_morf"]}, "leaderboard.metrics names 'road_morf', and the config has no such metric"),
-        ({"methods": ["saliency_abs"]}, "'leaderboard.methods' in the config must be a list of at least 2"),
-        ({"metrics": []}, "'leaderboard.metrics' in the config must be a list of at least 1"),
+        ({**ASKED, "methods": ["saliency_abs"]}, "leaderboard.methods names 'saliency_abs' alone"),
         ({"methods": ["saliency", "saliency"]}, "'leaderboard.methods' in the config"),
         ({"independent": "model"}, "'leaderboard.independent' in the config cannot be 'model'"),
         ({"method": ["saliency", "saliency_abs"]}, "There is no key 'method' under 'leaderboard'"),

@@ -42,6 +42,7 @@ CHANGES = {
     "parts": {"datasets": ["parts"], "metrics": ["part_deletion"], "models": ["small_vit"]},
     "apart": {"attribution_jobs": "apart"},
     "seeds": {"training_seeds": 2},
+    "leaderboard": {"leaderboard": {"metrics": ["idsds"]}},
 }
 FILES = ("quick.yaml", "config.yaml", "baselines.yaml")
 CONFIGS = {name: merge(toy_project.BASE, change) for name, change in CHANGES.items()}

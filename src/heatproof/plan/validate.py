@@ -66,14 +66,18 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
 
 def _check_leaderboard(plan: Plan) -> None:
     """Refuse a leaderboard of metrics or methods that the config does not have."""
-    known = {"metrics": plan.metric_names, "methods": lambda: plan.methods}
-    for key, names in (plan.config.get("leaderboard") or {}).items():
-        for name in names if key in known else ():
-            if name not in (there := known[key]()):
-                kind = key.removesuffix("s")
+    asked = plan.config["leaderboard"]
+    if not asked["metrics"]:
+        return
+    for key, known in (("metrics", plan.metric_names()), ("methods", plan.methods)):
+        for name in asked[key]:
+            if name not in known:
                 raise HeatproofError(
-                    f"leaderboard.{key} names {name!r}, and the config has no such {kind}: {nearest(name, there)}"
+                    f"leaderboard.{key} names {name!r}, and the config has no such {key.removesuffix('s')}: "
+                    f"{nearest(name, known)}"
                 )
+    if len(asked["methods"]) == 1:
+        raise HeatproofError(f"leaderboard.methods names {asked['methods'][0]!r} alone: name two methods or more.")
 
 
 def _check_preprocessing(model: ModelChoice) -> None:

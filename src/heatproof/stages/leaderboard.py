@@ -50,19 +50,16 @@ class Leaderboard(Scored, Ranked):
     @classmethod
     def every(cls, plan: Plan) -> Iterable[Wildcards]:
         """Return the one job, where the config asks for it."""
-        return [{}] if plan.config.get("leaderboard") else []
+        return [{}] if plan.config["leaderboard"]["metrics"] else []
 
     @classmethod
     def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
         """Return what the job is told, and the files that it waits for."""
         plan = graph.plan
         asked = plan.config["leaderboard"]
-        metrics = asked.get("metrics", [])
-        cases = [case for case in plan.all_cases() if case.metric in metrics or not metrics]
+        cases = [case for case in plan.all_cases() if case.metric in asked["metrics"]]
         told = cls(
-            metrics=metrics,
-            methods=asked.get("methods", []),
-            independent=asked["independent"],
+            **asked,
             **scored(graph, cases),
             **ranked(plan),
         )

@@ -317,7 +317,7 @@ class ReportPage(Report):
             figures=[PageFigure(name, of.files["svg"], FIGURES[name].caption) for name, of in figures.items()],
             links=_links(plan),
             templates=templates(),
-            independent=(plan.config.get("leaderboard") or {}).get("independent", ""),
+            independent=asked["independent"] if (asked := plan.config["leaderboard"])["metrics"] else "",
         )
         inputs = [file for of in figures.values() for file in of.files.values()]
         inputs += [file for one in told.tables_shown.values() for file in (one.path, one.manifest)]
