@@ -54,10 +54,16 @@ class Recipe:
         return Schedule(epochs, self.batch_size, self.optimizer, self.lr, 0.9, decay, "cosine", 0.1, 1, 0.0, 1)
 
 
-# That of all other networks of config/studies.yaml, the same for longer, and SGD at the rate of Fixup's code.
+# That of all other networks of config/studies.yaml, others for longer, and SGD at the rate of Fixup's code.
 RECIPES = {
-    "digits": (Recipe("adamw", 0.003, 12), Recipe("adamw", 0.003, 30), Recipe("sgd", 0.1, 12)),
-    "photographs": (Recipe("adamw", 0.003, 12), Recipe("sgd", 0.1, 12)),
+    "digits": (
+        Recipe("adamw", 0.003, 12),
+        Recipe("adamw", 0.003, 30),
+        Recipe("adamw", 0.001, 30),
+        Recipe("adamw", 0.001, 60),
+        Recipe("sgd", 0.1, 12),
+    ),
+    "photographs": (Recipe("adamw", 0.001, 12), Recipe("sgd", 0.1, 12)),
 }
 
 

@@ -99,6 +99,8 @@ class FixupBlock(nn.Module):
         Whether a shortcut that changes the shape is A of He et al. 2016 (zeros) instead of B (a projection).
     """
 
+    bias1a: nn.Parameter | None
+
     def __init__(
         self, channels_in: int, channels_out: int, stride: int, kernels: tuple[int, ...], *, bias: bool, padded: bool
     ) -> None:
