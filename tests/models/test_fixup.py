@@ -10,6 +10,7 @@ from torch.nn import functional
 
 import heatproof.models.resnet
 import heatproof.models.vgg  # noqa: F401
+from heatproof.errors import HeatproofError
 from heatproof.models.names import fit_names, misfits
 from heatproof.models.network import build_network
 from heatproof.models.registry import ARCHITECTURES, ModelSpec
@@ -138,6 +139,16 @@ def test_others_have_one_group_in_the_order_of_their_parameters(name, kind):
     ((rate, parameters),) = groups(kind(**COMMON, **more), network)
     assert rate == 0.003
     assert [id(one) for one in parameters] == [id(one) for one in network.parameters()]
+
+
+@pytest.mark.parametrize(
+    "multiple", [0.1, *(lambda name, one=one: one for one in (None, "x", -1.0, float("nan"), float("inf")))]
+)
+def test_what_is_no_multiple_of_a_rate_is_refused(multiple):
+    network = built("cifar_resnet20_nobias")
+    network.lr_multiple = multiple
+    with pytest.raises(HeatproofError, match=r"lr_multiple gives .* for the parameter 'conv1.weight': make it a method"):
+        optimizer_of(SCHEDULE, network)
 
 
 @pytest.mark.parametrize("decay", ["step", "cosine"])
