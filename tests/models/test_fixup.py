@@ -147,7 +147,7 @@ def test_others_have_one_group_in_the_order_of_their_parameters(name, kind):
 def test_what_is_no_multiple_of_a_rate_is_refused(multiple):
     network = built("cifar_resnet20_nobias")
     network.lr_multiple = multiple
-    with pytest.raises(HeatproofError, match=r"lr_multiple gives .* for the parameter 'conv1.weight': make it a method"):
+    with pytest.raises(HeatproofError, match=r"lr_multiple gives .* for the parameter 'conv1\.weight': make"):
         optimizer_of(SCHEDULE, network)
 
 

@@ -148,7 +148,7 @@ class Repeating(torch.nn.Module):
 @pytest.mark.parametrize("batch_size", [1, 2, 64])
 def test_a_layer_that_a_pass_calls_several_times_has_no_channels(batch_size):
     network, images = Repeating().eval(), torch.rand(5, 3, 12, 12)
-    with pytest.raises(NotApplicable, match="'relu' gives no .* once in a pass"):
+    with pytest.raises(NotApplicable, match=r"'relu' gives no .* once in a pass"):
         channel_activations(network, images, "relu", batch_size)
     layers = ["one", "relu", "two", "classifier"]
     found = channels_of_layers(network, images, layers, batch_size)

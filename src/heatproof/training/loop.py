@@ -60,8 +60,8 @@ def _groups(schedule: Schedule, model: nn.Module) -> Any:
         multiple = multiple_of(name) if callable(multiple_of) else None
         if not isinstance(multiple, Real) or not 0 <= float(multiple) < float("inf"):
             raise HeatproofError(
-                f"The network's lr_multiple gives {multiple!r} for the parameter {name!r}: make it a method that returns "
-                "the multiple of the learning rate of a parameter by its name, a number from 0."
+                f"The network's lr_multiple gives {multiple!r} for the parameter {name!r}: make it a method that "
+                "returns the multiple of the learning rate of a parameter by its name, a number from 0."
             )
         groups.setdefault(float(multiple), []).append(parameter)
     return [{"params": groups[one], "lr": one * schedule.lr} for one in sorted(groups, reverse=True)]
