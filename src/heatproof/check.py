@@ -204,7 +204,7 @@ def _check_channels(plan: Plan) -> None:
                 f"similarity.channels names {entry!r}, a layer that no model has: {nearest(layer, known)}"
             )
         if layer in has and (count := has[layer]) <= (channel or 0):
-            what = f"no more than {count} channels on a grid" if count else "no channels on a grid"
+            what = f"no more than {count} channels on a grid" if count else "no channels on a grid, once in a pass,"
             raise HeatproofError(
                 f"similarity.channels names {entry!r}, and the layer has {what} in any model: "
                 + (f"take a number from 0 to {count - 1}." if count else "name a convolution or what follows one.")

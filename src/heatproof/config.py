@@ -489,9 +489,7 @@ def _sentence(error: ErrorDetails) -> str:
     if error["type"] in ("extra_forbidden", "invalid_key"):
         *section, unknown = loc
         for key in section:
-            inside = inside.model_fields[key].annotation
-            # Of a key of several types, the section; it stands last.
-            inside = inside if hasattr(inside, "model_fields") else get_args(get_args(inside)[-1])[0]
+            inside = _section_in(inside.model_fields[key].annotation)
         under = f" under {'.'.join(map(str, section))!r}" if section else ""
         return f"There is no key {unknown!r}{under} in {where}: {nearest(str(unknown), inside.model_fields)}"
     key_path = f"{'.'.join(map(str, loc))!r} in {where}"
@@ -501,6 +499,13 @@ def _sentence(error: ErrorDetails) -> str:
     if error["type"] == "twice":
         return f"{key_path} {error['msg']}."
     return f"{key_path} must be {_expected(error)}, not {value!r}{_hint(error, value)}."
+
+
+def _section_in(annotation: Any) -> Any:
+    """Return the section among the types of a key; the last one that stands there."""
+    if hasattr(annotation, "model_fields"):
+        return annotation
+    return next(filter(None, map(_section_in, reversed(get_args(annotation)))), None)
 
 
 def _hint(error: ErrorDetails, value: Any) -> str:

@@ -10,6 +10,7 @@ from torch.nn import functional
 
 import heatproof.models.resnet
 import heatproof.models.vgg  # noqa: F401
+from heatproof.errors import HeatproofError
 from heatproof.models.names import fit_names, misfits
 from heatproof.models.network import build_network
 from heatproof.models.registry import ARCHITECTURES, ModelSpec
@@ -140,6 +141,16 @@ def test_others_have_one_group_in_the_order_of_their_parameters(name, kind):
     assert [id(one) for one in parameters] == [id(one) for one in network.parameters()]
 
 
+@pytest.mark.parametrize(
+    "multiple", [0.1, *(lambda name, one=one: one for one in (None, "x", -1.0, float("nan"), float("inf")))]
+)
+def test_what_is_no_multiple_of_a_rate_is_refused(multiple):
+    network = built("cifar_resnet20_nobias")
+    network.lr_multiple = multiple
+    with pytest.raises(HeatproofError, match=r"lr_multiple gives .* for the parameter 'conv1\.weight': make"):
+        optimizer_of(SCHEDULE, network)
+
+
 @pytest.mark.parametrize("decay", ["step", "cosine"])
 def test_the_rates_fall_together_and_the_history_has_the_networks_own(decay):
     optimizer, scheduler = optimizer_of(Schedule(**{**COMMON, "schedule": decay}), built("cifar_resnet20_fixup"))
@@ -176,13 +187,20 @@ def plain(state, x, counts, *, large):
                 out = moved(out, f"{at}bias{number}b")
                 out = out.relu() if number < depth else out
             key = at + "downsample.weight"
-            x = (out + (functional.conv2d(first, state[key], stride=stride) if key in state else x)).relu()
+            if key in state:
+                x = functional.conv2d(first, state[key], stride=stride)
+            elif stride == 2:
+                x = first[:, :, ::2, ::2]
+                x = torch.cat([x, torch.zeros_like(x)], 1)
+            x = (out + x).relu()
     return functional.linear(moved(x.mean((2, 3)), "bias2"), state["fc.weight"], state.get("fc.bias"))
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-def test_the_logits_are_those_of_the_published_layers(name):
-    network = awake(built(name)).double()
+@pytest.mark.parametrize(
+    ("name", "options"), [*((name, {}) for name in NETWORKS), *((name, {"shortcut": "A"}) for name in [*NETWORKS][:2])]
+)
+def test_the_logits_are_those_of_the_published_layers(name, options):
+    network = awake(built(name, **options)).double()
     counts = (3, 4, 6, 3) if name.startswith("resnet50") else (3, 3, 3)
     x = images(64).double()
     expected = plain(network.state_dict(), x, counts, large=name.startswith("resnet50"))

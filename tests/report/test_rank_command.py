@@ -280,6 +280,20 @@ def test_what_counts_can_be_named(write, tmp_path, capsys):
     assert found["part"]["n_cases"].eq(4).all()
 
 
+@pytest.mark.parametrize("independent", ["network", "case"])
+def test_which_metrics_count_does_not_depend_on_the_methods_that_are_ranked(write, tmp_path, capsys, independent):
+    """A score under two names is one test case, also of too few methods to see that."""
+    scores = tidy(metric="idsds", higher_is_better=True)
+    twice, methods = str(write(pd.concat([scores, scores.assign(metric="same")]))), ["saliency", "grad_cam", "random"]
+    once = str(write(scores, "once.csv"))
+    for name, path in {"twice": twice, "once": once}.items():
+        options = ["--independent", independent, "--methods", ",".join(methods), "--out", str(tmp_path / name)]
+        assert main(["rank", path, *options]) == 0
+        assert ("others stand for them: same" in capsys.readouterr().out) == (name == "twice")
+    tables = [pd.read_csv(tmp_path / name / "meta_rank.csv") for name in ("twice", "once")]
+    pd.testing.assert_frame_equal(*tables)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -14,7 +14,8 @@ from heatproof.check import check_machine
 from heatproof.data.prepare import open_dataset
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.models.network import load_network, normalise
-from heatproof.perturbation.channels import channel_activations
+from heatproof.perturbation.batching import FilledBatches
+from heatproof.perturbation.channels import channel_activations, channel_counts, channels_of_layers
 from heatproof.plan.graph import Graph
 from heatproof.report.similarity import COLUMNS, draw_exciting, shared_images
 from heatproof.storage.manifest import read_sealed, write_sealed
@@ -130,6 +131,39 @@ def test_a_layer_without_a_grid_is_a_gap_with_its_reason(made, tmp_path):
     model = replace(told.network.model, facts=replace(told.network.model.facts, cam_layer="head"))
     made.make(replace(told, network=replace(told.network, model=model), store=str(tmp_path / "flat")))
     assert "'network.head'" in read_json(tmp_path / "flat.0.json")["gap"]
+
+
+class Repeating(torch.nn.Module):
+    """A network with one ReLU for two layers, of other numbers of channels, as torchvision's blocks have it."""
+
+    def __init__(self, num_classes=2):
+        super().__init__()
+        self.one, self.two = torch.nn.Conv2d(3, 4, 3), torch.nn.Conv2d(4, 6, 3)
+        self.relu, self.classifier = torch.nn.ReLU(inplace=True), torch.nn.Linear(6, num_classes)
+
+    def forward(self, images):
+        return self.classifier(self.relu(self.two(self.relu(self.one(images)))).mean((2, 3)))
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 64])
+def test_a_layer_that_a_pass_calls_several_times_has_no_channels(batch_size):
+    network, images = Repeating().eval(), torch.rand(5, 3, 12, 12)
+    with pytest.raises(NotApplicable, match=r"'relu' gives no .* once in a pass"):
+        channel_activations(network, images, "relu", batch_size)
+    layers = ["one", "relu", "two", "classifier"]
+    found = channels_of_layers(network, images, layers, batch_size)
+    assert {layer: values.shape for layer, values in found.items()} == {"one": (5, 4), "two": (5, 6)}
+    assert channel_counts(network, images, layers) == {"one": 4, "relu": 0, "two": 6, "classifier": 0}
+
+
+def test_a_pass_in_parts_is_no_layer_that_is_called_several_times():
+    images, layers = torch.rand(4, 3, 12, 12), ["network.one", "network.relu"]
+    network = FilledBatches(Repeating().eval(), 4)
+    expected = channels_of_layers(network, images, layers)
+    network.within.batch_size = 2
+    found = channels_of_layers(network, images, layers)
+    assert list(found) == list(expected) == ["network.one"]
+    np.testing.assert_allclose(found["network.one"], expected["network.one"], rtol=1e-6)
 
 
 def test_shared_images_of_known_channels():

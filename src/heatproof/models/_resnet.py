@@ -11,15 +11,20 @@ from torch.nn import functional
 
 
 class PaddedShortcut(nn.Module):
-    """Shortcut A of He et al. 2016, section 3.3: every other pixel, and zeros for the channels that are new."""
+    """Shortcut A of He et al. 2016, section 3.3: every other pixel, and zeros for the channels that are new.
 
-    def __init__(self, channels_in: int, channels_out: int, stride: int) -> None:
+    They stand on both sides of the others, as in akamaster's published networks, or `behind` them, as in Fixup's code:
+    its weights fit either, and give other logits.
+    """
+
+    def __init__(self, channels_in: int, channels_out: int, stride: int, *, behind: bool = False) -> None:
         super().__init__()
-        self.stride, self.new = stride, channels_out - channels_in
+        new = channels_out - channels_in
+        before = 0 if behind else new // 2
+        self.stride, self.zeros = stride, (before, new - before)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        before = self.new // 2
-        return functional.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, before, self.new - before))
+        return functional.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, *self.zeros))
 
 
 class BasicBlock(nn.Module):
@@ -122,7 +127,7 @@ class FixupBlock(nn.Module):
         self.downsample: nn.Module | None = None
         if stride != 1 or channels_in != channels_out:
             self.downsample = (
-                PaddedShortcut(channels_in, channels_out, stride)
+                PaddedShortcut(channels_in, channels_out, stride, behind=True)
                 if padded
                 else nn.Conv2d(channels_in, channels_out, 1, stride, bias=False)
             )

@@ -11,6 +11,7 @@ import torch
 
 from heatproof.errors import NotApplicable
 from heatproof.models.network import find_layer
+from heatproof.perturbation.batching import FilledBatches
 
 if TYPE_CHECKING:
     from heatproof.perturbation.batching import Query
@@ -59,13 +60,14 @@ def channel_activations(
     HeatproofError
         If there is no such layer.
     NotApplicable
-        If its output has no grid.
+        If its output has no grid, or a pass calls it several times.
     """
     find_layer(network, layer, "model")
     found = channels_of_layers(network, images, [layer], batch_size, device=device)
     if not found:
         raise NotApplicable(
-            f"the layer {layer!r} gives no (batch, channels, height, width), so its channels cannot be followed"
+            f"the layer {layer!r} gives no (batch, channels, height, width) once in a pass, so its channels cannot be "
+            "followed"
         )
     return found[layer]
 
@@ -80,7 +82,8 @@ def channels_of_layers(
 ) -> dict[str, np.ndarray]:
     """Return the activations of `channel_activations` for several layers, from one pass an image.
 
-    Layers that the network does not have, and those whose output has no grid, are left out.
+    Layers that the network does not have, those whose output has no grid, and those that a pass calls several times,
+    such as one ReLU for all of a block, are left out.
 
     Parameters
     ----------
@@ -96,13 +99,21 @@ def channels_of_layers(
     """
     modules = dict(network.named_modules(remove_duplicate=False))
     seen: dict[str, list[torch.Tensor]] = {layer: [] for layer in layers if layer in modules}
+    calls: dict[str, int] = {}
+    several: set[str] = set()
 
     def keep(layer: str, _module: torch.nn.Module, _inputs: object, output: torch.Tensor) -> None:
-        if isinstance(output, torch.Tensor) and output.ndim == 4:
+        calls[layer] = calls.get(layer, 0) + 1
+        if calls[layer] > 1:
+            several.add(layer)
+        elif isinstance(output, torch.Tensor) and output.ndim == 4:
             # At once: what follows may write into the same memory, as a ReLU in place does.
             seen[layer].append(output.amax((2, 3)))
 
-    handles = [modules[layer].register_forward_hook(partial(keep, layer)) for layer in seen]
+    # Where memory runs out, one call of the outer network is several passes.
+    inner = network.network if isinstance(network, FilledBatches) else network
+    handles = [inner.register_forward_pre_hook(lambda *_: calls.clear())]
+    handles += [modules[layer].register_forward_hook(partial(keep, layer)) for layer in seen]
     parts: dict[str, list[np.ndarray]] = {}
     try:
         with torch.no_grad():
@@ -118,11 +129,11 @@ def channels_of_layers(
     finally:
         for handle in handles:
             handle.remove()
-    return {layer: np.concatenate(parts[layer]) for layer in seen if layer in parts}
+    return {layer: np.concatenate(parts[layer]) for layer in seen if layer in parts and layer not in several}
 
 
 def channel_counts(network: torch.nn.Module, images: torch.Tensor, layers: Sequence[str]) -> dict[str, int]:
-    """Return the number of channels on a grid of the layers that a network has, 0 for none.
+    """Return the number of channels on a grid of the layers that a network has, 0 for none and for several calls.
 
     Layers of a network that fails on the images are left out.
 
@@ -137,10 +148,12 @@ def channel_counts(network: torch.nn.Module, images: torch.Tensor, layers: Seque
     """
     modules = dict(network.named_modules(remove_duplicate=False))
     counts = {layer: 0 for layer in layers if layer in modules}
+    called: set[str] = set()
 
     def keep(layer: str, _module: torch.nn.Module, _inputs: object, output: torch.Tensor) -> None:
-        if isinstance(output, torch.Tensor) and output.ndim == 4:
-            counts[layer] = output.shape[1]
+        once = layer not in called
+        called.add(layer)
+        counts[layer] = output.shape[1] if once and isinstance(output, torch.Tensor) and output.ndim == 4 else 0
 
     handles = [modules[layer].register_forward_hook(partial(keep, layer)) for layer in counts]
     try:

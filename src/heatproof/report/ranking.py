@@ -91,9 +91,9 @@ def rank(
     HeatproofError
         If the tables cannot be read or ranked, or have more test cases or methods than can be ranked in a minute.
     """
-    scores = chosen(read_scores(paths, lower), metrics, methods)
-    _require_rankable(scores)
-    found = rank_table(scores, **options)
+    scores = chosen(read_scores(paths, lower), metrics)
+    _require_rankable(chosen(scores, methods=methods))
+    found = rank_table(scores, methods=methods, **options)
     remedy = "name metrics of which lower is better by --lower"
     sys.stdout.write(escaped(f"{directions_told(scores, remedy)}\n\n{told(found)}"))
     if out is None:
@@ -131,6 +131,7 @@ def rank_table(
     scores: pd.DataFrame,
     *,
     images: pd.DataFrame | None = None,
+    methods: Sequence[str] = (),
     independent: Independent = "network",
     seed: int = 0,
     repetitions: int | None = None,
@@ -146,6 +147,8 @@ def rank_table(
         `heatproof.ranking.table.counted` says.
     images
         The scores of images, where `scores` are their means.
+    methods
+        Those that are ranked; left out, all. Which metrics count is decided over all methods.
     independent
         What counts once: a ``network`` or each test ``case``, as in `heatproof.ranking.table.meta_rank_table`.
     seed, repetitions, level
@@ -159,7 +162,7 @@ def rank_table(
     scores = of_pictures(scores) if "image" in scores else scores
     families = families_of(scores)
     every = dict.fromkeys(scores["metric"])
-    scores = counted(scores)
+    scores = chosen(counted(scores), methods=methods)
     left_out = ", ".join(name for name in every if name not in set(scores["metric"]))
     # From here on higher is better everywhere.
     scores = scores.assign(score=scores["score"].where(scores["higher_is_better"], -scores["score"]))

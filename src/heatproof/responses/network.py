@@ -110,9 +110,10 @@ class Channels(NetworkResponse):
         found = channels_of_layers(session.network, image, self._layers(session), read[0], device=read[1])
         if not found:
             none = (
-                f"none of the layers that similarity.channels names ({', '.join(named or ())}) has channels on a grid"
+                f"none of the layers that similarity.channels names ({', '.join(named or ())}) has channels on a grid, "
+                "once in a pass"
             )
-            lacks = f"the layer 'network.{cam}' gives no (batch, channels, height, width)"
+            lacks = f"the layer 'network.{cam}' gives no (batch, channels, height, width) once in a pass"
             lacks += ", so its channels cannot be followed"
             return Contents({"channel": 1}, gap=none if named else lacks)
         every = [

@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -45,13 +46,24 @@ def _groups(schedule: Schedule, model: nn.Module) -> Any:
     """Return the model's parameters, in groups where ``model.lr_multiple(name)`` gives some another learning rate.
 
     The first group has the highest multiple. A finetuning has one rate for all, as that of Hesse et al. 2024 does.
+
+    Raises
+    ------
+    HeatproofError
+        If a multiple is no number from 0.
     """
     multiple_of = getattr(model, "lr_multiple", None)
     if multiple_of is None or isinstance(schedule, FinetuningSettings):
         return model.parameters()
     groups: dict[float, list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
-        groups.setdefault(float(multiple_of(name)), []).append(parameter)
+        multiple = multiple_of(name) if callable(multiple_of) else None
+        if not isinstance(multiple, Real) or not 0 <= float(multiple) < float("inf"):
+            raise HeatproofError(
+                f"The network's lr_multiple gives {multiple!r} for the parameter {name!r}: make it a method that "
+                "returns the multiple of the learning rate of a parameter by its name, a number from 0."
+            )
+        groups.setdefault(float(multiple), []).append(parameter)
     return [{"params": groups[one], "lr": one * schedule.lr} for one in sorted(groups, reverse=True)]
 
 
