@@ -133,6 +133,11 @@ def test_a_hidden_part_has_an_empty_mask_and_too_few_parts_are_said(tmp_path):
     assert said[0] == "birds: shorter side 48 pixels: not resized, square of 48 pixels at the centre"
 
 
+def test_a_part_that_no_map_shows_is_said(tmp_path):
+    said = check_pictures(opened(write_birds(tmp_path, hidden=dict.fromkeys(range(6), ["eye"]))), "birds")
+    assert said[-1] == "birds: none of 6 part maps shows the part 'eye' in its colour, so that it is never scored"
+
+
 def resave(path, **change):
     picture = Image.open(path)
     picture.resize(change["size"]).save(path)

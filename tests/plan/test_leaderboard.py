@@ -66,8 +66,14 @@ def test_nothing_else_is_made_again():
 @pytest.mark.parametrize(
     ("leaderboard", "message"),
     [
-        ({**ASKED, "methods": ["saliency_abs", "saliancy"]}, "methods names 'saliancy', and the config has no such method: did"),
-        ({**ASKED, "methods": ["saliency_abs", "grad_cam"]}, "leaderboard.methods names 'grad_cam', and the config has no such"),
+        (
+            {**ASKED, "methods": ["saliency_abs", "saliancy"]},
+            "methods names 'saliancy', and the config has no such method: did",
+        ),
+        (
+            {**ASKED, "methods": ["saliency_abs", "grad_cam"]},
+            "leaderboard.methods names 'grad_cam', and the config has no such",
+        ),
         ({"metrics": ["deletion_mrof"]}, "metrics names 'deletion_mrof', and the config has no such metric: did you"),
         ({"metrics": ["road_morf"]}, "leaderboard.metrics names 'road_morf', and the config has no such metric"),
         ({**ASKED, "methods": ["saliency_abs"]}, "leaderboard.methods names 'saliency_abs' alone"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from collections.abc import Sequence
@@ -85,7 +86,7 @@ class FunnyBirds(LazyDataset):
         return [(place, *_beside(place)) for place in places] if split == "evaluation" else places
 
     def look(self, most: int | None = None) -> list[str]:
-        """Look at the size of what belongs to evaluation images, and say how many show too few parts to be scored.
+        """Look at the size of what belongs to evaluation images, and say which parts are seen too little to be scored.
 
         Parameters
         ----------
@@ -99,17 +100,23 @@ class FunnyBirds(LazyDataset):
         """
         places = self._places("evaluation")
         rows = range(0, len(places), math.ceil(len(places) / most) if most else 1)
-        visible = []
-        for row in rows:
+        seen = np.zeros((len(rows), len(self.part_names)), dtype=bool)
+        for number, row in enumerate(rows):
             self._require_size(places[row], _without(places[row]))
-            visible.append(int(self.part_masks("evaluation", row, row + 1).any(axis=(2, 3)).sum()))
-        if not any(visible):
+            seen[number] = self.part_masks("evaluation", row, row + 1).any(axis=(0, 2, 3))
+        if not seen.any():
             raise HeatproofError(
                 f"{shown(_part_map(places[rows[0]]))} has none of the colours of parts, and neither have the other "
                 f"part maps: {AGAIN}."
             )
-        few = sum(count < 2 for count in visible)
-        return [f"{few} of {len(rows)} evaluation images show fewer than two parts: no score of parts"] if few else []
+        said = []
+        if few := int((seen.sum(axis=1) < 2).sum()):
+            said.append(f"{few} of {len(rows)} evaluation images show fewer than two parts: no score of parts")
+        for name in itertools.compress(self.part_names, ~seen.any(axis=0)):
+            said.append(
+                f"none of {len(rows)} part maps shows the part {name!r} in its colour, so that it is never scored"
+            )
+        return said
 
     def _places(self, split: str, start: int = 0, stop: int | None = None) -> list[Path]:
         listed, rows = self._chosen(split)
