@@ -67,12 +67,11 @@ def completeness_sequences(
     baseline_options: Mapping[str, Any] | None = None,
 ) -> dict[str, Perturbation]:
     """Return the sequence of completeness: MoRF by value."""
+    shares = THRESHOLDS if thresholds is None else thresholds
     return {
         "deletion": Perturbation(
             # A sequence counts from the largest value of the map downwards, and 1 - 0.9 is a tenth.
-            thresholds=tuple(
-                sorted(round(1 - float(t), 12) for t in (THRESHOLDS if thresholds is None else thresholds))
-            ),
+            thresholds=tuple(sorted(round(1 - float(share), 12) for share in shares)),
             rescale=rescale,
             imputation=imputation,
             noise=noise,
