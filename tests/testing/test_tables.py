@@ -212,7 +212,7 @@ def test_architectures_of_odd_images_and_modes(name, images, mode):
         torch.testing.assert_close(one.as_subclass(torch.Tensor).detach(), wanted, rtol=1e-3, atol=1e-4)
 
 
-NEEDED = {"value": [0.1, -0.2, 1 / 3], "grid": 4}
+NEEDED = {"value": [0.1, -0.2, 1 / 3], "grid": 4, "mean": [0.5, 0.4, 0.3], "std": [0.5, 0.25, 0.2]}
 
 
 @pytest.mark.parametrize(
