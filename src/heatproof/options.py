@@ -158,7 +158,9 @@ def check_arguments(function: Callable[..., Any], given: Mapping[str, Any], *wit
 
 
 def check_plain(function: Callable[..., Any], given: Mapping[str, Any], what: str) -> None:
-    """Refuse values that do not fit where a function takes a number, a text or a truth; arrays are its own to check.
+    """Refuse values that do not fit where a function takes a number, a text or a truth, and lists of these.
+
+    Arrays are the function's own to check.
 
     Raises
     ------
@@ -166,9 +168,11 @@ def check_plain(function: Callable[..., Any], given: Mapping[str, Any], what: st
         One sentence for the first value that does not fit.
     """
     for name, parameter in inspect.signature(function).parameters.items():
-        plain = _is_plain(_expected(parameter, function)) or isinstance(given.get(name), bool | int | float | str)
-        if name in given and plain:
-            _check_value(of_python(given[name]), parameter, function, f"The option {name!r} of {what}")
+        value = of_python(given.get(name))
+        parts = value if isinstance(value, list | tuple) else [value]
+        plain = all(isinstance(part, bool | int | float | str) for part in parts)
+        if name in given and (plain or _is_plain(_expected(parameter, function))):
+            _check_value(value, parameter, function, f"The option {name!r} of {what}")
 
 
 def _is_plain(expected: Any) -> bool:

@@ -134,8 +134,8 @@ def test_a_hidden_part_has_an_empty_mask_and_too_few_parts_are_said(tmp_path):
 
 
 def test_a_part_that_no_map_shows_is_said(tmp_path):
-    said = check_pictures(opened(write_birds(tmp_path, hidden=dict.fromkeys(range(6), ["eye"]))), "birds")
-    assert said[-1] == "birds: none of 6 part maps shows the part 'eye' in its colour, so that it is never scored"
+    said = check_pictures(opened(write_birds(tmp_path, hidden={row: ["eye"] for row in range(6)})), "birds")
+    assert said[-1] == "birds: none of 6 part maps shows the part 'eye' in its colour: it is not scored"
 
 
 def resave(path, **change):

@@ -82,6 +82,45 @@ def test_the_thresholds_of_completeness_are_those_of_algorithm_4():
     assert sequence.thresholds == (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
+@pytest.mark.parametrize("thresholds", [[0.8], [0.2, 0.5, 0.6], [0.6, 0.2], None])
+def test_the_pixels_above_each_threshold_are_imputed(thresholds):
+    """A network that counts pixels, and a map with the values 0.02 … 0.98: the loss is the number of values above."""
+
+    def model(batch):
+        seen = batch.sum((1, 2, 3))
+        return torch.stack([seen, -seen], 1)
+
+    values = np.append(np.linspace(0.02, 0.98, 47), [0, 1]).reshape(1, 7, 7)
+    given = {"output": "logit", "imputation": "baseline", "thresholds": thresholds}
+    shares = thresholds or [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
+    above = {share: int((values > share).sum()) for share in shares}
+    made = heatproof.evaluate("completeness", model, torch.ones(1, 1, 7, 7), [0], values, **given)
+    assert made["score"].item() == pytest.approx(np.mean(list(above.values())))
+    assert made["completeness"][0].values.tolist() == sorted(above.values())
+    for share, count in above.items():
+        one = heatproof.evaluate("completeness", model, torch.ones(1, 1, 7, 7), [0], values, at=share, **given)
+        assert one["score"].item() == count
+
+
+@pytest.mark.parametrize(
+    ("metric", "given"),
+    [
+        ("completeness", {"thresholds": ["a"]}),
+        ("completeness", {"thresholds": [1.5]}),
+        ("completeness", {"thresholds": [-0.5, 0.5]}),
+        ("soundness", {"fractions": ["paper"]}),
+        ("soundness", {"fractions": [True]}),
+        ("road_morf", {"fractions": ["a"]}),
+    ],
+)
+def test_lists_of_something_else_are_refused_in_memory_as_in_a_config(metric, given):
+    images, maps = torch.ones(2, 1, 8, 8), np.ones((2, 8, 8))
+    with pytest.raises(HeatproofError, match=next(iter(given))):
+        heatproof.evaluate(metric, lambda batch: batch.mean((2, 3)).repeat(1, 2), images, [0, 0], maps, **given)
+    with pytest.raises(HeatproofError, match=next(iter(given))):
+        make_plan(merge(read_config(), {"metrics": [{metric: given}]}))
+
+
 def test_a_step_of_just_the_threshold_is_false_attribution():
     """As in the published code; algorithm 3 has a smaller one alone."""
     performance, added = np.array([0.01, 0.03]), np.ones((1, 2))

@@ -68,11 +68,11 @@ def test_nothing_else_is_made_again():
     [
         (
             {**ASKED, "methods": ["saliency_abs", "saliancy"]},
-            "methods names 'saliancy', and the config has no such method: did",
+            "names 'saliancy', and the config has no such method: did",
         ),
         (
             {**ASKED, "methods": ["saliency_abs", "grad_cam"]},
-            "leaderboard.methods names 'grad_cam', and the config has no such",
+            "leaderboard.methods names 'grad_cam', and the config has",
         ),
         ({"metrics": ["deletion_mrof"]}, "metrics names 'deletion_mrof', and the config has no such metric: did you"),
         ({"metrics": ["road_morf"]}, "leaderboard.metrics names 'road_morf', and the config has no such metric"),

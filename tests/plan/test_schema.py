@@ -29,6 +29,8 @@ WITHOUT_DEFAULT = (
     "FinetuningOverrides",
     "WeightsSettings",
 )
+# Whose default follows from other keys.
+OPEN = ("/seed", "Finetuning/baseline", "Similarity/images")
 SCHEMA = yaml.safe_load((REPOSITORY / "workflow/schemas/config.schema.yaml").read_text(encoding="utf-8"))
 
 

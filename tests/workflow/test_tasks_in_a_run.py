@@ -268,3 +268,26 @@ def test_another_target_has_other_rows_and_the_same_networks(tmp_path):
     made.config = config
     assert "Nothing to be done" in made.run()
     assert listed.read_bytes() == of_labels
+
+
+@pytest.mark.parametrize(("asked", "said"), [("multilabel", "logit of the target"), ("regression", "output")])
+def test_curves_reliability_and_sorting_say_what_they_are_of(tmp_path, monkeypatch, asked, said):
+    metrics = [{"logit": {"metric": "deletion_morf", "steps": 4, "output": "logit"}}, {"mas_difference": {"steps": 4}}]
+    made = run(project(tmp_path, asked, metrics=metrics, weights=["pretrained"]))
+    made.make("all_scores")
+    made.make(made.on_network("metric_curves", "toy", "net", "pretrained"))
+    curves = pd.read_csv(tmp_path / "results/figures/curves/toy/net/pretrained.csv")
+    assert set(curves.loc[curves["metric"] == "logit", "y_name"]) == {said}
+    made.make("reliability")
+    found = pd.read_csv(tmp_path / "results/ranking/reliability.csv").set_index("metric")
+    pictures = pd.read_parquet(tmp_path / "results/scores/toy/net/pretrained/logit.parquet")["image"].nunique()
+    # MAS is undefined on images whose output does not rise, for all methods at once.
+    assert set(found["n_images"] + found["n_undefined"]) == {pictures}
+    assert ("mas_difference" in found.index) == (asked == "multilabel")
+    drawn = []
+    monkeypatch.setattr("heatproof.report.sorting.draw_sorting", lambda image, maps, *rest: drawn.extend(maps))
+    monkeypatch.setattr("heatproof.report.sorting.save", lambda figure, path: (tmp_path / path).write_bytes(b""))
+    (tmp_path / "results/figures/sorting/toy").mkdir(parents=True)
+    made.make("sorting")
+    absolute = ["true_abs", "negative_abs"]
+    assert drawn == (absolute if asked == "multilabel" else ["true", "true_abs", "negative", "negative_abs"])

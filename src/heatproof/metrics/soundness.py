@@ -59,7 +59,7 @@ def soundness_sequences(
 
 def completeness_sequences(
     *,
-    thresholds: Sequence[float] | None = None,
+    thresholds: Sequence[Annotated[float, Bounds(least=0, most=1)]] | None = None,
     rescale: bool = True,
     imputation: str = "road",
     noise: Annotated[float, Bounds(least=0)] = 0.01,
@@ -67,9 +67,11 @@ def completeness_sequences(
     baseline_options: Mapping[str, Any] | None = None,
 ) -> dict[str, Perturbation]:
     """Return the sequence of completeness: MoRF by value."""
+    shares = THRESHOLDS if thresholds is None else thresholds
     return {
         "deletion": Perturbation(
-            thresholds=THRESHOLDS if thresholds is None else tuple(float(t) for t in thresholds),
+            # A sequence counts from the largest value of the map downwards, and 1 - 0.9 is a tenth.
+            thresholds=tuple(sorted(round(1 - float(share), 12) for share in shares)),
             rescale=rescale,
             imputation=imputation,
             noise=noise,
@@ -252,7 +254,7 @@ def completeness(
     at
         The one of the `thresholds` at which the loss is the score; None for their mean.
     thresholds
-        Those of the curve.
+        Those of the curve, as shares of the map's largest value: pixels above each are imputed.
     output, target
         As in `soundness`.
 

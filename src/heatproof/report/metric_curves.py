@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from heatproof.metrics.pic import information_axis
 from heatproof.metrics.registry import METRICS
+from heatproof.metrics.rows import rows_of_store
 from heatproof.metrics.score import stored_curves
 from heatproof.metrics.scoring import Scored
 from heatproof.metrics.soundness import at_levels
@@ -21,6 +22,7 @@ from heatproof.report.drawing import broken, draw_legend, lay_out, new_figure, w
 from heatproof.report.page_data import low_is_good
 from heatproof.report.results import NETWORK, publish
 from heatproof.sequences import Perturbation
+from heatproof.tasks import gives
 
 if TYPE_CHECKING:
     from heatproof.stages.metric_curves import MetricCurves
@@ -93,6 +95,8 @@ def curves_of(
         The scores of the method, with curves of each image.
     """
     output = OUTPUTS.get(str(told.options.get("output")), "response")
+    # Of numbers there are no logits.
+    output = output if gives(rows_of_store(told.drops + ".zarr", 0).task, "probability") else "output"
     curves = {name: values for name, values in scored.curves.items() if values.ndim == 2}
     # Of MAS not what they are put together from.
     curves = {name: values for name, values in curves.items() if name.endswith("_mas")} or curves

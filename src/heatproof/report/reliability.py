@@ -68,7 +68,8 @@ def reliability(told: Reliability) -> None:
     compared = scores[scores["metric"].isin(told.tested) & (known >= max(told.least_coverage, 1e-9))]
     tests = [pairwise_wilcoxon(wide, level=1 - level).assign(**case) for case, wide in cases_of(compared)]
     significance = pd.concat(tests, ignore_index=True) if tests else pd.DataFrame(columns=CASE)
-    scored = scores[scores["score"].notna()]
+    # An image without any score is told as undefined, and a method without any is none of the test case.
+    scored = scores[scores.groupby([*CASE, "method"])["score"].transform("count") > 0]
     truth = truth_table(scores, told.truths, told.references, **drawn)
     made: dict[str, Any] = {
         "ranking": found.meta_rank,

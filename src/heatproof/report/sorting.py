@@ -39,7 +39,9 @@ def sorting(told: Sorting) -> None:
         number = best_known(found, ids)
         read = {method.method: read_maps(told.results, where, method, ids) for method in told.methods}
         own = {name: values[number] for name, values in read.items() if not isinstance(values, str)}
-        drawn = told.magnitudes.counted([*own], *one.metrics)
+        # A metric that does not apply reads no maps.
+        applied = [metric for metric, of in found.items() if of.notna().any()]
+        drawn = told.magnitudes.counted([*own], *applied)
         maps = {name: own[name] for name in drawn}
         scores = pd.DataFrame(
             {
