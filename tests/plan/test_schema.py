@@ -84,9 +84,7 @@ def test_every_key_is_described_and_has_a_default(path, node):
     described = SCHEMA["$defs"][node["$ref"].rpartition("/")[2]] if "$ref" in node else node
     assert described["description"][0].isupper() or described["description"][0] == "`"
     assert described["description"].endswith((".", ")"))
-    if not any(name in path for name in WITHOUT_DEFAULT) and not path.endswith(
-        ("/seed", "Finetuning/baseline", "Similarity/images")
-    ):
+    if not any(name in path for name in WITHOUT_DEFAULT) and not path.endswith(OPEN):
         assert "default" in node
     assert "default" in SCHEMA["properties"]["seed"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 from collections.abc import Sequence
@@ -112,7 +111,7 @@ class FunnyBirds(LazyDataset):
         said = []
         if few := int((seen.sum(axis=1) < 2).sum()):
             said.append(f"{few} of {len(rows)} evaluation images show fewer than two parts: no score of parts")
-        for name in itertools.compress(self.part_names, ~seen.any(axis=0)):
+        for name in (name for name, column in zip(self.part_names, seen.T, strict=True) if not column.any()):
             said.append(
                 f"none of {len(rows)} part maps shows the part {name!r} in its colour, so that it is never scored"
             )
