@@ -18,7 +18,7 @@ MORE = {
         {"transferred": {"architecture": "cifar_vgg11_bn", "checkpoint": "mine.safetensors", "transfer": True}},
     ],
     "finetuning": {"keep": [1], "epochs": 2},
-    "leaderboard": {},
+    "leaderboard": {"metrics": ["idsds"]},
     "precision": {"maps": "bfloat16", "drops": "bfloat16", "curves": "bfloat16"},
 }
 HEAD = """# Stages of the workflow
