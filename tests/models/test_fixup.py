@@ -9,7 +9,6 @@ from torch import nn
 from torch.nn import functional
 
 import heatproof.models.resnet
-import heatproof.models.vgg  # noqa: F401
 from heatproof.models.names import fit_names, misfits
 from heatproof.models.network import build_network
 from heatproof.models.registry import ARCHITECTURES, ModelSpec
