@@ -8,7 +8,6 @@ import torchvision
 from torch import nn
 from torch.nn import functional
 
-import heatproof.models.resnet
 from heatproof.models.names import fit_names, misfits
 from heatproof.models.network import build_network
 from heatproof.models.registry import ARCHITECTURES, ModelSpec
