@@ -8,8 +8,6 @@ import torchvision
 from torch import nn
 from torch.nn import functional
 
-import heatproof.models.resnet
-import heatproof.models.vgg  # noqa: F401
 from heatproof.errors import HeatproofError
 from heatproof.models.names import fit_names, misfits
 from heatproof.models.network import build_network
