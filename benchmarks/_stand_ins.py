@@ -11,9 +11,7 @@ from torch import nn
 
 def densenet(num_classes: int) -> Any:
     """Return timm's DenseNet with two blocks of two layers."""
-    return timm.models.densenet.DenseNet(
-        growth_rate=4, block_config=(2, 2), num_init_features=8, num_classes=num_classes
-    )
+    return timm.models.densenet.DenseNet(growth_rate=4, block_config=(2, 2), num_classes=num_classes)
 
 
 def inception(num_classes: int) -> Any:
