@@ -101,10 +101,14 @@ def end_in_order(what: str = "") -> None:
 
 
 def _unraisable(ignored: sys.UnraisableHookArgs) -> None:
-    """Ask again where Python ignores `Ended`, as in the callback of a weak reference, and print any other error."""
+    """Ask again where Python ignores `Ended`, as in the callback of a weak reference, and print any other error.
+
+    Once a signal has come nothing else is printed: what was being built when it came complains as it is taken down.
+    """
     global _ignored
     if not isinstance(ignored.exc_value, Ended):
-        sys.__unraisablehook__(ignored)
+        if _first is None:
+            sys.__unraisablehook__(ignored)
         return
     _ignored = True
     number = ignored.exc_value.status - 128

@@ -63,6 +63,16 @@ def test_a_signal_where_python_ignores_errors_is_not_ignored(tmp_path):
     assert (tmp_path / "ended").exists()
 
 
+def test_what_is_taken_down_half_built_complains_to_nobody(tmp_path):
+    """As asyncio's loops do, whose `__del__` reads what `__init__` had not set yet."""
+    body = "class Half:\n    def __init__(self):\n        print('in', flush=True)\n        time.sleep(60)\n"
+    body += "        self.whole = True\n    def __del__(self):\n        self.whole\nHalf()"
+    job = start(tmp_path, body)
+    job.send_signal(signal.SIGTERM)
+    assert said_by(job) == SENTENCE.format(what="job", name="SIGTERM")
+    assert job.returncode == 128 + signal.SIGTERM
+
+
 @pytest.mark.parametrize("error", ["ImportError", "SystemError"])
 def test_an_error_that_a_library_makes_of_a_signal_is_none(tmp_path, error):
     """As an extension module does that is interrupted while it is imported."""
