@@ -29,6 +29,9 @@ def test_it_is_the_same_study_with_the_files_of_the_page(configs):
     for key in ("datasets", "models", "explainers", "metrics"):
         assert names(lowered[key]) == names(given[key]), key
     same = set(given) - {"datasets", "models", "explainers", "metrics", "evaluation", "pretraining", "finetuning"}
+    # Channels are named after layers of the networks.
+    same -= {"similarity"}
+    assert given.get("similarity", {}).keys() == lowered.get("similarity", {}).keys()
     assert {key: lowered[key] for key in same} == {key: given[key] for key in same}
     assert not any("checkpoint" in settings or "root" in settings for settings in map(str, lowered["models"]))
     made = {file for job in Graph(make_plan(lowered)).jobs() for file in job.outputs}

@@ -241,7 +241,7 @@ def test_what_is_written_is_read_back():
 def mutated(content: bytes, draw: random.Random) -> bytes:
     made = bytearray(content)
     for _ in range(draw.choice([1, 3, 30])):
-        place = draw.randrange(len(made))
+        place = draw.randrange(len(made) or 1)
         made[place : place + draw.choice([0, 1, 40])] = draw.choice(
             [
                 b"",

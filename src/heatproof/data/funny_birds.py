@@ -112,9 +112,7 @@ class FunnyBirds(LazyDataset):
         if few := int((seen.sum(axis=1) < 2).sum()):
             said.append(f"{few} of {len(rows)} evaluation images show fewer than two parts: no score of parts")
         for name in (name for name, column in zip(self.part_names, seen.T, strict=True) if not column.any()):
-            said.append(
-                f"none of {len(rows)} part maps shows the part {name!r} in its colour, so that it is never scored"
-            )
+            said.append(f"none of {len(rows)} part maps shows the part {name!r} in its colour: it is not scored")
         return said
 
     def _places(self, split: str, start: int = 0, stop: int | None = None) -> list[Path]:
