@@ -276,3 +276,18 @@ def test_mas_and_rise_are_compared_over_the_same_absolute_maps():
     for case in made.cases:
         object.__setattr__(case, "magnitudes", False)
     assert run_table(made).set_index("claim").loc["mas_more_consistent_than_rise", "value"] < 0
+
+
+@pytest.mark.parametrize("metrics", [("mas_deletion", "rise_deletion"), ("mas_deletion", "sic")])
+def test_too_few_maps_that_count_are_the_reason(metrics):
+    """Three maps and their absolute values are six rows, and three methods to MAS."""
+    signed = ("saliency", "input_x_gradient", "integrated_gradients")
+    made = plant(
+        lambda case, m: 0.1 * signed.index(m.kind),
+        metrics=metrics,
+        methods=[*signed, *(f"{name}_abs" for name in signed)],
+        weights=("pretrained",),
+        noise=0.3,
+    )
+    name = "mas_more_consistent_than_pic" if "sic" in metrics else "mas_more_consistent_than_rise"
+    assert "have a score of 5 methods" in run_table(made).set_index("claim").loc[name, "reason"]

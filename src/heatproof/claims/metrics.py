@@ -26,15 +26,23 @@ LESS_IG = "{} of {}, ensemble less IG"
 def _gain(e: Evidence, better: Sequence[str], worse: Sequence[str]) -> Measured:
     """Return how much more consistent metrics are than others on the same network, over the same methods."""
     gains, owners = [], []
+    few: list[Untestable] = []
     for kind in better:
         with suppress(Untestable):
             for a in e.out_of_domain(kind):
                 rivals = [b for b, case in enumerate(e.cases) if case.kind in worse]
                 rivals = [b for b in rivals if e.cases[b].network == e.cases[a].network and _alike(e, a, b)]
-                if rivals:
+                if not rivals:
+                    continue
+                try:
                     others = [e.consistency(b, a) for b in rivals]
                     gains.append(e.consistency(a, *rivals) - np.mean(others, axis=0))
                     owners.append((a,))
+                except Untestable as error:
+                    few.append(error)
+    # Too few methods or images say more than that nothing is left.
+    if few and not gains:
+        raise few[0]
     required(gains, "both kinds of metric have to be scored on one pretrained network")
     return e.pooled(gains, owners, "test cases")
 
@@ -54,10 +62,17 @@ def _alike(e: Evidence, a: int, b: int) -> bool:
 def mas_more_consistent_than_rise(e: Evidence) -> Measured:
     """MAS ranks methods more consistently over images than RISE."""
     parts = []
+    few: list[Untestable] = []
+    scored = {case.kind for case in e.cases}
     for mas, rise in zip(MAS, RISE, strict=True):
-        with suppress(Untestable):
-            parts.append(_gain(e, [mas], [rise]))
-    required(parts, "MAS and RISE have to be scored on one pretrained network")
+        if {mas, rise} <= scored:
+            try:
+                parts.append(_gain(e, [mas], [rise]))
+            except Untestable as error:
+                few.append(error)
+    required([*parts, *few], "MAS and RISE have to be scored on one pretrained network")
+    if not parts:
+        raise few[0]
     draws = np.mean([part.draws for part in parts], axis=0)
     return Measured(draws, f"kinds of curve: {len(parts)}, {parts[0].basis}", min(part.networks for part in parts))
 
