@@ -4,9 +4,9 @@ import sys
 
 from snakemake.utils import min_version
 
-from heatproof.config_files import read_given
+from heatproof.config.files import read_given
 from heatproof.errors import HeatproofError
-from heatproof.storage.publishing import escaped
+from heatproof.files.publishing import escaped
 
 min_version("9.13")
 

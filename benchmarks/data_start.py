@@ -2,10 +2,11 @@
 
     python benchmarks/data_start.py --files 10000 1280000 --out FOLDER
 
-So many empty files are made in class folders of 1,000, and recorded as `prepare` does. Then the look of a start
-(`heatproof.changes.look_at_data`: read the record, ask the system for size and times of each file, compare digests of
-all images) runs in a process of its own. It stands beside one `os.stat` a file in one thread, and beside the listing of
-the folders that every start does to count images. Looks are calls of `os.stat`, reads are files that were opened.
+Empty files are made in class folders of 1,000, and recorded as `prepare` does. Then the check of a start
+(`heatproof.workflow.changed_data.look_at_data`: read the record, ask the system for size and times of each file,
+compare digests of all images) runs in a process of its own. It is compared with one `os.stat` a file in one thread,
+and with listing the folders, which every start does to count images. Looks are calls of `os.stat`, reads are files
+that were opened.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ SPLIT = "evaluation"
 
 def fill(folder: Path, files: int) -> None:
     """Make the files, and the record of them."""
-    from heatproof.storage.sources import record_files, write_record
+    from heatproof.stores.sources import record_files, write_record
 
     photos, paths = folder / "photos", []
     for number in range(files):
@@ -53,7 +54,7 @@ def most_memory() -> float:
 
 def look_once(folder: Path, counted: bool) -> dict[str, Any]:
     """Look as a start does, and return what it cost."""
-    from heatproof.storage import sources
+    from heatproof.stores import sources
 
     calls = {"looks": 0, "reads": 0}
     if counted:

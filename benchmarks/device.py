@@ -31,7 +31,7 @@ import pandas as pd
 from _tell import parser, tell
 
 if TYPE_CHECKING:
-    from heatproof.specs import Runtime
+    from heatproof.base.specs import Runtime
 
 BEGAN = time.time()
 EXPLAINERS: list[Any] = [
@@ -146,7 +146,7 @@ def throughput(job: Any, runtime: Runtime, gradients: bool, trained: bool) -> tu
     """Best images per second of the network of a job: of forward passes, and with a gradient or training step."""
     import torch
 
-    from heatproof.data.prepare import open_dataset
+    from heatproof.data.checks import open_dataset
     from heatproof.models.network import build_network, normalise, set_precision, use_machine
 
     # Of a response, of maps or of a training.
@@ -186,8 +186,8 @@ def throughput(job: Any, runtime: Runtime, gradients: bool, trained: bool) -> tu
 
 def run_job(path: str) -> None:
     """Run the job of a file in this process, and print what it took as one line of JSON."""
-    from heatproof.specs import Runtime
-    from heatproof.stage import read_back
+    from heatproof.base.specs import Runtime
+    from heatproof.plan.stage import read_back
 
     request = json.loads(Path(path).read_text(encoding="utf-8"))
     job, runtime = read_back(request["run"], request["spec"]), Runtime(**request["runtime"])
@@ -195,11 +195,10 @@ def run_job(path: str) -> None:
     if network:
         import torch
 
-        from heatproof import shards
-        from heatproof.attribution import make
+        from heatproof.jobs import attribute as make
+        from heatproof.jobs import respond, shards
         from heatproof.models import network as network_module
         from heatproof.perturbation.batching import FilledBatches
-        from heatproof.responses import run as respond
 
         network_module.use_machine(runtime)
         started = time.time() - BEGAN
@@ -296,8 +295,8 @@ def working_in(folder: str) -> Iterator[None]:
 
 def measured(name: str, config: dict[str, Any]) -> tuple[list[dict[str, Any]], pd.DataFrame | None]:
     """Return a row for every job whose work is network passes, and the guard's table."""
-    from heatproof.stage import STAGES
-    from heatproof.workflow import MALLOC
+    from heatproof.plan.stage import STAGES
+    from heatproof.workflow.start import MALLOC
 
     rows = []
     with tempfile.TemporaryDirectory() as folder, working_in(folder):
@@ -328,7 +327,7 @@ def main() -> None:
         sys.path.insert(0, os.getcwd())
         run_job(sys.argv[2])
         return
-    from heatproof.config_files import default_config, merge, read_config
+    from heatproof.config.files import default_config, merge, read_config
 
     options = parser(__doc__)
     options.add_argument("configs", nargs="*", help="laid over the default one, as after --configfile")

@@ -75,14 +75,14 @@ def taken(config: dict[str, Any], responses: bool) -> dict[str, float]:
     from heatproof.estimate.account import TABLE_OF, planned
     from heatproof.plan.graph import Graph
     from heatproof.plan.validate import make_plan
-    from heatproof.workflow import job_environment, spec_file
+    from heatproof.workflow.start import job_environment, spec_file
 
     plan = make_plan(config)
     graph = Graph(plan)
     environment = {**os.environ, **job_environment(plan, ROOT, ())}
     found: dict[str, float] = {}
     for job in planned(graph, responses):
-        command = [sys.executable, "-P", "-m", "heatproof.job", spec_file(graph, job, "results")]
+        command = [sys.executable, "-P", "-m", "heatproof.workflow.job", spec_file(graph, job, "results")]
         process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
@@ -94,7 +94,7 @@ def taken(config: dict[str, Any], responses: bool) -> dict[str, float]:
 
 
 def main() -> None:
-    from heatproof.config_files import default_config, merge, read_config
+    from heatproof.config.files import default_config, merge, read_config
 
     given = parser(__doc__).parse_args()
     rows = []

@@ -29,17 +29,17 @@ from scipy.stats import ttest_1samp
 
 import heatproof
 from heatproof.attribution.registry import EXPLAINERS, Explained
+from heatproof.base.specs import Schedule
 from heatproof.data.digits import digits
 from heatproof.data.image_folder import image_folder
 from heatproof.data.watermarked import BOX, STRIPES, watermarked
+from heatproof.files.writing import write_table
 from heatproof.metrics.known_regions import attribution_share, pooled_maps, rect_maps
 from heatproof.models.network import normalise
 from heatproof.models.registry import ARCHITECTURES, InputFacts
 from heatproof.models.resnet import FACTS
 from heatproof.perturbation.class_masks import class_masks
 from heatproof.report.results import save
-from heatproof.specs import Schedule
-from heatproof.storage.files import write_table
 from heatproof.training.loop import Examples, fit, validate
 
 SEEDS, EPOCHS = range(6), 6

@@ -6,8 +6,8 @@ The grid is that of benchmarks/paper_scale.py: 37 networks, 50,000 images of eac
 is made up, of one byte, with the metadata of its store and with a manifest that says what a run would have said. Then
 the target is planned (`snakemake -n`) five times: with no results; as results that were copied here, without
 `.snakemake`; once more; with another option of one method; and without the later half of the jobs, as after a kill.
-Jobs are those that Snakemake would start. Calls are those of the check of results (`heatproof.adopt`) alone, to open,
-look at or date a file or to list a folder: on a shared file system each is a message to its server.
+Jobs are those that Snakemake would start. Calls are those of the check of results (`heatproof.workflow.reconcile`)
+alone, to open, look at or date a file, or to list a folder: each is a message to the server of a shared file system.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CALLS = {os: ("stat", "lstat", "utime", "scandir", "listdir"), builtins: ("open"
 
 
 def graph_of(folder: Path) -> Any:
-    from heatproof.config_files import default_config, merge
+    from heatproof.config.files import default_config, merge
     from heatproof.plan.graph import Graph
     from heatproof.plan.validate import make_plan
 
@@ -43,9 +43,9 @@ def graph_of(folder: Path) -> Any:
 
 def fill(graph: Any, images: int) -> None:
     """Make up everything that the target needs, in the working folder."""
-    from heatproof.provenance import digest
-    from heatproof.storage.manifest import write_manifest
-    from heatproof.storage.store import ArraySpec, Layout, ensure_metadata
+    from heatproof.base.provenance import digest
+    from heatproof.stores.manifest import write_manifest
+    from heatproof.stores.store import ArraySpec, Layout, ensure_metadata
 
     ids, labels = [f"image-{number}" for number in range(images)], np.zeros(images, dtype=np.int64)
     keys: dict[str, str] = {}
@@ -118,7 +118,7 @@ def lose_half_here(folder: str) -> None:
 
 
 def check_here(folder: str) -> None:
-    from heatproof.adopt import adopt
+    from heatproof.workflow.reconcile import adopt
 
     graph, calls = graph_of(Path(folder)), [0]
     with counted(calls):

@@ -26,7 +26,7 @@ from _tell import parser, tell
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = "results/idsds_table.csv"
 # What each job imports before it does something, in all checkouts.
-START = "import heatproof.job, torch, zarr"
+START = "import heatproof.workflow.job, torch, zarr"
 
 
 def processor(function: Any) -> float:

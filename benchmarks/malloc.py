@@ -12,7 +12,7 @@ import sys
 
 from _tell import parser, tell
 
-from heatproof.workflow import MALLOC
+from heatproof.workflow.start import MALLOC
 
 IMAGES, ROUNDS = 16, 6
 

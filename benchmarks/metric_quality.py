@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 
 import heatproof
 from heatproof.attribution.registry import EXPLAINERS, Explained
+from heatproof.base.specs import Schedule
 from heatproof.data.digits import Digits
 from heatproof.metrics.corruptions import SCHEMES, modified, scaled
 from heatproof.metrics.soundness import THRESHOLDS, at_levels
@@ -28,9 +29,8 @@ from heatproof.models.network import normalise
 from heatproof.models.registry import ARCHITECTURES, InputFacts
 from heatproof.models.resnet import FACTS
 from heatproof.ranking.reliability import reliability_table
-from heatproof.report.reliability import draw_critical_difference
 from heatproof.report.results import save
-from heatproof.specs import Schedule
+from heatproof.report.tables.reliability import draw_critical_difference
 from heatproof.training.loop import Examples, fit
 
 SEED = 0

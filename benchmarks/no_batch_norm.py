@@ -21,12 +21,12 @@ from _tell import parser, tell
 from PIL import Image
 
 import heatproof.models.resnet  # noqa: F401
+from heatproof.base.randomness import derive_seed
+from heatproof.base.specs import Schedule
 from heatproof.data.digits import Digits
 from heatproof.errors import HeatproofError
 from heatproof.models.network import build_network, normalise
 from heatproof.models.registry import ARCHITECTURES, InputFacts, ModelSpec
-from heatproof.randomness import derive_seed
-from heatproof.specs import Schedule
 from heatproof.training.loop import Examples, fit, validate
 
 NETWORKS = ("cifar_resnet20", "cifar_resnet20_fixup", "cifar_resnet20_nobias")

@@ -15,14 +15,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from heatproof.base.randomness import numpy_generator
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.bootstrap import summarise
-from heatproof.randomness import numpy_generator
 from heatproof.ranking.best import best_set
 from heatproof.ranking.meta_rank import meta_rank
 from heatproof.ranking.references import above_references
 from heatproof.ranking.significance import pairwise_wilcoxon
-from heatproof.storage.store import read
+from heatproof.stores.store import read
 
 METHODS = 8
 NETWORK = ["dataset", "model", "weights"]

@@ -26,8 +26,8 @@ import yaml
 from _tell import parser
 
 from heatproof.attribution.registry import EXPLAINERS
-from heatproof.config_files import read_config
-from heatproof.registry import options_of
+from heatproof.base.registry import options_of
+from heatproof.config.files import read_config
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "docs"))

@@ -16,7 +16,7 @@ from _tell import parser, tell
 from metric_quality import SEED, explain, trained
 from scipy.stats import spearmanr
 
-from heatproof.grids import patch_sums
+from heatproof.base.grids import patch_sums
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.models.network import set_precision
 from heatproof.perturbation.batching import Query

@@ -16,7 +16,7 @@ import numpy as np
 from _tell import parser, tell
 from statsmodels.stats.proportion import proportion_confint
 
-from heatproof.report.in_domain import area_under_curve, paired_share, probe_scores, widened, with_intervals
+from heatproof.report.tables.in_domain import area_under_curve, paired_share, probe_scores, widened, with_intervals
 
 LEVEL, CLASSES, RESAMPLES = 0.95, 10, 200
 # Images, features, shift in units of the noise.

@@ -15,8 +15,8 @@ import numpy as np
 import pandas as pd
 
 from heatproof.ranking.ranks import rank_methods
-from heatproof.report.ranking import rank_table
-from heatproof.report.score_import import read_scores
+from heatproof.report.tables.ranking import rank_table
+from heatproof.report.tables.score_import import read_scores
 
 
 def compared(path: Path) -> pd.DataFrame:

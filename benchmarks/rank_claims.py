@@ -24,7 +24,7 @@ from scipy.stats import rankdata
 from heatproof.claims.evidence import CASE, Case, Draws, Evidence, Method, Model
 from heatproof.claims.registry import CLAIMS, Untestable
 from heatproof.claims.verdicts import UNTESTED, estimate, verdict_of
-from heatproof.storage.files import write_table
+from heatproof.files.writing import write_table
 
 # Runs of the cells that decide, which come first, and of the others.
 RUNS, OTHER_RUNS, DECIDING = 1000, 300, 6

@@ -59,7 +59,7 @@ def scoring(images: int) -> dict[str, float]:
 
 def made_up(images: int):
     """A plan with so many images, and what a job that scores them is told."""
-    from heatproof.config_files import default_config, merge
+    from heatproof.config.files import default_config, merge
     from heatproof.plan.graph import Graph
     from heatproof.plan.validate import make_plan
 
@@ -75,11 +75,11 @@ def made_up(images: int):
 def store_here(images: int) -> None:
     import numpy as np
 
+    from heatproof.base.provenance import Key
     from heatproof.data.registry import Split
-    from heatproof.provenance import Key
-    from heatproof.shards import Origin, open_shard
+    from heatproof.jobs.shards import Origin, open_shard
     from heatproof.stages.shards import range_of
-    from heatproof.storage.store import ArraySpec
+    from heatproof.stores.store import ArraySpec
 
     plan, told = made_up(images)
     split = Split(tuple(f"image {number}" for number in range(images)), np.zeros(images, dtype=np.int64))
@@ -115,7 +115,7 @@ def store_here(images: int) -> None:
 def score_here(images: int) -> None:
     import resource
 
-    from heatproof.metrics.score import score
+    from heatproof.jobs.score import score
 
     _, told = made_up(images)
     began = time.process_time()

@@ -97,7 +97,7 @@ def throughput(gradient: bool) -> float:
     """Images a second of one thread's best batch."""
     import torch
 
-    from heatproof.config_files import default_config, merge
+    from heatproof.config.files import default_config, merge
     from heatproof.models.network import build_network
     from heatproof.plan.validate import make_plan
 

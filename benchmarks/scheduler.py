@@ -24,7 +24,7 @@ from _tell import parser, tell
 
 SHARDS = 10
 TARGET = "results/scores.csv"
-# In the place of a job's Python: called with -P -m heatproof.job SPEC.
+# In the place of a job's Python: called with -P -m heatproof.workflow.job SPEC.
 SLEEPER = """#!/bin/sh
 sleep {seconds}
 xargs -d '\\n' touch < "{folder}/outputs/$(basename "$4")"
@@ -33,10 +33,10 @@ xargs -d '\\n' touch < "{folder}/outputs/$(basename "$4")"
 
 def prepare(folder: Path, config: dict, seconds: float) -> dict[str, int]:
     """Write config and sleeper, and what each job leaves; return how many jobs and files there are."""
-    from heatproof.config_files import read_config
+    from heatproof.config.files import read_config
     from heatproof.plan.graph import Graph
     from heatproof.plan.validate import make_plan
-    from heatproof.workflow import one_a_job, spec_file
+    from heatproof.workflow.start import one_a_job, spec_file
 
     paper_scale.set_up(folder, config)
     here = os.getcwd()

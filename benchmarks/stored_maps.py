@@ -15,8 +15,8 @@ from _tell import parser, tell
 from scipy.stats import rankdata
 
 from heatproof.metrics.single_deletion import single_deletion_scores
-from heatproof.storage.store import describe, read
-from heatproof.storage.stored_maps import encode_maps, stored_maps
+from heatproof.stores.store import describe, read
+from heatproof.stores.stored_maps import encode_maps, stored_maps
 
 
 def as_float16(maps: np.ndarray) -> np.ndarray:

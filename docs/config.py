@@ -7,9 +7,9 @@ from pathlib import Path
 import yaml
 
 from heatproof.attribution.registry import EXPLAINERS
-from heatproof.config import ModelSettings, Section, Settings, Training, WeightsSettings, describe, normalise
-from heatproof.config_files import default_config
-from heatproof.config_types import NAMES as KIND
+from heatproof.config.files import default_config
+from heatproof.config.schema import ModelSettings, Section, Settings, Training, WeightsSettings, describe, normalise
+from heatproof.config.types import NAMES as KIND
 from heatproof.data.registry import DATASETS
 from heatproof.metrics.registry import METRICS
 from heatproof.models.registry import ARCHITECTURES

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from heatproof.config_files import merge, read_config
+from heatproof.config.files import merge, read_config
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from heatproof.provenance import Key, digest
-from heatproof.storage.files import write_json
-from heatproof.storage.manifest import SEAL, write_manifest
-from heatproof.storage.store import describe, write_shard
+from heatproof.base.provenance import Key, digest
+from heatproof.files.writing import write_json
+from heatproof.stores.manifest import SEAL, write_manifest
+from heatproof.stores.store import describe, write_shard
 
 MACHINE = {"batch_size": 64, "threads": 1, "device": "cpu"}
 
@@ -32,7 +32,7 @@ def job_process(
     *,
     runtime: Mapping[str, Any] = MACHINE,
     importable: str | Path = "",
-    program: Sequence[str] = ("-m", "heatproof.job"),
+    program: Sequence[str] = ("-m", "heatproof.workflow.job"),
     **environment: str,
 ) -> dict[str, Any]:
     """Return the arguments of `subprocess.run` or `subprocess.Popen` for one job.

@@ -4,11 +4,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from heatproof.base.randomness import counter_normal
+from heatproof.base.sequences import Perturbation
 from heatproof.data.registry import Split
 from heatproof.errors import NotApplicable
 from heatproof.metrics.registry import metric
-from heatproof.randomness import counter_normal
-from heatproof.sequences import Perturbation
 
 SIZE = 12
 NAMES = ("train", "validation", "evaluation")

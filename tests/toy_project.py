@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from heatproof.config_files import merge
+from heatproof.base.specs import Runtime
+from heatproof.config.files import merge
 from heatproof.plan.graph import Graph, Job
 from heatproof.plan.validate import make_plan
-from heatproof.specs import Runtime
-from heatproof.storage.store import describe, read
+from heatproof.stores.store import describe, read
 
 BASE = {
     "datasets": [{"toy": {"dataset": "toy_plugin:dataset"}}],

@@ -3,7 +3,7 @@
 import pandas as pd
 
 from blocks import DATA, interval, number, rows
-from heatproof.report.baselines import sentence
+from heatproof.report.tables.baselines import sentence
 
 FILES = {"baselines": ["baselines.csv", "baselines/agreement.csv", "baselines/conclusions.csv"]}
 

@@ -8,7 +8,7 @@ import pandas as pd
 
 from blocks import DATA, interval, number, rows
 from heatproof.claims import published_numbers
-from heatproof.report.ranking import Ranking, rank_table
+from heatproof.report.tables.ranking import Ranking, rank_table
 
 PUBLISHED = Path(published_numbers.__file__).parent / "published/reproduction_scores.csv"
 

@@ -1,9 +1,9 @@
 """The table of docs/conventions.md that says which metric applies to which task, from what metrics declare."""
 
 from blocks import rows
+from heatproof.base.tasks import CALLABLE, TASKS
+from heatproof.commands.list_names import READ
 from heatproof.metrics.registry import METRICS, outputs_of
-from heatproof.report.cli_list import READ
-from heatproof.tasks import CALLABLE, TASKS
 
 
 def _cell(name: str, task: str) -> str:

@@ -7,21 +7,22 @@ if TYPE_CHECKING:
     from heatproof.api.choice import Choice
     from heatproof.api.choose import choose
     from heatproof.api.compare import compare
+    from heatproof.api.evaluate import evaluate
     from heatproof.api.explain import explain
     from heatproof.api.finetune import finetune
     from heatproof.api.results import Results, open
-    from heatproof.errors import HeatproofError
-    from heatproof.evaluation import evaluate
+    from heatproof.errors import HeatproofError, NotApplicable
 
 __version__ = "0.1.0"
 # Late, since the workflow imports the package for every job and most of them need neither torch nor xarray.
 _FOUND_IN = {
     "Choice": "api.choice",
     "HeatproofError": "errors",
+    "NotApplicable": "errors",
     "Results": "api.results",
     "choose": "api.choose",
     "compare": "api.compare",
-    "evaluate": "evaluation",
+    "evaluate": "api.evaluate",
     "explain": "api.explain",
     "finetune": "api.finetune",
     "open": "api.results",
@@ -30,6 +31,7 @@ _MODULES = ("plot", "quality", "testing")
 __all__ = [
     "Choice",
     "HeatproofError",
+    "NotApplicable",
     "Results",
     "__version__",
     "choose",

@@ -14,12 +14,12 @@ if "" in os.environ.get("PYTHONPATH", "none").split(os.pathsep):
 # Of all that a command starts.
 os.environ["PYTHONSAFEPATH"] = "1"
 
-from heatproof.ending import as_process
+from heatproof.base.ending import as_process
 
 
 def command() -> int:
     """Run the command line, whose modules are imported when a signal can end it in order."""
-    from heatproof.cli import main
+    from heatproof.commands.cli import main
 
     return main()
 

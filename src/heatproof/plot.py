@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from heatproof.base.named_axes import is_labelled_array
+from heatproof.base.options import short
 from heatproof.errors import HeatproofError
-from heatproof.named_axes import is_labelled_array
-from heatproof.options import short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,7 +52,7 @@ def maps(
     """
     import matplotlib.pyplot as plt
 
-    from heatproof.report.drawing import draw_colour_bar, draw_map
+    from heatproof.report.figures.drawing import draw_colour_bar, draw_map
 
     if not 0 <= overlay <= 1:
         raise HeatproofError(f"overlay is {overlay}: give a share from 0 to 1.")
@@ -232,7 +232,7 @@ def _pixels(picture: Any, size: tuple[int, int]) -> tuple[np.ndarray, str]:
             f"The picture has the shape {pixels.shape}: give one of (channels, {size[0]}, {size[1]}), such as "
             "images[0]."
         )
-    from heatproof.report.pictures import drawn_as
+    from heatproof.report.figures.pictures import drawn_as
 
     drawn = drawn_as(len(pixels)) if pixels.ndim == 3 else ""
     pixels = pixels.mean(axis=0) if drawn else pixels

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from heatproof._study import Study, compare, oriented, points_of, spearman, upwards
+from heatproof.api._study import Study, compare, oriented, points_of, spearman, upwards
 from heatproof.errors import HeatproofError
 from heatproof.metrics.corruptions import NOISE, OFFSETS, SCHEMES, modified, scaled, with_noise, with_offset
 from heatproof.metrics.curve_distance import distances
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import torch
 
-    from heatproof.evaluation import Metrics
+    from heatproof.api.evaluate import Metrics
 
 BASELINES = ("zeros", "random", "blur", "mean")
 
@@ -51,7 +51,7 @@ def image_scores(
         Columns ``metric, method, image, score, higher_is_better``, and ``target`` where an image has a row for each of
         its labels, whose scores are averaged before images are compared. They are what
         `heatproof.ranking.reliability.reliability_table` and
-        `heatproof.report.reliability.draw_critical_difference` take.
+        `heatproof.report.tables.reliability.draw_critical_difference` take.
 
     Raises
     ------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from heatproof.registry import look_up
+from heatproof.base.registry import look_up
 
 if TYPE_CHECKING:
     import torch

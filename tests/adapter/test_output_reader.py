@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import nn
 
+from heatproof.base.tasks import CALLABLE, TASKS, distinct_targets, gives, in_batch, lacking
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.models.adapter import adapted, check_network, reader_of
 from heatproof.models.output_reader import OutputReader, log_probabilities, probabilities
 from heatproof.perturbation.batching import NO_CLASS, NO_RANK, run_batched
-from heatproof.tasks import CALLABLE, TASKS, distinct_targets, gives, in_batch, lacking
 
 IMAGES = torch.rand(5, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 

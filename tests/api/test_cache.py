@@ -19,9 +19,9 @@ from torch import nn
 
 import heatproof
 from heatproof.errors import HeatproofError
-from heatproof.storage.batches import BatchFolder
-from heatproof.storage.lock import held_folder
-from heatproof.storage.manifest import write_sealed
+from heatproof.files.lock import held_folder
+from heatproof.stores.array_cache import BatchFolder
+from heatproof.stores.manifest import write_sealed
 
 METHODS = ["saliency", {"integrated_gradients": {"steps": 4}}, "random", "attention_rollout"]
 # Seconds are those of the first call.
@@ -710,10 +710,10 @@ def test_choose_says_the_same_with_a_cache_and_passes_nothing_twice(counted, man
 
 def test_scores_in_batches_are_those_of_all_images_at_once(network, many):
     from heatproof.api.choose import _Judge
+    from heatproof.api.evaluate import selected_metrics
     from heatproof.api.explain import Explaining
     from heatproof.api.named_methods import selected
-    from heatproof.evaluation import selected_metrics
-    from heatproof.finetuned import domain_of
+    from heatproof.inputs.finetuned import domain_of
     from heatproof.inputs.read import read_inputs
     from heatproof.models.adapter import adapted, check_network
 

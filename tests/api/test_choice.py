@@ -11,8 +11,8 @@ import xarray
 from torch import nn
 
 import heatproof
+from heatproof.base.methods import ABS
 from heatproof.errors import HeatproofError
-from heatproof.methods import ABS
 
 
 @pytest.fixture(scope="module")

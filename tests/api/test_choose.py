@@ -301,7 +301,7 @@ def test_bad_input_of_finetuning_is_one_sentence(given, sentence, network, image
 
 
 def test_compare_ranks_objects_as_the_command_ranks_their_table(network, linear, images, targets, tmp_path, capsys):
-    from heatproof.report.ranking import rank
+    from heatproof.report.tables.ranking import rank
 
     maps = heatproof.explain(network, images, targets, ["saliency", "input_x_gradient", "random"])
     results = {

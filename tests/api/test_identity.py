@@ -10,8 +10,8 @@ import pytest
 
 import heatproof
 from heatproof.errors import HeatproofError
-from heatproof.identity import identity_of
-from heatproof.storage import batches
+from heatproof.inputs.identity import identity_of
+from heatproof.stores import array_cache as batches
 
 ONE, OTHER = "images.sum(1)", "images.sum(1) * 2"
 FUNCTION = "def method(model, images, targets):\n    return "

@@ -22,7 +22,7 @@ from torch.utils.data import (
 )
 
 import heatproof
-from heatproof import batches
+from heatproof.base import batches
 from heatproof.errors import HeatproofError
 from heatproof.inputs.read import read_inputs
 

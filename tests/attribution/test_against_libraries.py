@@ -14,7 +14,7 @@ from torch.nn.functional import interpolate
 from heatproof.attribution._batches import draw_uniform_images
 from heatproof.attribution.noise import _add_noise
 from heatproof.attribution.registry import EXPLAINERS
-from heatproof.randomness import counter_normal
+from heatproof.base.randomness import counter_normal
 
 ARCHITECTURES = ["cifar_resnet20", "cifar_vgg11_bn", "small_vit"]
 

@@ -7,12 +7,12 @@ import pytest
 from jobs import without_times
 from toy_project import WHERE
 
-from heatproof.config import normalise
+from heatproof.config.schema import normalise
 from heatproof.errors import HeatproofError
-from heatproof.shards import Shard
-from heatproof.storage.manifest import read_sealed, write_sealed
-from heatproof.storage.reading import read_json
-from heatproof.storage.sources import read_record, write_record
+from heatproof.files.reading import read_json
+from heatproof.jobs.shards import Shard
+from heatproof.stores.manifest import read_sealed, write_sealed
+from heatproof.stores.sources import read_record, write_record
 
 IG = {"ig": {"explainer": "integrated_gradients", "steps": 12}}
 

@@ -8,17 +8,17 @@ import pytest
 import torch
 from toy_project import Project
 
-from heatproof.attribution import make
-from heatproof.data.prepare import open_dataset
+from heatproof.base.provenance import Key
+from heatproof.base.randomness import counter_normal
+from heatproof.data.checks import open_dataset
 from heatproof.errors import HeatproofError
+from heatproof.files.reading import read_json
+from heatproof.jobs import attribute as make
 from heatproof.models.network import load_network, normalise
 from heatproof.perturbation.baselines import baseline_images
 from heatproof.perturbation.dataset_mean import mean_value
-from heatproof.provenance import Key
-from heatproof.randomness import counter_normal
-from heatproof.storage.manifest import write_manifest
-from heatproof.storage.reading import read_json
-from heatproof.storage.stored_maps import stored_maps
+from heatproof.stores.manifest import write_manifest
+from heatproof.stores.stored_maps import stored_maps
 
 MINE = {"mine": {"explainer": "toy_plugin:gradient"}}
 NOISY = {"noisy": {"explainer": "toy_plugin:noisy"}}

@@ -14,11 +14,11 @@ from torch import nn
 
 from heatproof.attribution._lrp_canonizer import canonise, composite
 from heatproof.attribution.expected import draw_paths
-from heatproof.attribution.make import Background
 from heatproof.attribution.path import find_saturation
 from heatproof.attribution.registry import EXPLAINERS
 from heatproof.data.digits import digits
 from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.jobs.attribute import Background
 from heatproof.models.registry import InputFacts
 
 NETWORKS = ["cifar_resnet20", "cifar_vgg11_bn"]

@@ -12,8 +12,8 @@ from heatproof.attribution._attention import attend
 from heatproof.attribution._kinds import look_into
 from heatproof.attribution._layers import find_layout, grid_layer
 from heatproof.attribution.registry import EXPLAINERS
-from heatproof.check import check_config
 from heatproof.errors import NotApplicable
+from heatproof.workflow.check import check_config
 
 IMAGES = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from heatproof import provenance
 from heatproof.attribution.registry import EXPLAINERS
-from heatproof.config_files import default_config, merge
+from heatproof.base import provenance
+from heatproof.config.files import default_config, merge
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 
@@ -105,5 +105,5 @@ def test_no_family_imports_another(family):
 
 
 def test_the_stage_imports_no_family():
-    modules = {name.rpartition(".")[2] for name in provenance.import_closure(["heatproof.attribution.make"])}
+    modules = {name.rpartition(".")[2] for name in provenance.import_closure(["heatproof.jobs.attribute"])}
     assert not modules & set(MODULES)

@@ -9,12 +9,12 @@ from torch import nn
 from heatproof.attribution import bottleneck
 from heatproof.attribution.bottleneck import _information_above, _Prior, iba, input_iba
 from heatproof.attribution.extremal import _Lattice, extremal_perturbation, find_masks
-from heatproof.attribution.make import _require
 from heatproof.attribution.registry import Explained, StoredExplainer
+from heatproof.base.specs import NO_KEY
 from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.jobs.attribute import _require
 from heatproof.models.adapter import CountPasses
 from heatproof.models.registry import InputFacts
-from heatproof.specs import NO_KEY
 
 BY_NAME = {"extremal_perturbation": extremal_perturbation, "iba": iba, "input_iba": input_iba}
 QUICK = {"steps": 30, "areas": (0.1, 0.2), "learning_rate": 0.1, "spacing": 1 / 8, "sigma": 3 / 16}

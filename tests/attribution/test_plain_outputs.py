@@ -10,8 +10,8 @@ import heatproof
 from heatproof.attribution._plain import require_plain_outputs
 from heatproof.attribution.registry import EXPLAINERS, Explained
 from heatproof.errors import NotApplicable
+from heatproof.files.reading import read_json
 from heatproof.models.registry import InputFacts
-from heatproof.storage.reading import read_json
 
 CAMS = [name for name, entry in EXPLAINERS.items() if entry.family == "cam"]
 OF_RULES = ["lrp", "guided_backprop", "deconvolution", "guided_grad_cam", "deep_lift", "deep_shap", "attn_lrp"]

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from heatproof.attribution.registry import EXPLAINERS, Explained
-from heatproof.grids import patch_sums
+from heatproof.base.grids import patch_sums
 
 
 def without_model(explained, **changes):

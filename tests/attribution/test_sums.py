@@ -14,7 +14,7 @@ import heatproof
 from heatproof.attribution.explaining import MapMaker, convergence_delta, explain_batch
 from heatproof.attribution.registry import EXPLAINERS, explainer
 from heatproof.errors import HeatproofError
-from heatproof.storage.batches import BatchFolder
+from heatproof.stores.array_cache import BatchFolder
 
 PROMISED = {name: entry for name, entry in EXPLAINERS.items() if entry.sums_to}
 STEPS = {"steps": 5}

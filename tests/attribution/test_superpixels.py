@@ -14,8 +14,8 @@ from torch import nn
 from heatproof.attribution._superpixels import cut, cut_grid
 from heatproof.attribution.perturbation import _aligned_masks
 from heatproof.attribution.registry import EXPLAINERS
+from heatproof.base.randomness import derive_seed
 from heatproof.errors import HeatproofError
-from heatproof.randomness import derive_seed
 
 MASKED = ["lime", "kernel_shap"]
 

@@ -58,7 +58,7 @@ def test_lines_of_rules(lines):
 
 def test_every_module_has_a_group(lines):
     assert lines.group_of("plan/validate.py") == "plan"
-    assert lines.group_of("metrics/score.py") == "stages"
+    assert lines.group_of("jobs/score.py") == "stages"
     assert lines.group_of("metrics/information.py") == "library"
     assert lines.group_of("core/provenance.py") == "store"
     assert lines.group_of("core/errors.py") == "library"

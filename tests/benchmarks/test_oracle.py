@@ -13,8 +13,8 @@ import yaml
 import zarr
 
 from heatproof.attribution.registry import EXPLAINERS
-from heatproof.config import normalise
-from heatproof.config_files import read_config
+from heatproof.config.files import read_config
+from heatproof.config.schema import normalise
 from heatproof.metrics.registry import METRICS
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from heatproof.config_files import read_config
+from heatproof.config.files import read_config
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 

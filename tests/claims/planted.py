@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
+from planting import METHODS, NETWORKS, plant, trainings
 
 from heatproof.claims.evidence import Evidence, Model
 from heatproof.claims.idsds_design import LARGEST_LOSS
-from heatproof.claims.planting import METHODS, NETWORKS, plant, trainings
 
 PLANTED: dict[str, Callable[[int], Evidence]] = {}
 IG, IGU = "integrated_gradients", "integrated_gradients_uniform"

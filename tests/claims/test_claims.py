@@ -6,12 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from planted import IG, IGU, PLANTED, RESNET
+from planting import METHODS, NETWORKS, plant, trainings
 from scipy.stats import false_discovery_control, spearmanr, ttest_ind
 
 from heatproof.claims.card import COLUMNS, claims_table, ordered_claims, run_table
 from heatproof.claims.contrasts import contrast, differing, families
 from heatproof.claims.evidence import Model, correlate_ranks
-from heatproof.claims.planting import METHODS, NETWORKS, plant, trainings
 from heatproof.claims.registry import CLAIMS, PAPERS, Untestable
 from heatproof.claims.verdicts import Measured, estimate
 from heatproof.models.registry import ARCHITECTURES

@@ -5,8 +5,8 @@ import pytest
 
 from heatproof.claims.card import ordered_claims
 from heatproof.claims.published_numbers import FILES
-from heatproof.report.ranking import rank_table
-from heatproof.report.score_import import read_scores
+from heatproof.report.tables.ranking import rank_table
+from heatproof.report.tables.score_import import read_scores
 
 CURVES = ("rise_insertion", "rise_deletion", "mas_insertion", "mas_deletion")
 CONFIG = {

@@ -4,12 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from planted import EDGES, IG_SG, MANY, METHODS, PRETRAINED, VGGS, accuracies
+from planting import NETWORKS, plant
 from scipy.stats import kendalltau, spearmanr
 
 from heatproof.claims.card import run_table
 from heatproof.claims.evidence import Case, Draws, Evidence, Method, Model
 from heatproof.claims.halves import orders_of, product, ranks_of, split_images, vectors_of
-from heatproof.claims.planting import NETWORKS, plant
 from heatproof.claims.registry import ALIKE, CLAIMS, Untestable
 from heatproof.claims.verdicts import decisive_limit, estimate, verdict_of
 from heatproof.ranking.kappa import kappa_of

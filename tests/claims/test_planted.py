@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 from planted import IG, IG_SG, IGU, IXG_SG, PLANTED, VGGS
+from planting import plant
 
 from heatproof.claims.card import run_table
-from heatproof.claims.planting import plant
 from heatproof.claims.registry import CLAIMS
 from heatproof.claims.verdicts import estimate, verdict_of
 

@@ -8,7 +8,7 @@ from scipy.stats import kendalltau
 from heatproof.claims.evidence import Case, Draws, Evidence, Model
 from heatproof.claims.published_numbers import published
 from heatproof.claims.published_orders import kendall_rows, published_orders
-from heatproof.report.networks import draw_published
+from heatproof.report.figures.networks import draw_published
 
 
 def run_like(factor: float, network: str = "resnet18", images: int = 24) -> Evidence:

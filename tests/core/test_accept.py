@@ -7,17 +7,17 @@ from importlib import import_module
 import pytest
 from toy_project import BASE
 
-from heatproof import accept as accepting
-from heatproof import provenance
-from heatproof.adopt import Results
-from heatproof.config_files import merge
+from heatproof.base import provenance
+from heatproof.base.provenance import Key
+from heatproof.base.specs import Runtime
+from heatproof.commands import accept as accepting
+from heatproof.config.files import merge
+from heatproof.data.checks import open_dataset
 from heatproof.data.few import few_of
-from heatproof.data.prepare import open_dataset
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
-from heatproof.provenance import Key
-from heatproof.specs import Runtime
-from heatproof.storage.manifest import read_sealed
+from heatproof.stores.manifest import read_sealed
+from heatproof.workflow.reconcile import Results
 
 MACHINE = Runtime(4, 1, "cpu")
 CHANGE = {
@@ -94,7 +94,7 @@ def test_an_edit_that_changes_nothing_keeps_all(folder, edited, monkeypatch):
     every = products_of(graph)
     assert not any(Results(graph).is_current(job, product) for job, product in every)
     asked = []
-    context = import_module("heatproof.attribution.make")._Context
+    context = import_module("heatproof.jobs.attribute")._Context
     explained = context.explained
 
     def watched(self, rows, images, figures=None):
@@ -111,7 +111,7 @@ def test_an_edit_that_changes_nothing_keeps_all(folder, edited, monkeypatch):
 
 
 def test_an_edit_that_changes_a_value_keeps_the_others(folder, edited, monkeypatch):
-    make = import_module("heatproof.attribution.make")
+    make = import_module("heatproof.jobs.attribute")
     explain = make.explain_batch
     monkeypatch.setattr(
         make, "explain_batch", lambda maker, *told: (1 + (maker.name == "mine")) * explain(maker, *told)

@@ -10,16 +10,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from heatproof.adopt import LONG_AGO, Results, adopt, bring_target
+from heatproof.base.provenance import Key, digest
 from heatproof.errors import HeatproofError
-from heatproof.folder import Folder
+from heatproof.files.reading import file_digest, read_json
+from heatproof.files.writing import write_json
+from heatproof.plan.folder import Folder
 from heatproof.plan.graph import Graph, Job
-from heatproof.provenance import Key, digest
-from heatproof.stage import Product, Stage
-from heatproof.storage import sources
-from heatproof.storage.files import write_json
-from heatproof.storage.manifest import read_sealed, write_manifest, write_sealed
-from heatproof.storage.reading import file_digest, read_json
+from heatproof.plan.stage import Product, Stage
+from heatproof.stores import sources
+from heatproof.stores.manifest import read_sealed, write_manifest, write_sealed
+from heatproof.workflow.reconcile import LONG_AGO, Results, adopt, bring_target
 
 NAMES = ("weights", "maps", "scores")
 
@@ -502,7 +502,7 @@ def test_a_target_that_was_put_aside_comes_back_after_a_kill_halfway(tmp_path, m
     (tmp_path / "maps").mkdir()
     (tmp_path / "maps" / "mine").write_text("label")
     (tmp_path / "scores").mkdir()
-    monkeypatch.setattr("heatproof.adopt.write_text", lambda *_: pytest.fail("killed"))
+    monkeypatch.setattr("heatproof.workflow.reconcile.write_text", lambda *_: pytest.fail("killed"))
     with pytest.raises(pytest.fail.Exception, match="killed"):
         bring_target(tmp_path, "predicted")
     monkeypatch.undo()

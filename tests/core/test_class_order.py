@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import heatproof
-from heatproof.class_order import best_order, is_exchanged, right_after_exchange, said_of_exchange
+from heatproof.base.class_order import best_order, is_exchanged, right_after_exchange, said_of_exchange
 
 
 def drawn(classes, count, accuracy, seed=0):

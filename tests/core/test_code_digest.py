@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 import heatproof
-from heatproof import provenance
+from heatproof.base import provenance
 
-HEADER = "import json, sys\nsys.path[:0] = sys.argv[1:3]\nfrom heatproof.provenance import code_digest\n"
+HEADER = "import json, sys\nsys.path[:0] = sys.argv[1:3]\nfrom heatproof.base.provenance import code_digest\n"
 STAGES = {
-    "score": ["heatproof.metrics.score", "heatproof.metrics.single_deletion"],
-    "attribute": ["heatproof.attribution.make", "heatproof.attribution.gradient"],
+    "score": ["heatproof.jobs.score", "heatproof.metrics.single_deletion"],
+    "attribute": ["heatproof.jobs.attribute", "heatproof.attribution.gradient"],
     "resnet": ["heatproof.models.resnet"],
     "user": ["userland.explain"],
 }
@@ -68,19 +68,19 @@ def test_edits_that_change_nothing_that_runs(project, untouched):
         text = file.read_text()
         assert text.startswith('"""')
         file.write_text('"""Edited. ' + text[3:].replace("\n\n", "\n\n\n") + "\n# A comment at the end.\n")
-    edit(project, "src/heatproof/metrics/score.py", '"""Write the scores', '"""Write all the scores')
+    edit(project, "src/heatproof/jobs/score.py", '"""Write the scores', '"""Write all the scores')
     edit(
         project,
-        "src/heatproof/storage/files.py",
+        "src/heatproof/files/writing.py",
         "if TYPE_CHECKING:\n",
-        "if TYPE_CHECKING:\n    import heatproof.grids\n",
+        "if TYPE_CHECKING:\n    import heatproof.base.grids\n",
     )
     assert digests(project) == untouched
 
 
 # What is edited, and whose digests that changes.
 EDITS = {
-    "of the module itself": ("src/heatproof/metrics/score.py", "Methods = list", "Methods = Given = list", {"score"}),
+    "of the module itself": ("src/heatproof/jobs/score.py", "Methods = list", "Methods = Given = list", {"score"}),
     "two imports away": (
         "src/heatproof/metrics/arrays.py",
         "import numpy as np",
@@ -88,7 +88,7 @@ EDITS = {
         {"score"},
     ),
     "of a constant": (
-        "src/heatproof/attribution/make.py",
+        "src/heatproof/jobs/attribute.py",
         "return probabilities(",
         "return +probabilities(",
         {"attribute"},
@@ -100,7 +100,7 @@ EDITS = {
         {"resnet"},
     ),
     "of what everything stands on": (
-        "src/heatproof/randomness.py",
+        "src/heatproof/base/randomness.py",
         "digest_size=8",
         "digest_size=16",
         # The ResNet draws nothing itself.
@@ -207,26 +207,27 @@ def test_any_other_tree_has_another_digest():
 
 ODD = """
 if typing.TYPE_CHECKING:
-    import heatproof.grids
+    import heatproof.base.grids
 elif TYPE_CHECKING:
-    import heatproof.storage.store
+    import heatproof.stores.store
 else:
     import heatproof.errors
 def only_said():
     "A docstring."
 class Empty:
     if TYPE_CHECKING:
-        import heatproof.grids
+        import heatproof.base.grids
 match 1:
     case 1:
         try:
-            import heatproof.randomness
+            import heatproof.base.randomness
         except ImportError:
             def inner():
                 "A docstring."
                 return lambda: "no docstring"
         finally:
-            from heatproof import shards, no_such_name
+            from heatproof import no_such_name
+            from heatproof.jobs import shards
 """
 
 
@@ -237,8 +238,8 @@ def test_blocks_within_blocks():
     assert {name for name in imports if provenance.source_path(name)} == {
         "heatproof",
         "heatproof.errors",
-        "heatproof.randomness",
-        "heatproof.shards",
+        "heatproof.base.randomness",
+        "heatproof.jobs.shards",
     }
 
 

@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 from jobs import job_process, spec_file
 
-from heatproof import job
-from heatproof.cli import main
-from heatproof.provenance import Key, as_json
-from heatproof.specs import DatasetSpec
+from heatproof.base.provenance import Key, as_json
+from heatproof.base.specs import DatasetSpec
+from heatproof.commands.cli import main
 from heatproof.stages.prepare import Prepare
+from heatproof.workflow import job
 
 DATASET = DatasetSpec("digits", "heatproof.data.digits", {}, 0, "digits", Key("config", "code"))
 PREPARE = "heatproof.stages.prepare:Prepare"

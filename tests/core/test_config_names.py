@@ -2,7 +2,7 @@
 
 import pytest
 
-from heatproof.config_files import config_file
+from heatproof.config.files import config_file
 from heatproof.errors import HeatproofError
 
 

@@ -5,7 +5,7 @@ import pytest
 from jobs import write_listed as write_shard
 
 from heatproof.errors import HeatproofError
-from heatproof.storage.store import ArraySpec, Layout, describe, ensure_metadata, read, shard_file
+from heatproof.stores.store import ArraySpec, Layout, describe, ensure_metadata, read, shard_file
 
 ARRAYS = {
     "attribution": ArraySpec(("map", "y", "x"), (1, 4, 4)),

@@ -4,11 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from heatproof.cli import main
-from heatproof.diff import diff
+from heatproof.base.provenance import Key
+from heatproof.commands.cli import main
+from heatproof.commands.diff import diff
 from heatproof.errors import HeatproofError
-from heatproof.provenance import Key
-from heatproof.storage.manifest import write_manifest
+from heatproof.stores.manifest import write_manifest
 
 METHODS = [f"method{number:02d}" for number in range(20)]
 

@@ -10,9 +10,9 @@ import psutil
 import pytest
 from jobs import job_process
 
-from heatproof.ending import SIGNALS, _runs
-from heatproof.provenance import as_json
-from heatproof.specs import DatasetSpec
+from heatproof.base.ending import SIGNALS, _runs
+from heatproof.base.provenance import as_json
+from heatproof.base.specs import DatasetSpec
 from heatproof.stages.prepare import Prepare
 
 SENTENCE = (
@@ -23,7 +23,7 @@ SENTENCE = (
 HASTY = "from heatproof import ending, job\nending.GRACE = 0.5\nending.as_process(job.main, 'job')"
 
 
-def start(folder, body, program=("-m", "heatproof.job"), **options):
+def start(folder, body, program=("-m", "heatproof.workflow.job"), **options):
     """Start a job that does something slow, and return it once it does."""
     lines = ["def dataset(*, seed):", *(f"    {line}" for line in body.splitlines())]
     (folder / "slow.py").write_text("\n".join(["import os, subprocess, sys, time", *lines]))
@@ -134,7 +134,7 @@ def test_a_signal_that_is_ignored_stays_ignored(tmp_path):
 def test_a_process_that_has_done_its_work_says_so_whatever_comes(tmp_path):
     """Snakemake removes what a job leaves that does not end with 0."""
     program = (
-        "import atexit, time\nfrom heatproof.ending import as_process\n"
+        "import atexit, time\nfrom heatproof.base.ending import as_process\n"
         "@atexit.register\ndef slow():\n    print('bye', flush=True)\n    time.sleep(1)\nas_process(lambda: 0, 'job')"
     )
     job = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

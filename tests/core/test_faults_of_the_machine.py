@@ -10,15 +10,17 @@ import pandas as pd
 import pytest
 import torch
 
-from heatproof import cli, workflow
+from heatproof.base.provenance import Key
+from heatproof.commands import cli
 from heatproof.errors import HeatproofError, fault_of
+from heatproof.files import writing as files
+from heatproof.files.writing import write_text, written_aside
 from heatproof.models.network import load_weights, save_weights
-from heatproof.provenance import Key
-from heatproof.ranking.per_image import read_parquet
-from heatproof.storage import files, store
-from heatproof.storage.files import write_text, written_aside
-from heatproof.storage.manifest import SEAL, read_sealed, require_manifest, verified, whole_key, write_manifest
-from heatproof.storage.store import ArraySpec, Layout, ensure_metadata, read, write_shard
+from heatproof.stores import store
+from heatproof.stores.manifest import SEAL, read_sealed, require_manifest, verified, whole_key, write_manifest
+from heatproof.stores.store import ArraySpec, Layout, ensure_metadata, read, write_shard
+from heatproof.stores.tables import read_parquet
+from heatproof.workflow import start as workflow
 
 SAID = {
     "full": (OSError(errno.ENOSPC, "No space left on device", "a/b"), "The disk is full at a/b"),
@@ -70,7 +72,7 @@ def test_the_command_line_says_it(monkeypatch, capsys):
     def fails(**options):
         raise OSError(errno.ENOSPC, "No space left on device", "results/x")
 
-    monkeypatch.setattr("heatproof.report.cli_list.print_names", fails)
+    monkeypatch.setattr("heatproof.commands.list_names.print_names", fails)
     assert cli.main(["list", "models"]) == 1
     assert capsys.readouterr().err.startswith("heatproof: The disk is full at results/x")
 

@@ -3,8 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from heatproof.errors import HeatproofError
-from heatproof.grids import (
+from heatproof.base.grids import (
     Box,
     Oblong,
     as_grid,
@@ -20,6 +19,7 @@ from heatproof.grids import (
     shape_of,
     written,
 )
+from heatproof.errors import HeatproofError
 
 
 def test_boxes_go_row_by_row():

@@ -9,17 +9,17 @@ from scipy.stats import spearmanr
 
 import heatproof
 from heatproof.attribution.registry import EXPLAINERS
+from heatproof.base.options import with_grids
+from heatproof.base.registry import options_of
+from heatproof.base.sequences import Perturbation
 from heatproof.errors import HeatproofError
-from heatproof.finetuned import deletion_of
+from heatproof.inputs.finetuned import deletion_of
 from heatproof.metrics.registry import METRICS
 from heatproof.metrics.single_deletion import Deletion, base_name, metric_name
-from heatproof.options import with_grids
 from heatproof.perturbation.baselines import BASELINES, baseline_images
-from heatproof.registry import options_of
 from heatproof.responses.base import with_one_form
 from heatproof.responses.curves import Curves
 from heatproof.responses.patches import Patches
-from heatproof.sequences import Perturbation
 from heatproof.training.loop import delete_patches, draw_patches
 
 # Of networks that were not finetuned.

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from heatproof.errors import HeatproofError
-from heatproof.guard import compare
+from heatproof.jobs.guard import compare
 
 DIMS = {"dims": {"explainer": "toy_plugin:dims", "share": 0.999}}
 MINE = {"mine": {"explainer": "toy_plugin:gradient"}}

@@ -2,9 +2,9 @@
 
 import pytest
 
-from heatproof.config_files import default_config
+from heatproof.config.files import default_config
 from heatproof.plan.validate import make_plan
-from heatproof.workflow import MALLOC, job_environment
+from heatproof.workflow.start import MALLOC, job_environment
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ import preloaded
 import pytest
 import yaml
 
-from heatproof.config_files import read_config, workflow_folder
+from heatproof.commands.run import report, status
+from heatproof.config.files import read_config, workflow_folder
 from heatproof.errors import HeatproofError
-from heatproof.last_run import RECORD, follow, record_run
-from heatproof.running import report, status
-from heatproof.stage import STAGES
-from heatproof.storage.manifest import write_sealed
+from heatproof.plan.stage import STAGES
+from heatproof.stores.manifest import write_sealed
+from heatproof.workflow.last_run import RECORD, follow, record_run
 
 
 @pytest.fixture

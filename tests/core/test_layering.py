@@ -11,201 +11,159 @@ import pytest
 import heatproof
 
 ROOT = Path(heatproof.__file__).parent
-BASE = {
-    "errors",
-    "class_order",
-    "named_axes",
-    "whole_numbers",
-    "ending",
-    "randomness",
-    "batches",
-    "registry",
-    "provenance",
-    "storage",
-    "grids",
-    "tasks",
-    "methods",
-    "sequences",
-    "subsets",
-    "options",
-    "folder",
-    "typed",
-    "specs",
-    "stage",
-}
-# What each part may import of the others. Parts of the base are listed one by one: nothing in them looks up.
+# Each room may import the rooms named here, and itself.
 ALLOWED = {
     "errors": set(),
-    # Whether labels have the numbers of a network's outputs.
-    "class_order": set(),
-    # Arrays of users whose dimensions have names.
-    "named_axes": {"errors"},
-    "whole_numbers": {"errors"},
-    # What tells a network, or a method of the user's, from another one.
-    "identity": {"errors", "provenance"},
-    # How a process ends when it is asked to.
-    "ending": {"errors"},
-    # Values that jobs of several stages are given.
-    "specs": {"grids", "provenance"},
-    "randomness": set(),
-    "batches": set(),
-    "provenance": set(),
-    "registry": {"errors"},
-    "figures": {"registry"},
-    "folder": set(),
-    # What a stage is; and the stages, which the plan makes jobs of, with what their jobs run.
-    "stage": {"folder", "provenance", "registry", "specs", "typed"},
-    "stages": BASE
-    | {
+    # Names, options, random numbers, grids: what every room uses. No torch.
+    "base": {"errors"},
+    # Files are read and written here, safely.
+    "files": {"errors"},
+    # ---- the library: networks, images, maps and scores in memory; it knows no results folder and no workflow
+    "data": {"base", "errors", "files"},
+    "models": {"base", "data", "errors", "files"},
+    "perturbation": {"base", "data", "errors", "models"},
+    "attribution": {"base", "errors", "models"},
+    # Training deletes the very patches that are scored.
+    "training": {"base", "data", "errors", "files", "models", "perturbation"},
+    "responses": {"base", "data", "errors", "models", "perturbation"},
+    "metrics": {"base", "errors", "responses"},
+    "ranking": {"base", "errors", "metrics"},
+    "claims": {"base", "metrics", "ranking"},
+    # ---- results on disk
+    "stores": {"base", "errors", "files"},
+    # ---- what people call with a model in memory, or on the results of a run
+    "inputs": {"base", "data", "errors", "metrics", "models", "perturbation"},
+    "api": {
         "attribution",
-        "claims",
+        "base",
         "data",
-        "figures",
-        "guard",
-        "metrics",
-        "models",
-        "perturbation",
-        "plan",
-        "ranking",
-        "report",
-        "responses",
-        "training",
-    },
-    "grids": {"errors"},
-    # What a network is for, and what it gives.
-    "tasks": {"errors"},
-    # A map of an explainer, with its signs or without.
-    "methods": set(),
-    "sequences": {"errors", "randomness", "grids"},
-    "subsets": {"errors", "randomness"},
-    "options": {"errors", "grids", "registry"},
-    # All that is read from and written to a disk.
-    "storage": {"errors", "provenance", "grids", "methods", "typed"},
-    "typed": set(),
-    "config_types": {"errors", "grids", "options", "registry"},
-    "config_files": {"errors", "options", "registry", "storage"},
-    "config": {"errors", "registry", "config_files", "config_types"},
-    "data": BASE,
-    "shards": BASE | {"data"},
-    "models": BASE | {"data"},
-    "perturbation": BASE | {"data", "models", "shards"},
-    # Baselines of explainers are those of perturbations.
-    "attribution": BASE | {"data", "models", "shards", "perturbation"},
-    "training": BASE | {"data", "models", "perturbation"},
-    # Both sides meet here: what a network says of perturbed images, and maps from explainers.
-    "responses": BASE | {"data", "models", "shards", "attribution", "perturbation"},
-    "metrics": BASE | {"responses"},
-    # What a finetuning left on a user's network.
-    "finetuned": BASE | {"metrics", "models", "perturbation"},
-    # What callers give as images, targets, ids and maps.
-    "inputs": BASE | {"data", "finetuned", "identity", "models", "perturbation"},
-    # Without the workflow: a user's model, images and maps to scores.
-    "evaluation": BASE
-    | {"attribution", "data", "finetuned", "inputs", "models", "metrics", "perturbation", "responses"},
-    # What people call with a model in memory, or on the results of a run.
-    "api": BASE
-    | {
-        "attribution",
-        "data",
-        "evaluation",
-        "finetuned",
-        "identity",
+        "errors",
+        "files",
         "inputs",
-        "methods",
         "metrics",
         "models",
         "perturbation",
         "ranking",
         "report",
         "responses",
+        "stores",
         "training",
     },
     # Maps have the colours of the report.
-    "plot": {"errors", "named_axes", "options", "report"},
-    "_study": BASE | {"data", "evaluation", "inputs", "metrics", "models", "perturbation", "responses"},
-    "quality": BASE | {"_study", "metrics", "ranking"},
-    # Rules that explainers and metrics keep, of heatproof's own or of the user's.
-    "testing": {"errors", "registry", "_testing"},
-    "_testing": BASE | {"api", "attribution", "evaluation", "metrics", "models", "responses"},
-    "ranking": BASE | {"metrics"},
-    # `list` prints what a config can name; the catalogues below are tables of names.
-    "report": BASE | {"data", "figures", "metrics", "ranking", "config", "config_files", "plan"},
-    # Published claims, tested on scores alone.
-    "claims": BASE | {"metrics", "ranking"},
-    "plan": BASE
-    | {
-        "config",
-        "config_files",
-        "config_types",
-        "data",
-        "figures",
-        "models",
+    "plot": {"base", "errors", "report"},
+    "quality": {"api", "errors", "metrics", "ranking"},
+    # Rules that explainers and metrics keep, of heatproof's own or of a user's.
+    "testing": {"_testing", "base"},
+    "_testing": {"api", "attribution", "base", "errors", "metrics", "models", "responses"},
+    # ---- the workflow: a config becomes jobs, jobs fill stores, stores become a report
+    "config": {"base", "errors", "files"},
+    # Reads the registries of the library, and loads none of its code.
+    "plan": {
         "attribution",
-        "perturbation",
+        "base",
+        "config",
+        "data",
+        "errors",
+        "files",
         "metrics",
+        "models",
+        "perturbation",
+        "responses",
+        "stores",
+    },
+    "jobs": {
+        "attribution",
+        "base",
+        "data",
+        "errors",
+        "files",
+        "metrics",
+        "models",
+        "perturbation",
+        "plan",
+        "ranking",
+        "responses",
+        "stores",
+        "training",
+    },
+    "report": {
+        "attribution",
+        "base",
+        "claims",
+        "config",
+        "data",
+        "errors",
+        "files",
+        "jobs",
+        "metrics",
+        "plan",
+        "ranking",
+        "stores",
+    },
+    # Declares the jobs, and imports what a job runs when it runs.
+    "stages": {
+        "attribution",
+        "base",
+        "files",
+        "jobs",
+        "metrics",
+        "models",
+        "perturbation",
+        "plan",
+        "ranking",
+        "report",
         "responses",
     },
-    "adopt": {"errors", "provenance", "plan", "storage"},
-    "changes": {"adopt", "plan", "provenance", "storage"},
-    # Shows what a results folder records, and runs nothing of it.
-    "last_run": BASE | {"config_files", "plan"},
-    "bundle": BASE | {"adopt", "last_run", "plan"},
-    "diff": BASE | {"bundle", "report"},
-    "running": BASE | {"adopt", "changes", "config_files", "last_run", "plan"},
-    "prune": BASE | {"adopt", "config_files", "plan", "estimate", "storage"},
-    # Reads names and headers; a library of networks is imported where its names are asked for.
-    "new_config": BASE | {"config_files", "data", "estimate", "models", "plan"},
-    "accept": {"adopt", "shards", "plan", "provenance", "training", "storage"},
-    # On a few images, before any job: imports what it tries only where there is something to try.
-    "trial": BASE | {"data", "models", "attribution", "metrics", "perturbation", "plan", "responses"},
-    "check": BASE | {"attribution", "changes", "config_files", "plan", "models", "perturbation", "trial"},
     "workflow": {
-        "ending",
+        "attribution",
+        "base",
+        "config",
+        "data",
         "errors",
-        "provenance",
-        "specs",
-        "stage",
+        "files",
+        "jobs",
+        "metrics",
+        "models",
+        "perturbation",
         "plan",
-        "adopt",
-        "changes",
-        "check",
-        "last_run",
-        "storage",
+        "responses",
+        "stores",
     },
-    "terminal": {"ending", "errors", "options", "plan", "storage", "registry", "stage"},
-    # A job finds its function by name: what it is of decides what is loaded.
-    "guard": {"errors", "storage", "stage", "ranking"},
-    "job": {"ending", "errors", "provenance", "registry", "perturbation", "specs", "stage", "storage"},
-    # Runs jobs as they are, each in a process of its own; only that process imports torch.
-    "estimate": BASE
-    | {"attribution", "config_files", "data", "models", "training", "responses", "plan", "stages", "workflow"},
-    "cli": {
+    "estimate": {
+        "base",
+        "config",
+        "data",
         "errors",
-        "grids",
-        "options",
-        "job",
-        "check",
-        "accept",
-        "prune",
-        "new_config",
-        "running",
-        "bundle",
-        "diff",
-        "config_files",
+        "files",
+        "jobs",
+        "models",
         "plan",
+        "stages",
+        "training",
         "workflow",
-        "report",
-        "estimate",
-        "storage",
     },
-    "__main__": {"cli", "ending"},
+    "commands": {
+        "attribution",
+        "base",
+        "config",
+        "data",
+        "errors",
+        "estimate",
+        "files",
+        "jobs",
+        "metrics",
+        "models",
+        "plan",
+        "report",
+        "stores",
+        "workflow",
+    },
+    "__main__": {"base", "commands"},
 }
-TABLES_OF_NAMES = {"heatproof.attribution.registry", "heatproof.models.registry"}
 
 
-def part_of(module: str) -> str:
-    name = module.split(".")[1]
-    return "plan" if name.startswith("plan") else name
+def room_of(module: str) -> str:
+    return module.split(".")[1]
 
 
 def module_name(file: Path) -> str:
@@ -234,24 +192,37 @@ def imports(file: Path) -> set[str]:
 
 
 FILES = sorted(ROOT.rglob("*.py"))
-MODULES = {module_name(file): imports(file) for file in FILES if file.parent != ROOT or file.name != "__init__.py"}
+MODULES = {module_name(file): imports(file) for file in FILES if file.name != "__init__.py"}
+KNOWN = {name for module in MODULES for name in (module, module.rpartition(".")[0])}
 
 
-def test_every_part_has_a_rule():
-    assert {part_of(module) for module in MODULES} == set(ALLOWED)
+def test_every_room_has_a_rule():
+    assert {room_of(module) for module in MODULES} == set(ALLOWED)
 
 
-@pytest.mark.parametrize("part", sorted(ALLOWED))
-def test_a_part_imports_only_what_it_may(part):
+@pytest.mark.parametrize("room", sorted(ALLOWED))
+def test_a_room_imports_only_what_it_may(room):
     wrong = [
         f"{module} imports {name}"
         for module, names in MODULES.items()
-        if part_of(module) == part
+        if room_of(module) == room
         for name in sorted(names)
-        if name.startswith("heatproof.") and part_of(name) not in ALLOWED[part] | {part}
-        if not (part == "report" and name in TABLES_OF_NAMES)
+        if name.startswith("heatproof.") and room_of(name) not in ALLOWED[room] | {room}
     ]
     assert wrong == []
+
+
+def test_rooms_make_no_circle():
+    graphlib.TopologicalSorter(ALLOWED).prepare()
+
+
+def test_every_arrow_is_used():
+    """An arrow that no module needs is no rule."""
+    used = {
+        room: {room_of(name) for module, names in MODULES.items() if room_of(module) == room for name in names & KNOWN}
+        for room in ALLOWED
+    }
+    assert {room: ALLOWED[room] - used[room] for room in ALLOWED if ALLOWED[room] - used[room]} == {}
 
 
 def test_imports_make_no_circle_even_those_for_types_alone():
@@ -271,7 +242,7 @@ def test_imports_make_no_circle_even_those_for_types_alone():
 
 def test_nothing_but_its_terminal_imports_snakemake():
     found = [module for module, names in MODULES.items() if any(n.partition(".")[0] == "snakemake" for n in names)]
-    assert found == ["heatproof.terminal"]
+    assert found == ["heatproof.workflow.terminal"]
 
 
 @pytest.mark.parametrize("part", ["metrics", "ranking", "report"])
@@ -280,14 +251,14 @@ def test_no_network_library_in_what_only_reads_arrays(part):
     wrong = {
         module: found
         for module, names in MODULES.items()
-        if part_of(module) == part and (found := heavy & {name.partition(".")[0] for name in names})
+        if room_of(module) == part and (found := heavy & {name.partition(".")[0] for name in names})
     }
     assert wrong == {}
 
 
 def test_only_the_store_opens_zarr():
     assert [module for module, names in MODULES.items() if any(n.partition(".")[0] == "zarr" for n in names)] == [
-        "heatproof.storage.store"
+        "heatproof.stores.store"
     ]
 
 
@@ -301,18 +272,18 @@ def test_only_the_store_opens_zarr():
             "planning",
             (
                 "heatproof.plan.validate",
-                "heatproof.adopt",
-                "heatproof.check",
-                "heatproof.job",
-                "heatproof.cli",
-                "heatproof.workflow",
+                "heatproof.workflow.reconcile",
+                "heatproof.workflow.check",
+                "heatproof.workflow.job",
+                "heatproof.commands.cli",
+                "heatproof.workflow.start",
             ),
         ),
     ],
 )
 def test_loads_without_torch(part, entries):
     """Also through what they import: a job that scores starts in a moment, and so does every Snakemake process."""
-    modules = entries or sorted(module for module in MODULES if part_of(module) == part)
+    modules = entries or sorted(module for module in MODULES if room_of(module) == part)
     program = "import sys, importlib\nfor name in sys.argv[1:]:\n importlib.import_module(name)\n"
     program += " assert 'torch' not in sys.modules, name\n"
     done = subprocess.run([sys.executable, "-c", program, *modules], capture_output=True, text=True, check=False)
@@ -360,7 +331,7 @@ def test_what_takes_many_arguments_takes_a_type():
 
 def test_the_graph_knows_no_stage():
     """Stages enter themselves, so that a new one is said in one place."""
-    known = {name for module, names in MODULES.items() if part_of(module) == "plan" for name in names}
+    known = {name for module, names in MODULES.items() if room_of(module) == "plan" for name in names}
     assert not [name for name in known if name.startswith("heatproof.stages")]
 
 

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from heatproof.errors import HeatproofError
-from heatproof.storage import manifest
-from heatproof.storage.reading import file_digest, read_json
+from heatproof.files.reading import file_digest, read_json
+from heatproof.stores import manifest
 
 KEY = manifest.Key("config", "code")
 

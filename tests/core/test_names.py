@@ -2,8 +2,8 @@
 
 import pytest
 
+from heatproof.base.registry import import_callable, look_up, nearest
 from heatproof.errors import HeatproofError
-from heatproof.registry import import_callable, look_up, nearest
 
 TABLE = {"saliency": 1, "rise": 2}
 

@@ -6,8 +6,7 @@ import torch
 import yaml
 from PIL import Image
 
-from heatproof.check import check_config
-from heatproof.config_files import read_config
+from heatproof.config.files import read_config
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS, metric
 from heatproof.models.network import build_network
@@ -15,8 +14,9 @@ from heatproof.models.registry import ModelSpec
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 from heatproof.responses.patches import Patches
-from heatproof.storage.manifest import read_sealed
-from heatproof.workflow import check_before_start
+from heatproof.stores.manifest import read_sealed
+from heatproof.workflow.check import check_config
+from heatproof.workflow.start import check_before_start
 
 HERE = "test_own_components"
 

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from heatproof import batches
+from heatproof.base import batches
 
 
 class Clock:
@@ -25,7 +25,7 @@ def clock(monkeypatch):
 
 @pytest.mark.parametrize("kind", [list, iter])
 def test_a_log_has_a_line_now_and_then_with_rate_and_time_left(kind, clock, caplog):
-    caplog.set_level(logging.INFO, "heatproof.batches")
+    caplog.set_level(logging.INFO, "heatproof.base.batches")
     seen = []
     for item in batches.track(kind(range(8)), "maps", unit="batch", total=8):
         seen.append(item)
@@ -39,14 +39,14 @@ def test_a_log_has_a_line_now_and_then_with_rate_and_time_left(kind, clock, capl
 
 
 def test_without_a_length_there_is_no_time_left(clock, caplog):
-    caplog.set_level(logging.INFO, "heatproof.batches")
+    caplog.set_level(logging.INFO, "heatproof.base.batches")
     for _ in batches.track(iter(range(3)), "maps"):
         clock.now += 11
     assert caplog.messages[0] == "maps: 1 it, 0.09 it/s"
 
 
 def test_an_error_passes_and_nothing_is_said_to_be_done(clock, caplog):
-    caplog.set_level(logging.INFO, "heatproof.batches")
+    caplog.set_level(logging.INFO, "heatproof.base.batches")
     with pytest.raises(ZeroDivisionError):
         list(batches.track((1 / number for number in (1, 0)), "maps"))
     assert caplog.messages == []

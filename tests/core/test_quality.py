@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import heatproof
-from heatproof._study import CachedNetwork
+from heatproof.api._study import CachedNetwork
 from heatproof.errors import HeatproofError
 from heatproof.ranking.reliability import reliability_table
 

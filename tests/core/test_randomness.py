@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from heatproof.randomness import (
+from heatproof.base.randomness import (
     counter_bits,
     counter_integers,
     counter_normal,
@@ -85,7 +85,7 @@ class TestDraws:
     @pytest.fixture(autouse=True)
     def small_pieces(self, monkeypatch):
         """Several images, and then several pieces of an image, at once."""
-        monkeypatch.setattr("heatproof.randomness.BLOCKS_ON_CPU", 8)
+        monkeypatch.setattr("heatproof.base.randomness.BLOCKS_ON_CPU", 8)
 
     @pytest.mark.parametrize("shape", [(), (3,), (2, 5), (3, 7, 5)])
     def test_batches_and_order_change_nothing(self, draw, shape):
@@ -103,7 +103,7 @@ class TestDraws:
 
     def test_size_of_a_piece_changes_nothing(self, draw, monkeypatch):
         small = draw(1, "x", IDS, (3, 7, 5))
-        monkeypatch.setattr("heatproof.randomness.BLOCKS_ON_CPU", 1 << 14)
+        monkeypatch.setattr("heatproof.base.randomness.BLOCKS_ON_CPU", 1 << 14)
         assert torch.equal(draw(1, "x", IDS, (3, 7, 5)), small)
 
     def test_seed_purpose_and_image_matter(self, draw):
@@ -152,7 +152,7 @@ def test_streams_are_independent():
 
 def test_the_ends_of_the_words_have_logarithms(monkeypatch):
     ends = [0, 0xFFFFFFFF]
-    monkeypatch.setattr("heatproof.randomness.philox", lambda counter, key: [np.array([ends])] * 4)
+    monkeypatch.setattr("heatproof.base.randomness.philox", lambda counter, key: [np.array([ends])] * 4)
     assert counter_normal(0, "x", ["i"], (8,)).isfinite().all()
     assert (counter_uniform(0, "x", ["i"], (8,)) < 1).all()
 
@@ -173,7 +173,7 @@ def test_permutations():
 
 
 def test_equal_bits_keep_their_order(monkeypatch):
-    monkeypatch.setattr("heatproof.randomness.counter_bits", lambda *given, **options: torch.zeros(1, 40))
+    monkeypatch.setattr("heatproof.base.randomness.counter_bits", lambda *given, **options: torch.zeros(1, 40))
     assert counter_permutation(0, "x", ["i"], 40)[0].tolist() == list(range(40))
 
 

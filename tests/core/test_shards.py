@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from heatproof import shards
+from heatproof.base.provenance import Key
+from heatproof.base.specs import ShardRange
 from heatproof.data.registry import Split
 from heatproof.errors import HeatproofError
-from heatproof.provenance import Key
-from heatproof.shards import WRITING, Origin, open_shard
-from heatproof.specs import ShardRange
-from heatproof.storage import manifest
-from heatproof.storage.sources import ImagesRead, Record
-from heatproof.storage.store import ArraySpec, read
+from heatproof.jobs import shards
+from heatproof.jobs.shards import WRITING, Origin, open_shard
+from heatproof.stores import manifest
+from heatproof.stores.sources import ImagesRead, Record
+from heatproof.stores.store import ArraySpec, read
 
 SPLIT = Split(tuple(f"img-{number:02d}" for number in range(40)), np.arange(40) % 3)
 ARRAYS = {

@@ -14,10 +14,10 @@ import zarr
 from jobs import write_listed as write_shard
 
 from heatproof.errors import HeatproofError
-from heatproof.storage import store as store_module
-from heatproof.storage.files import write_json, write_table
-from heatproof.storage.reading import read_json
-from heatproof.storage.store import ArraySpec, Layout, describe, ensure_metadata, read, shard_file
+from heatproof.files.reading import read_json
+from heatproof.files.writing import write_json, write_table
+from heatproof.stores import store as store_module
+from heatproof.stores.store import ArraySpec, Layout, describe, ensure_metadata, read, shard_file
 
 MAPS = ("saliency", "rise")
 IDS = [f"img-{number:02d}" for number in range(10)]

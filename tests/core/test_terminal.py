@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from heatproof.folder import Folder
+from heatproof.plan.folder import Folder
 from heatproof.plan.graph import Graph
 from heatproof.plan.paths import LONG_AGO
 from heatproof.plan.validate import make_plan
-from heatproof.terminal import (
+from heatproof.workflow.terminal import (
     OneLine,
     Progress,
     duration,
@@ -83,7 +83,7 @@ def test_a_target_with_a_typo_has_the_nearest_file(graph):
 
 def test_progress_has_a_rate_and_is_told_seldom(monkeypatch):
     now = iter([100.0, 130.0, 131.0, 160.0])
-    monkeypatch.setattr("heatproof.terminal.time.monotonic", lambda: next(now))
+    monkeypatch.setattr("heatproof.workflow.terminal.time.monotonic", lambda: next(now))
     progress = Progress()
     assert progress.line(10, 40) == "10 of 40 jobs done, 20 a minute, 90 s left at this rate".replace(
         "90 s", duration(90)
@@ -94,7 +94,7 @@ def test_progress_has_a_rate_and_is_told_seldom(monkeypatch):
 
 def test_a_run_that_will_take_longer_than_its_budget_says_so(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("heatproof.terminal.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("heatproof.workflow.terminal.time.monotonic", lambda: now[0])
     within, beyond = Progress(budget="2h"), Progress(budget="30min")
     now[0] = 600.0
     assert within.line(10, 40).endswith("30 min left at this rate")

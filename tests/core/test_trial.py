@@ -7,13 +7,13 @@ import pytest
 import torch
 import yaml
 
-from heatproof.attribution.make import background_of
-from heatproof.check import check_config
-from heatproof.config_files import default_config
+from heatproof.config.files import default_config
 from heatproof.data.registry import Split
 from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.jobs.attribute import background_of
 from heatproof.models.registry import InputFacts
-from heatproof.workflow import check_before_start
+from heatproof.workflow.check import check_config
+from heatproof.workflow.start import check_before_start
 
 
 class Pictures:

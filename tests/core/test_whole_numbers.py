@@ -6,13 +6,13 @@ import torch
 from torch import nn
 
 import heatproof
+from heatproof.base.randomness import counter_integers
+from heatproof.base.whole_numbers import as_dtype, wide_enough
 from heatproof.errors import HeatproofError
 from heatproof.perturbation.batching import Query, intact_responses, run_batched
-from heatproof.randomness import counter_integers
 from heatproof.ranking import ranks
 from heatproof.responses.parts import Parts
 from heatproof.responses.patches import Patches
-from heatproof.whole_numbers import as_dtype, wide_enough
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ import pytest
 import torch
 from test_shards import ARRAYS, SPLIT
 
-from heatproof import shards
-from heatproof.batches import prefetch
-from heatproof.provenance import Key
-from heatproof.shards import WRITING, Origin, open_shard
-from heatproof.specs import ShardRange
-from heatproof.storage.files import WriteBehind
+from heatproof.base.batches import prefetch
+from heatproof.base.provenance import Key
+from heatproof.base.specs import ShardRange
+from heatproof.files.writing import WriteBehind
+from heatproof.jobs import shards
+from heatproof.jobs.shards import WRITING, Origin, open_shard
 
 LONG = 60
 

@@ -10,8 +10,7 @@ import torch
 import yaml
 from PIL import Image
 
-from heatproof.check import check_config
-from heatproof.config_files import default_config, merge, read_config
+from heatproof.config.files import default_config, merge, read_config
 from heatproof.data.image_folder import image_folder
 from heatproof.errors import HeatproofError
 from heatproof.models.expected_accuracy import require_accuracy
@@ -20,6 +19,7 @@ from heatproof.models.registry import InputFacts, ModelSpec
 from heatproof.perturbation.dataset_mean import dataset_options, mean_split
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
+from heatproof.workflow.check import check_config
 
 PAGE = (Path(__file__).parents[2] / "docs/datasets.md").read_text(encoding="utf-8")
 PRINTED = [

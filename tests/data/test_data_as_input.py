@@ -9,20 +9,21 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from heatproof.changes import look_at_data, what_changed
-from heatproof.config_files import default_config, merge
+from heatproof.base.provenance import Key
+from heatproof.base.specs import DatasetSpec
+from heatproof.config.files import default_config, merge
+from heatproof.data.checks import open_dataset
 from heatproof.data.lazy import NAMES
-from heatproof.data.prepare import open_dataset, prepare
 from heatproof.data.registry import NamesFiles, Split
 from heatproof.errors import HeatproofError
+from heatproof.jobs.prepare import prepare
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
-from heatproof.provenance import Key
-from heatproof.specs import DatasetSpec
-from heatproof.storage import sources
-from heatproof.storage.manifest import read_sealed
-from heatproof.storage.sources import STEP, TICK, images_of, is_same_data, look, read_record, record_of, write_record
-from heatproof.workflow import see_data
+from heatproof.stores import sources
+from heatproof.stores.manifest import read_sealed
+from heatproof.stores.sources import STEP, TICK, images_of, is_same_data, look, read_record, record_of, write_record
+from heatproof.workflow.changed_data import look_at_data, what_changed
+from heatproof.workflow.start import see_data
 
 MANIFEST = "results/datasets/photos.json"
 ANTS, BEES = "photos/test/ant", "photos/test/bee"
@@ -186,7 +187,7 @@ def test_a_picture_that_comes_while_the_images_are_listed_is_seen_at_the_next_lo
         return found
 
     with monkeypatch.context() as patched:
-        patched.setattr("heatproof.data.prepare.open_dataset", open_late)
+        patched.setattr("heatproof.jobs.prepare.open_dataset", open_late)
         record = prepared()
     assert look(record, "photos").changed == [f"{ANTS}"]
 
@@ -390,7 +391,7 @@ def own(kind, monkeypatch):
         with open(name, "w") as file:
             file.write(name)
     time.sleep(2 * TICK / 1e9)
-    monkeypatch.setattr("heatproof.data.prepare.open_dataset", lambda spec: kind())
+    monkeypatch.setattr("heatproof.jobs.prepare.open_dataset", lambda spec: kind())
     return prepared(spec_of("mine:own", "mine"))
 
 
@@ -588,7 +589,7 @@ def test_a_root_that_is_no_folder(folder, monkeypatch, root):
     """A loader of the user's own may mean a file by its option `root`, or no path at all."""
     time.sleep(2 * TICK / 1e9)
     (folder / "archive.bin").write_text("one")
-    monkeypatch.setattr("heatproof.data.prepare.open_dataset", lambda spec: OfOneFile())
+    monkeypatch.setattr("heatproof.jobs.prepare.open_dataset", lambda spec: OfOneFile())
     record = prepared(spec_of("mine:own", "mine", root=root))
     assert (look(wait(record), root).changed, look(wait(record), root).is_missing) == ([], False)
     (folder / "archive.bin").write_text("two")

@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from heatproof.config_files import default_config, merge
-from heatproof.data.prepare import open_dataset, prepare
+from heatproof.config.files import default_config, merge
+from heatproof.data.checks import open_dataset
 from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
+from heatproof.files.reading import read_json
+from heatproof.jobs.prepare import prepare
 from heatproof.plan.validate import make_plan
-from heatproof.storage.reading import read_json
 
 PAGE = Path(__file__).parents[2] / "docs" / "datasets.md"
 

@@ -8,15 +8,16 @@ import pytest
 from birds import KINDS, PIECES, SIDE, write_birds
 from PIL import Image
 
+from heatproof.base.provenance import Key
+from heatproof.base.specs import DatasetSpec
+from heatproof.data.checks import check_pictures
 from heatproof.data.funny_birds import funny_birds
-from heatproof.data.prepare import check_pictures, prepare
 from heatproof.data.registry import DATASETS, HasParts
 from heatproof.errors import HeatproofError
 from heatproof.estimate import synthetic
+from heatproof.jobs.prepare import prepare
 from heatproof.plan.validate import make_plan
-from heatproof.provenance import Key
-from heatproof.specs import DatasetSpec
-from heatproof.storage.sources import read_record, record_of
+from heatproof.stores.sources import read_record, record_of
 
 MANIFEST = "results/datasets/birds.json"
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from timm.data import ImageNetInfo
 
+from heatproof.data.checks import check_dataset, check_pictures
 from heatproof.data.image_folder import image_folder
-from heatproof.data.prepare import check_dataset, check_pictures
 from heatproof.errors import HeatproofError
 
 SAMPLES = {"n02123045": 281, "n01440764": 0, "n02012849": 134}

@@ -5,7 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from heatproof.config_files import default_config, merge
+from heatproof.config.files import default_config, merge
 from heatproof.data._creatures import NAMES, SHAPES, VARIANTS, VARIANTS_EACH, Creature
 from heatproof.data.parts import MOST_CLASSES, class_parts, parts
 from heatproof.data.registry import DATASETS, HasParts

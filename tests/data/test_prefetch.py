@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from heatproof.batches import prefetch
+from heatproof.base.batches import prefetch
 
 CPU = torch.device("cpu")
 

@@ -6,13 +6,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from heatproof.base.provenance import Key
+from heatproof.base.specs import DatasetSpec
 from heatproof.data import prepare as module
-from heatproof.data.prepare import open_dataset, prepare
+from heatproof.data.checks import open_dataset
 from heatproof.data.registry import Split
 from heatproof.errors import HeatproofError
-from heatproof.provenance import Key
-from heatproof.specs import DatasetSpec
-from heatproof.storage.reading import read_json
+from heatproof.files.reading import read_json
+from heatproof.jobs.prepare import prepare
 
 NAMES = ("train", "validation", "evaluation")
 

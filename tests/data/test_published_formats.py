@@ -4,11 +4,11 @@ import numpy as np
 import published_formats
 import pytest
 
-from heatproof.config_files import merge
-from heatproof.data.prepare import open_dataset
+from heatproof.config.files import merge
+from heatproof.data.checks import open_dataset
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
-from heatproof.storage.manifest import require_manifest
+from heatproof.stores.manifest import require_manifest
 
 CLASSES = {
     "imagenet": ("tench", "crane (n02012849)", "kit fox", "crane (n03126707)"),

@@ -5,17 +5,18 @@ import pytest
 import questions
 from questions import Pictures
 
+from heatproof.base.provenance import Key
+from heatproof.base.specs import DatasetSpec
+from heatproof.base.tasks import OF, row_id
+from heatproof.data.checks import check_dataset, check_target, open_dataset, said_of_rows
 from heatproof.data.lazy import FileList, LazyDataset
 from heatproof.data.parts import parts
-from heatproof.data.prepare import check_dataset, check_target, open_dataset, prepare, said_of_rows
 from heatproof.data.registry import HasParts, Split
 from heatproof.data.rows import as_rows, pictures_of
 from heatproof.errors import HeatproofError
-from heatproof.provenance import Key
-from heatproof.specs import DatasetSpec
-from heatproof.storage.manifest import read_sealed
-from heatproof.storage.sources import read_record, record_of
-from heatproof.tasks import OF, row_id
+from heatproof.jobs.prepare import prepare
+from heatproof.stores.manifest import read_sealed
+from heatproof.stores.sources import read_record, record_of
 
 
 def picture_of(row):

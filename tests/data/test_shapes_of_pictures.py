@@ -6,11 +6,11 @@ import torch
 from PIL import Image
 from torchvision.transforms import v2
 
+from heatproof.base.options import as_option, check_options, height_and_width
+from heatproof.data.checks import check_dataset, check_pictures
 from heatproof.data.image_folder import image_folder
 from heatproof.data.pictures import DRAWS, crop_box, picture_reader, read_picture
-from heatproof.data.prepare import check_dataset, check_pictures
 from heatproof.errors import HeatproofError
-from heatproof.options import as_option, check_options, height_and_width
 
 RNG = np.random.default_rng(0)
 

@@ -7,13 +7,14 @@ import pytest
 from odd_files import table
 from PIL import Image
 
+from heatproof.base.provenance import Key
+from heatproof.base.specs import DatasetSpec
+from heatproof.data.checks import check_pictures
 from heatproof.data.image_folder import image_folder
 from heatproof.data.pictures import read_picture
-from heatproof.data.prepare import check_pictures, prepare
 from heatproof.data.survey import survey
 from heatproof.errors import HeatproofError
-from heatproof.provenance import Key
-from heatproof.specs import DatasetSpec
+from heatproof.jobs.prepare import prepare
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "datasets.md"
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from torchvision.datasets import Country211, EuroSAT
 
-from heatproof.data.prepare import check_pictures
+from heatproof.data.checks import check_pictures
 from heatproof.data.registry import DATASETS
 from heatproof.data.torchvision_sets import torchvision_dataset
 from heatproof.errors import HeatproofError

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from heatproof.config_files import default_config, merge, read_config
+from heatproof.base.options import seconds_of
+from heatproof.config.files import default_config, merge, read_config
 from heatproof.errors import HeatproofError
 from heatproof.estimate.account import (
     Job,
@@ -19,7 +20,6 @@ from heatproof.estimate.account import (
 )
 from heatproof.estimate.estimate import _fitting_told, estimate, plan_of
 from heatproof.estimate.measure import Bench, Timed
-from heatproof.options import seconds_of
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from heatproof.cli import main
+from heatproof.commands.cli import main
 
 
 @pytest.mark.slow

@@ -3,13 +3,13 @@
 import pytest
 from toy_project import BASE
 
-from heatproof.config_files import merge
+from heatproof.base.specs import Runtime
+from heatproof.config.files import merge
 from heatproof.estimate.child import TimeTraining, TimeWeights
 from heatproof.estimate.estimate import plan_of
+from heatproof.files.writing import write_text
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
-from heatproof.specs import Runtime
-from heatproof.storage.files import write_text
 
 ASKED = {
     **{task: (task, "label", "linear") for task in ("binary", "multiclass", "multilabel", "regression")},

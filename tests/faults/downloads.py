@@ -15,7 +15,7 @@ from injections import KINDS as INJECTIONS
 from injections import Outcome, flip_a_bit
 from toy_workflow import Run, config
 
-from heatproof.folder import Folder
+from heatproof.plan.folder import Folder
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 

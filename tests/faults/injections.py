@@ -22,7 +22,7 @@ from pathlib import Path
 
 from toy_workflow import Ended, Run
 
-from heatproof.storage.manifest import read_sealed
+from heatproof.stores.manifest import read_sealed
 
 # From what on work is left to do: everything that follows from these outputs is removed first.
 BEGIN = ["weights", "maps", "drops", "subsets", "curves", "scores", ""]

@@ -36,13 +36,13 @@ import yaml  # noqa: E402
 from jobs import without_times  # noqa: E402
 from snakemake_project import MICRO, REPOSITORY  # noqa: E402
 
-from heatproof.config_files import read_config  # noqa: E402
-from heatproof.ending import SIGNALS, _runs  # noqa: E402
+from heatproof.base.ending import SIGNALS, _runs  # noqa: E402
+from heatproof.config.files import read_config  # noqa: E402
+from heatproof.files.reading import read_json  # noqa: E402
 from heatproof.plan.graph import Graph, Job  # noqa: E402
 from heatproof.plan.validate import make_plan  # noqa: E402
-from heatproof.storage.manifest import whole  # noqa: E402
-from heatproof.storage.reading import read_json  # noqa: E402
-from heatproof.storage.sources import Record, read_record  # noqa: E402
+from heatproof.stores.manifest import whole  # noqa: E402
+from heatproof.stores.sources import Record, read_record  # noqa: E402
 
 CONFIG = "micro.yaml"
 KINDS = [
@@ -202,7 +202,7 @@ def working(tree: list[psutil.Process]) -> Iterator[tuple[psutil.Process, str]]:
     for process in tree:
         with suppress(psutil.Error):
             command = process.cmdline()
-            if "heatproof.job" in command:
+            if "heatproof.workflow.job" in command:
                 yield process, Path(command[-1]).name.rsplit("-", 1)[0]
 
 

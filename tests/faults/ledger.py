@@ -11,8 +11,8 @@ def watch(path: str | Path) -> None:
 
     Weights that are whole have a line of their own, before epoch 0.
     """
-    from heatproof.shards import Shard
-    from heatproof.training import stages
+    from heatproof.jobs import train as stages
+    from heatproof.jobs.shards import Shard
     from heatproof.training.checkpoint import Journal
 
     ledger = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)

@@ -17,15 +17,15 @@ from jobs import spec_file, without_times
 from ledger import watch
 from toy_project import BASE
 
-from heatproof.adopt import adopt
-from heatproof.changes import look_at_data
-from heatproof.config_files import merge
+from heatproof.config.files import merge
 from heatproof.errors import fault_of
-from heatproof.folder import Folder
+from heatproof.files.reading import read_json
+from heatproof.plan.folder import Folder
 from heatproof.plan.graph import Graph, Job
 from heatproof.plan.validate import make_plan
-from heatproof.storage.reading import read_json
-from heatproof.storage.sources import read_record
+from heatproof.stores.sources import read_record
+from heatproof.workflow.changed_data import look_at_data
+from heatproof.workflow.reconcile import adopt
 
 CHANGE = {
     "evaluation": {"images": 10},
@@ -159,9 +159,9 @@ class Run:
             os._exit(status)
 
     def _work(self) -> int:
-        from heatproof.job import main
+        from heatproof.workflow.job import main
 
-        # As `heatproof.workflow.see_data` does, without a process more.
+        # As `heatproof.workflow.start.see_data` does, without a process more.
         try:
             unlisted = [seen for seen in look_at_data(Listed(self.jobs)).values() if not seen.is_listed]
         except MemoryError as error:

@@ -3,6 +3,7 @@ import pytest
 import torch
 from asked import pic_responses
 
+from heatproof.base.sequences import pixel_ranking
 from heatproof.metrics.pic import aggregate_curve, aic_scores, area, information_axis, sic_scores
 from heatproof.perturbation.batching import Query
 from heatproof.perturbation.pic import (
@@ -15,7 +16,6 @@ from heatproof.perturbation.pic import (
     quantile_masks,
     rank_masks,
 )
-from heatproof.sequences import pixel_ranking
 
 MAPS = ("saliency_abs", "input_x_gradient_abs", "random01")
 LIBWEBP = "libwebp 1.6.0"

@@ -5,8 +5,8 @@ import pytest
 import torch
 from asked import patch_responses
 
+from heatproof.base.grids import patch_sums
 from heatproof.errors import HeatproofError
-from heatproof.grids import patch_sums
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.single_deletion import single_deletion_scores
 from heatproof.perturbation.batching import Query

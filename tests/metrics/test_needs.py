@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from heatproof.base.tasks import CALLABLE, NEEDS, TASKS, gives
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS, metric, outputs_of
-from heatproof.tasks import CALLABLE, NEEDS, TASKS, gives
 
 DECLARED = {"sic": "probability", "aic": "decision", "sensitivity_max": "number"}
 OF_OUTPUT = {"logit": "number", "probability": "probability", "accuracy": "decision"}

@@ -9,7 +9,7 @@ MODULES = (
     "heatproof.ranking.ranks",
     "heatproof.ranking.ranks",
     "heatproof.ranking.meta_rank",
-    "heatproof.grids",
+    "heatproof.base.grids",
     "heatproof.perturbation.baselines",
 )
 

@@ -3,8 +3,8 @@ import re
 import numpy as np
 import pytest
 
+from heatproof.base.grids import patch_sums
 from heatproof.errors import HeatproofError
-from heatproof.grids import patch_sums
 
 
 def test_patches_are_summed_row_by_row():

@@ -184,8 +184,8 @@ def test_several_targets(scene):
 
 
 def test_ties_are_cut_by_rank_and_kept_whole_by_quantile(scene):
+    from heatproof.base.sequences import pixel_ranking
     from heatproof.perturbation.pic import kept_counts, quantile_masks, rank_masks
-    from heatproof.sequences import pixel_ranking
 
     tied = scene[2][0]
     counts = kept_counts(144, (0.05, 0.3, 0.75))
@@ -197,7 +197,7 @@ def test_ties_are_cut_by_rank_and_kept_whole_by_quantile(scene):
 
 
 def test_a_given_ranking_decides(scene):
-    from heatproof.sequences import pixel_ranking
+    from heatproof.base.sequences import pixel_ranking
 
     _, _, maps, _, ids = scene
     own = pixel_ranking(maps, ids, 0)

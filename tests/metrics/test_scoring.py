@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import heatproof
+from heatproof.base.methods import Maps, Method, methods_of
 from heatproof.errors import HeatproofError
-from heatproof.methods import Maps, Method, methods_of
 from heatproof.metrics.registry import METRICS
 
 ROOT = Path(heatproof.__file__).parent

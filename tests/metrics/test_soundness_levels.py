@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import heatproof
-from heatproof.config import normalise
-from heatproof.config_files import read_config
+from heatproof.config.files import read_config
+from heatproof.config.schema import normalise
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS
 from heatproof.ranking.table import meta_rank_table

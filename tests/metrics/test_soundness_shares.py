@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import heatproof
-from heatproof.config_files import merge, read_config
+from heatproof.config.files import merge, read_config
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS
 from heatproof.metrics.soundness import false_attribution

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import pearsonr
 
+from heatproof.base.subsets import SAMPLES, SIZES, subset_masks
 from heatproof.errors import HeatproofError
 from heatproof.metrics.subsets import (
     infidelity_of_sums,
@@ -12,7 +13,6 @@ from heatproof.metrics.subsets import (
     sensitivity_n_scores,
     subset_sums,
 )
-from heatproof.subsets import SAMPLES, SIZES, subset_masks
 
 IDS = ("image-0", "image-1", "image-2")
 FEW = (0.1, 0.3, 0.6)

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from heatproof.base.specs import DatasetSpec
 from heatproof.errors import HeatproofError
-from heatproof.models.fetch import check_checkpoint
+from heatproof.jobs.fetch import check_checkpoint
 from heatproof.models.network import build_network
 from heatproof.models.registry import ModelSpec
-from heatproof.specs import DatasetSpec
 from heatproof.stages.weights import Fetch
 
 MODEL = ModelSpec("cifar_vgg11_bn", "heatproof.models.vgg", {"width": 2})
@@ -102,7 +102,7 @@ def said(name: str, folder: Path) -> str:
     """Write an odd checkpoint into a folder, and return what is said of it."""
     path = folder / name
     KINDS[name][1](build_network(MODEL, 10).state_dict(), path)
-    heard, log = _Heard(), logging.getLogger("heatproof.models.fetch")
+    heard, log = _Heard(), logging.getLogger("heatproof.jobs.fetch")
     before = log.level
     log.addHandler(heard)
     log.setLevel(logging.INFO)

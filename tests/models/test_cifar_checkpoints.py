@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch.nn import functional
 
-from heatproof.config_files import read_config
+from heatproof.config.files import read_config
 from heatproof.errors import HeatproofError
 from heatproof.estimate import synthetic
-from heatproof.models.fetch import fetch
+from heatproof.jobs.fetch import fetch
 from heatproof.models.network import build_network, load_network
 from heatproof.models.registry import ModelSpec
 from heatproof.plan.graph import Graph

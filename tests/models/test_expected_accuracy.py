@@ -8,14 +8,14 @@ import torch
 import yaml
 from PIL import Image
 
-from heatproof.check import check_config
-from heatproof.config import normalise
+from heatproof.config.schema import normalise
 from heatproof.data.registry import Split
 from heatproof.errors import HeatproofError
 from heatproof.models.expected_accuracy import NORMALISATIONS, require_accuracy, said_of_accuracy
 from heatproof.models.registry import IMAGENET, InputFacts
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
+from heatproof.workflow.check import check_config
 
 COUNT, SIDE = 64, 32
 FACTS = InputFacts(*IMAGENET)

@@ -9,14 +9,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from heatproof.base.provenance import Key
+from heatproof.base.specs import DatasetSpec
 from heatproof.errors import HeatproofError
-from heatproof.models.fetch import check_checkpoint, fetch
+from heatproof.files.reading import read_json
+from heatproof.jobs.fetch import check_checkpoint, fetch
 from heatproof.models.network import build_network
 from heatproof.models.registry import ModelSpec
-from heatproof.provenance import Key
-from heatproof.specs import DatasetSpec
 from heatproof.stages.weights import Fetch
-from heatproof.storage.reading import read_json
 
 MODEL = ModelSpec("cifar_vgg11_bn", "heatproof.models.vgg", {"width": 2})
 DATASET = DatasetSpec("digits", "heatproof.data.digits", {}, 0, "digits")
@@ -182,6 +182,6 @@ def test_a_check_looks_at_a_few_images_and_the_job_at_more(run, tmp_path, state)
     assert images == "256"
     looked = []
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("heatproof.models.fetch.require_accuracy", lambda *given: looked.append(given[-1]))
+        patched.setattr("heatproof.jobs.fetch.require_accuracy", lambda *given: looked.append(given[-1]))
         check_checkpoint(job)
     assert looked == [64]

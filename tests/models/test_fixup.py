@@ -8,11 +8,11 @@ import torchvision
 from torch import nn
 from torch.nn import functional
 
+from heatproof.base.specs import FinetuningSettings, Schedule
 from heatproof.errors import HeatproofError
 from heatproof.models.names import fit_names, misfits
 from heatproof.models.network import build_network
 from heatproof.models.registry import ARCHITECTURES, ModelSpec
-from heatproof.specs import FinetuningSettings, Schedule
 from heatproof.training.loop import Examples, fit, optimizer_of, validate
 
 # Branches, and the convolutions of each.

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from heatproof.config import normalise
+from heatproof.config.schema import normalise
 from heatproof.errors import HeatproofError
-from heatproof.models.fetch import fetch
+from heatproof.jobs.fetch import fetch
 from heatproof.models.network import build_network, load_weights
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan

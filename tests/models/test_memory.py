@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from heatproof.errors import HeatproofError
+from heatproof.files.reading import read_json
+from heatproof.files.writing import write_json
 from heatproof.models.memory import WithinMemory, kept_beside
 from heatproof.perturbation.batching import FilledBatches
-from heatproof.storage.files import write_json
-from heatproof.storage.reading import read_json
 
 
 class Greedy(torch.nn.Module):

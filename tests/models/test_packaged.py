@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from heatproof.check import check_config
-from heatproof.config_files import default_config, merge
+from heatproof.config.files import default_config, merge
 from heatproof.errors import HeatproofError
-from heatproof.models.fetch import fetch
+from heatproof.jobs.fetch import fetch
 from heatproof.models.network import load_network, normalise
 from heatproof.models.packaged import PACKAGED
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
+from heatproof.workflow.check import check_config
 
 CHECKPOINT = "package:efficientnet_lite0"
 LITE = {"architecture": "timm_model", "options": {"name": "tf_efficientnet_lite0"}, "checkpoint": CHECKPOINT}

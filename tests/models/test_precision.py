@@ -64,6 +64,6 @@ def test_others_change_nothing_on_a_cpu(images, precision):
 
 
 def test_the_schema_knows_them():
-    from heatproof.config_files import default_config
+    from heatproof.config.files import default_config
 
     assert default_config()["precision"] == PRECISIONS[0]

@@ -5,10 +5,10 @@ import pytest
 import torch
 from toy_project import BASE, NETWORK, WHERE, Project
 
+from heatproof.base.specs import Runtime
+from heatproof.files.reading import read_json
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
-from heatproof.specs import Runtime
-from heatproof.storage.reading import read_json
 
 CONFIG = {"explainers": ["saliency", "random"], "metrics": ["deletion_morf"]}
 

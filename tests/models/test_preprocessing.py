@@ -6,12 +6,12 @@ import os
 import pytest
 from PIL import Image
 
-from heatproof.config_files import default_config, merge
+from heatproof.config.files import default_config, merge
 from heatproof.errors import HeatproofError
 from heatproof.models.from_transformers import transformers_facts
 from heatproof.models.preprocessing import differences, preprocessing
 from heatproof.plan.validate import make_plan
-from heatproof.trial import look_at_pictures
+from heatproof.workflow.trial import look_at_pictures
 
 
 @pytest.mark.parametrize(

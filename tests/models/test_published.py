@@ -11,17 +11,17 @@ import torchvision.models
 from safetensors.torch import save_file
 from torchvision.models import get_model_weights
 
-from heatproof.config_files import default_config, merge
+from heatproof.base.provenance import Key
+from heatproof.base.specs import DatasetSpec
+from heatproof.config.files import default_config, merge
 from heatproof.errors import HeatproofError
-from heatproof.models.fetch import fetch
+from heatproof.files.reading import file_digest
+from heatproof.jobs.fetch import fetch
 from heatproof.models.network import build_network, find_layer, load_weights
 from heatproof.models.published import TIMM_LAYERS, TOKENS, TORCHVISION_LAYERS, timm_facts, torchvision_facts
 from heatproof.models.registry import ARCHITECTURES, ModelSpec
 from heatproof.plan.validate import make_plan
-from heatproof.provenance import Key
-from heatproof.specs import DatasetSpec
 from heatproof.stages.weights import Fetch
-from heatproof.storage.reading import file_digest
 
 DOCS = Path(__file__).parents[2] / "docs" / "models.md"
 # Of every family the smallest, at a size that takes a moment.
@@ -119,8 +119,8 @@ def as_old_pth(state, path):
 )
 def test_published_formats_are_fetched_by_the_first_digits_of_their_digest(kind, name, write, tmp_path, monkeypatch):
     # The plan refuses images of another size than the network's, such as these digits.
-    monkeypatch.setattr("heatproof.models.fetch.require_accuracy", lambda *given: None)
-    monkeypatch.setattr("heatproof.models.fetch.said_of_accuracy", lambda *given: "")
+    monkeypatch.setattr("heatproof.jobs.fetch.require_accuracy", lambda *given: None)
+    monkeypatch.setattr("heatproof.jobs.fetch.said_of_accuracy", lambda *given: "")
     state = dict(build_plain_state(kind, name))
     if name == "densenet121":
         # As torchvision's file has them: names of an older torchvision, before batches were counted.

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from heatproof.base.provenance import Key
+from heatproof.base.specs import DatasetSpec
 from heatproof.data.image_folder import image_folder
 from heatproof.errors import HeatproofError
-from heatproof.models.fetch import check_checkpoint, fetch
+from heatproof.jobs.fetch import check_checkpoint, fetch
 from heatproof.models.registry import IMAGENET, InputFacts, ModelSpec
-from heatproof.provenance import Key
-from heatproof.specs import DatasetSpec
 from heatproof.stages.weights import Fetch
 
 REAL = Path(os.environ.get("HEATPROOF_REAL", Path(__file__).parents[2].parent / "shared" / "real"))

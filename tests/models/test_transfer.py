@@ -6,17 +6,17 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from heatproof.adopt import Results
-from heatproof.config_files import default_config, merge
+from heatproof.base.specs import Runtime
+from heatproof.config.files import default_config, merge
 from heatproof.errors import HeatproofError
-from heatproof.models.fetch import fetch
+from heatproof.jobs import train as stages
+from heatproof.jobs.fetch import fetch
 from heatproof.models.network import build_network, find_head, load_weights
 from heatproof.models.registry import ModelSpec
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
-from heatproof.specs import Runtime
-from heatproof.training import stages
 from heatproof.training.loop import Trained
+from heatproof.workflow.reconcile import Results
 
 VGG = ModelSpec("cifar_vgg11_bn", "heatproof.models.vgg", {"width": 2})
 RUNTIME = Runtime(threads=1, device="cpu")

@@ -5,10 +5,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from heatproof.base.specs import Runtime
 from heatproof.errors import HeatproofError
 from heatproof.models.network import build_network, load_network, load_weights, normalise, save_weights, use_machine
 from heatproof.models.registry import ARCHITECTURES, InputFacts, ModelSpec
-from heatproof.specs import Runtime
 
 
 def network_of(classes=3, width=4, seed=0):

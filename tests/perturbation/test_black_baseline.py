@@ -10,14 +10,14 @@ from torch import nn
 from toy_project import Project
 
 import heatproof
-from heatproof.attribution.make import Fill
 from heatproof.attribution.registry import Explained
-from heatproof.data.prepare import open_dataset
+from heatproof.data.checks import open_dataset
 from heatproof.errors import HeatproofError
+from heatproof.jobs import train as stages
+from heatproof.jobs.attribute import Fill
 from heatproof.metrics.registry import METRICS
 from heatproof.models.network import normalise
 from heatproof.perturbation.batching import Query
-from heatproof.training import stages
 from heatproof.training.loop import Trained
 
 NORMALISED = {"mean": [0.2, 0.3, 0.4], "std": [0.5, 0.25, 1.0]}

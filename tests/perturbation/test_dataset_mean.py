@@ -149,9 +149,9 @@ def test_a_curve_ends_at_the_colour(batch_size):
 
 def test_two_colours_are_kept_apart():
     """Even where they differ in a late digit only."""
+    from heatproof.base.sequences import Perturbation
     from heatproof.perturbation.batching import Query
     from heatproof.perturbation.curves import curve_variants
-    from heatproof.sequences import Perturbation
 
     near = [VALUE[0] + 1e-5, *VALUE[1:]]
     steps = {

@@ -6,9 +6,9 @@ import torch
 from captum.attr import Saliency
 from torch import nn
 
+from heatproof.base.randomness import counter_normal, counter_uniform
 from heatproof.errors import HeatproofError
 from heatproof.perturbation.sensitivity import max_sensitivity
-from heatproof.randomness import counter_normal, counter_uniform
 
 IDS = ("image-0", "image-1", "image-2")
 TARGETS = torch.tensor([0, 3, 1])

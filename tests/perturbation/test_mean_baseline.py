@@ -8,10 +8,10 @@ from asked import patch_responses
 from toy_project import Project
 
 import heatproof
-from heatproof.data.prepare import open_dataset
+from heatproof.data.checks import open_dataset
+from heatproof.jobs import train as stages
 from heatproof.models.network import load_network, normalise
 from heatproof.perturbation.batching import Query
-from heatproof.training import stages
 from heatproof.training.loop import Trained
 
 CLOSED = [{"toy": {"dataset": "toy_plugin:dataset", "closed": ["train"]}}]

@@ -4,8 +4,8 @@ import torch
 from asked import patch_responses
 from torch import nn
 
+from heatproof.base.grids import patch_boxes
 from heatproof.errors import HeatproofError
-from heatproof.grids import patch_boxes
 from heatproof.perturbation.baselines import baseline_images
 from heatproof.perturbation.batching import Query, run_batched
 

@@ -5,11 +5,11 @@ from asked import patch_responses, subset_responses
 from captum.metrics import infidelity, infidelity_perturb_func_decorator
 from torch import nn
 
+from heatproof.base.subsets import subset_masks
 from heatproof.errors import HeatproofError
 from heatproof.metrics.subsets import infidelity_scores, sensitivity_n_scores
 from heatproof.perturbation.baselines import baseline_images
 from heatproof.perturbation.batching import Query
-from heatproof.subsets import subset_masks
 
 IDS = tuple(f"image-{place}" for place in range(4))
 TARGETS = torch.tensor([0, 3, 1, 2])

@@ -8,10 +8,10 @@ import pytest
 import torch
 import yaml
 
-from heatproof.check import check_config
-from heatproof.config_files import default_config, merge
+from heatproof.config.files import default_config, merge
 from heatproof.errors import HeatproofError
 from heatproof.plan.validate import make_plan
+from heatproof.workflow.check import check_config
 
 VIT = {"architecture": "small_vit"}
 
@@ -312,7 +312,7 @@ def test_what_only_a_look_at_networks_and_files_shows(what, tmp_path):
 
 @pytest.mark.parametrize("what", LATER)
 def test_the_workflow_looks_before_it_starts(what, tmp_path, monkeypatch):
-    from heatproof.workflow import check_before_start
+    from heatproof.workflow.start import check_before_start
 
     monkeypatch.chdir(tmp_path)
     change, expected = LATER[what]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from heatproof.config_files import merge, read_config
+from heatproof.config.files import merge, read_config
 from heatproof.errors import HeatproofError
 from heatproof.perturbation.baselines import BASELINES
 from heatproof.plan.graph import Graph
@@ -76,7 +76,7 @@ def test_a_baseline_of_ones_own_is_named_by_its_function():
 def test_the_code_of_ones_own_baseline_counts(monkeypatch):
     plan = plan_of(drops={"baselines": ["toy_plugin:half"]}, metrics=[])
     asked = []
-    monkeypatch.setattr("heatproof.provenance._code_of", lambda modules: asked.append(modules) or "code")
+    monkeypatch.setattr("heatproof.base.provenance._code_of", lambda modules: asked.append(modules) or "code")
     told = next(job.told for job in Graph(plan).jobs() if job.stage == "drops")
     assert told.response.settings["baseline"] == "half"
     assert any("toy_plugin" in modules for modules in asked)

@@ -7,15 +7,15 @@ import yaml
 from PIL import Image
 
 import heatproof
-from heatproof.attribution.make import Background
 from heatproof.attribution.registry import EXPLAINERS
-from heatproof.check import check_config
-from heatproof.config_files import default_config, merge, read_config
+from heatproof.base.options import AtMost
+from heatproof.config.files import default_config, merge, read_config
 from heatproof.data.registry import Split
 from heatproof.errors import HeatproofError
+from heatproof.jobs.attribute import Background
 from heatproof.models.registry import InputFacts
-from heatproof.options import AtMost
 from heatproof.plan.validate import make_plan
+from heatproof.workflow.check import check_config
 
 
 def photographs(folder, each, classes="ab"):

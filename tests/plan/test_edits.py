@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from heatproof import provenance
-from heatproof.config_files import default_config, merge
+from heatproof.base import provenance
+from heatproof.config.files import default_config, merge
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 
@@ -95,7 +95,7 @@ def test_an_edit_starts_what_the_page_says(module, untouched, after_edit):
     assert found == [set(told.split(", ")), scores, tables]
 
 
-@pytest.mark.parametrize("module", ["heatproof.attribution.path", "heatproof.randomness"])
+@pytest.mark.parametrize("module", ["heatproof.attribution.path", "heatproof.base.randomness"])
 def test_an_edit_changes_no_digest_of_the_config(module, untouched, after_edit):
     after = after_edit(module, "\nEDITED = True")
     assert after != untouched

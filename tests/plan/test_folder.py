@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import toy_project
 
-from heatproof.config_files import merge
-from heatproof.folder import Folder
+from heatproof.config.files import merge
+from heatproof.plan.folder import Folder
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 

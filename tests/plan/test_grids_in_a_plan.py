@@ -7,14 +7,14 @@ import pytest
 import yaml
 
 from heatproof.attribution.registry import EXPLAINERS
-from heatproof.config_files import default_config, merge
+from heatproof.base.options import with_grids
+from heatproof.base.registry import options_of
+from heatproof.config.files import default_config, merge
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS
-from heatproof.options import with_grids
 from heatproof.plan import comparisons
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
-from heatproof.registry import options_of
 
 SCHEMA = yaml.safe_load((Path(__file__).parents[2] / "workflow/schemas/config.schema.yaml").read_text(encoding="utf-8"))
 WHERE = {"dataset": "digits", "model": "resnet20", "weights": "finetuned"}

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from heatproof.config_files import default_config, merge
+from heatproof.config.files import default_config, merge
 from heatproof.errors import HeatproofError
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan

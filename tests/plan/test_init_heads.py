@@ -8,14 +8,14 @@ import pytest
 import torch
 from PIL import Image
 
-from heatproof.check import check_config
-from heatproof.config_files import read_config
+from heatproof.commands.init import init
+from heatproof.config.files import read_config
 from heatproof.errors import HeatproofError
+from heatproof.files.strict_yaml import read_mapping
 from heatproof.models.network import build_network
 from heatproof.models.registry import ModelSpec
-from heatproof.new_config import init
 from heatproof.plan.validate import make_plan
-from heatproof.storage.strict_yaml import read_mapping
+from heatproof.workflow.check import check_config
 
 CLASSES = ("bee", "cat", "dog", "emu", "fox")
 NETWORK = """

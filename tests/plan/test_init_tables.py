@@ -7,13 +7,13 @@ import pytest
 import yaml
 from PIL import Image
 
-from heatproof.check import check_config
-from heatproof.cli import main
-from heatproof.config_files import read_config
+from heatproof.commands.cli import main
+from heatproof.commands.init import init
+from heatproof.config.files import read_config
 from heatproof.data.image_folder import image_folder
 from heatproof.errors import HeatproofError
-from heatproof.new_config import init
 from heatproof.plan.validate import make_plan
+from heatproof.workflow.check import check_config
 
 COUNT = 40
 

@@ -9,16 +9,16 @@ import torch
 import yaml
 from PIL import Image
 
-from heatproof.check import check_config
-from heatproof.config_files import read_config
+from heatproof.base.grids import divides
+from heatproof.commands.init import _grids, init
+from heatproof.config.files import read_config
 from heatproof.errors import HeatproofError
-from heatproof.grids import divides
+from heatproof.files.publishing import escaped
+from heatproof.files.strict_yaml import read_mapping
 from heatproof.models.network import build_network
 from heatproof.models.registry import InputFacts, ModelSpec
-from heatproof.new_config import _grids, init
 from heatproof.plan.validate import make_plan
-from heatproof.storage.publishing import escaped
-from heatproof.storage.strict_yaml import read_mapping
+from heatproof.workflow.check import check_config
 
 
 @pytest.fixture
@@ -285,7 +285,7 @@ def test_images_that_nothing_divides_are_refused():
 
 def test_rows_and_columns_are_written_into_a_config(photos, tmp_path, monkeypatch):
     odd = InputFacts(size=(64, 81))
-    monkeypatch.setattr("heatproof.new_config.facts_of", lambda settings: (odd, True))
+    monkeypatch.setattr("heatproof.commands.init.facts_of", lambda settings: (odd, True))
     init("photos", "cifar_resnet20")
     config = yaml.safe_load((tmp_path / "mine.yaml").read_text())
     assert config["drops"]["grids"] == [[4, 3]]

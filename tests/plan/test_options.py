@@ -5,7 +5,7 @@ import json
 import pytest
 
 from heatproof.attribution.registry import EXPLAINERS
-from heatproof.config_files import default_config, merge
+from heatproof.config.files import default_config, merge
 from heatproof.errors import HeatproofError
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Optional, Sequence
 
 import torch
-from heatproof.options import Bounds
+from heatproof.base.options import Bounds
 from heatproof.data.digits import digits
 
 if TYPE_CHECKING:

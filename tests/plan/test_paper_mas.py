@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from heatproof.config_files import merge, read_config
+from heatproof.config.files import merge, read_config
 from heatproof.estimate import synthetic
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan

@@ -17,7 +17,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from heatproof.config_files import merge, read_config
+from heatproof.config.files import merge, read_config
 from heatproof.estimate import synthetic
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from heatproof.config_files import merge, read_config
+from heatproof.config.files import merge, read_config
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from heatproof import check
-from heatproof.config_files import default_config, merge, read_config
+from heatproof.config.files import default_config, merge, read_config
 from heatproof.errors import HeatproofError
 from heatproof.plan.graph import Graph
+from heatproof.plan.stage import STAGES, Report
 from heatproof.plan.validate import make_plan
-from heatproof.stage import STAGES, Report
-from heatproof.workflow import one_a_job
+from heatproof.workflow import check
+from heatproof.workflow.start import one_a_job
 
 ROOT = Path(__file__).parents[2]
 AFTER_SCORES = [name for name, kind in STAGES.items() if issubclass(kind, Report)]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from heatproof.config_files import default_config, merge
+from heatproof.config.files import default_config, merge
 from heatproof.plan import comparisons as checks
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan

@@ -9,9 +9,8 @@ import pytest
 import yaml
 
 from heatproof.attribution.registry import EXPLAINERS
-from heatproof.check import check_config
-from heatproof.config import normalise
-from heatproof.config_files import default_config, merge
+from heatproof.config.files import default_config, merge
+from heatproof.config.schema import normalise
 from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS
@@ -19,6 +18,7 @@ from heatproof.models.registry import ARCHITECTURES
 from heatproof.perturbation.baselines import BASELINES
 from heatproof.plan.validate import make_plan
 from heatproof.training.loop import Schedule
+from heatproof.workflow.check import check_config
 
 REPOSITORY = Path(__file__).parents[2]
 # What a user may leave out altogether, and so has no default.

@@ -15,12 +15,12 @@ from typing import Any, Literal
 import pytest
 import toy_project
 
-from heatproof.config_files import merge, read_config
+from heatproof.base.provenance import as_json
+from heatproof.base.typed import as_type
+from heatproof.config.files import merge, read_config
 from heatproof.plan.graph import Graph
+from heatproof.plan.stage import STAGES, read_back
 from heatproof.plan.validate import make_plan
-from heatproof.provenance import as_json
-from heatproof.stage import STAGES, read_back
-from heatproof.typed import as_type
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,9 +9,9 @@ import pytest
 from docutils.core import publish_doctree
 
 from heatproof.plan.graph import Graph
+from heatproof.plan.stage import STAGES
 from heatproof.plan.validate import make_plan
-from heatproof.stage import STAGES
-from heatproof.workflow import outputs_of
+from heatproof.workflow.start import outputs_of
 
 SCRIPT = Path(__file__).parents[2] / "docs/stages.py"
 

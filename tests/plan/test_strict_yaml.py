@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from heatproof.config_files import read_config, workflow_folder
+from heatproof.config.files import read_config, workflow_folder
 from heatproof.errors import HeatproofError
-from heatproof.storage.strict_yaml import MOST_BYTES, dump, load
+from heatproof.files.strict_yaml import MOST_BYTES, dump, load
 
 UNCLEAR = {
     **dict.fromkeys(("yes", "No", "ON", "off", "y", "N"), "write true or false, or quotes for a text"),
@@ -327,8 +327,8 @@ def test_what_is_no_file_is_not_waited_for(tmp_path):
 
 def test_without_libyaml_configs_are_read_as_well():
     """PyYAML can be built without it."""
-    program = "import yaml; del yaml.CSafeLoader\nfrom heatproof.storage import strict_yaml\n"
-    program += "assert strict_yaml.LOADER is yaml.SafeLoader\nfrom heatproof.config_files import read_config\n"
+    program = "import yaml; del yaml.CSafeLoader\nfrom heatproof.files import strict_yaml\n"
+    program += "assert strict_yaml.LOADER is yaml.SafeLoader\nfrom heatproof.config.files import read_config\n"
     program += "assert read_config('cifar10')['seed'] == 0\n"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -5,14 +5,14 @@ import sys
 import pytest
 from toy_project import BASE
 
-from heatproof import provenance
-from heatproof.check import check_config
-from heatproof.config_files import merge
+from heatproof.base import provenance
+from heatproof.base.tasks import LOSSES
+from heatproof.config.files import merge
 from heatproof.errors import HeatproofError
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
-from heatproof.tasks import LOSSES
-from heatproof.trial import try_out
+from heatproof.workflow.check import check_config
+from heatproof.workflow.trial import try_out
 
 FUNCTION = "questions:margin"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from heatproof.config_files import merge, read_config
+from heatproof.config.files import merge, read_config
 from heatproof.errors import HeatproofError
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan

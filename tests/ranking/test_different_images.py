@@ -6,7 +6,7 @@ import pandas as pd
 from heatproof.claims.evidence import Case, Draws, Evidence, Method, Model
 from heatproof.metrics.bootstrap import bootstrap_means
 from heatproof.plan.comparisons import Compared
-from heatproof.report.protocol import check_tables
+from heatproof.report.tables.protocol import check_tables
 from heatproof.stages.checks import Checks
 
 METHODS = [f"method_{place}" for place in range(6)]

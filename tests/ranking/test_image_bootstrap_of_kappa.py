@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from heatproof.base.randomness import numpy_generator
 from heatproof.errors import HeatproofError
-from heatproof.randomness import numpy_generator
 from heatproof.ranking.images import meta_rank_of_images
 from heatproof.ranking.meta_rank import meta_rank
 

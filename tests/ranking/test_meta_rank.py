@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
+from heatproof.base.randomness import numpy_generator
 from heatproof.errors import HeatproofError
 from heatproof.metrics.bootstrap import draw_counts
-from heatproof.randomness import numpy_generator
 from heatproof.ranking.kappa import resample
 from heatproof.ranking.meta_rank import default_repetitions, meta_rank
 from heatproof.ranking.ranks import comparable

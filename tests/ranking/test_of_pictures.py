@@ -7,8 +7,8 @@ import pytest
 from heatproof.errors import HeatproofError
 from heatproof.metrics.bootstrap import summarise
 from heatproof.ranking.per_image import cases_of, of_pictures
-from heatproof.report.ranking import rank_table
-from heatproof.report.tables import score_table
+from heatproof.report.tables.ranking import rank_table
+from heatproof.report.tables.scores import score_table
 
 CASE = {"dataset": "skies", "model": "net", "weights": "given", "metric": "sds"}
 

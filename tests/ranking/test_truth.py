@@ -6,7 +6,7 @@ import pytest
 from scipy.stats import spearmanr
 
 from heatproof.ranking.truth import ALL, COLUMNS, KNOW_MODEL, spearman_of_images, truth_table
-from heatproof.report.reliability import draw_truth
+from heatproof.report.tables.reliability import draw_truth
 
 METHODS = ["best", "good", "fair", "poor", "bad", "edges", "random"]
 REFERENCES = ["edges", "random"]

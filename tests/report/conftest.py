@@ -7,13 +7,13 @@ import pandas as pd
 import pytest
 from tiny_data import COUNT, DATASET, IMAGES, SIZE
 
-from heatproof.data.prepare import open_dataset
-from heatproof.folder import NO_MODEL, Folder
-from heatproof.provenance import Key
-from heatproof.shards import Origin, open_shard
-from heatproof.specs import ShardRange
-from heatproof.storage.files import write_table
-from heatproof.storage.store import ArraySpec
+from heatproof.base.provenance import Key
+from heatproof.base.specs import ShardRange
+from heatproof.data.checks import open_dataset
+from heatproof.files.writing import write_table
+from heatproof.jobs.shards import Origin, open_shard
+from heatproof.plan.folder import NO_MODEL, Folder
+from heatproof.stores.store import ArraySpec
 
 RESULTS = Folder()
 

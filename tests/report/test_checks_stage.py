@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from heatproof.ranking.flips import METHOD_COLUMNS, PAIR_COLUMNS
-from heatproof.report.protocol import WHERE, check_tables
+from heatproof.report.tables.protocol import WHERE, check_tables
 
 EXPLAINERS = [{"mine": {"explainer": "toy_plugin:gradient"}}, "saliency", "random", "edges"]
 

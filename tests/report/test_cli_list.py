@@ -5,14 +5,14 @@ import pytest
 import yaml
 
 from heatproof.attribution.registry import EXPLAINERS
-from heatproof.config_files import default_config, workflow_folder
+from heatproof.commands.list_names import print_names
+from heatproof.commands.list_stores import print_stores
+from heatproof.config.files import default_config, workflow_folder
 from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS
 from heatproof.models.registry import ARCHITECTURES
 from heatproof.plan.validate import make_plan
-from heatproof.report.cli_list import print_names
-from heatproof.report.store_list import print_stores
 
 TABLES = {"datasets": DATASETS, "models": ARCHITECTURES, "explainers": EXPLAINERS, "metrics": METRICS}
 
@@ -111,7 +111,7 @@ def test_no_store_is_an_error_that_names_the_folder(tmp_path):
 
 def test_a_listing_of_stores_imports_no_plan():
     """It looks at folders of thousands of stores, and needs nothing that a config names."""
-    program = "import sys, heatproof.report.store_list; sys.exit('heatproof.config' in sys.modules)"
+    program = "import sys, heatproof.commands.list_stores; sys.exit('heatproof.config.schema' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from scipy.stats import spearmanr
 
-from heatproof.report.baselines import Domains, as_drawn, sentence
+from heatproof.report.tables.baselines import Domains, as_drawn, sentence
 
 METHODS = pd.DataFrame(
     {

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from heatproof.report.costs import cost_table, draw_costs
+from heatproof.report.tables.costs import cost_table, draw_costs
 from heatproof.stages.methods import ClaimedMethod
 
 CASE = {"dataset": "d", "model": "m", "weights": "w", "metric": "idsds"}

@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 from heatproof.errors import HeatproofError
-from heatproof.report.reliability import draw_critical_difference
 from heatproof.report.results import save
+from heatproof.report.tables.reliability import draw_critical_difference
 
 
 def table(metrics=("mas_insertion",)):

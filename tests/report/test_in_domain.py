@@ -9,13 +9,13 @@ import pytest
 import torch
 from toy_project import WHERE, Project
 
-from heatproof import provenance
+from heatproof.base import provenance
+from heatproof.base.randomness import derive_seed, numpy_generator
 from heatproof.metrics.bootstrap import draw_counts
-from heatproof.randomness import derive_seed, numpy_generator
-from heatproof.report import in_domain as report
-from heatproof.report.in_domain import area_under_curve, calibration_error, paired_share, probe_scores
-from heatproof.storage.manifest import read_shard
-from heatproof.storage.store import open_store, read
+from heatproof.report.tables import in_domain as report
+from heatproof.report.tables.in_domain import area_under_curve, calibration_error, paired_share, probe_scores
+from heatproof.stores.manifest import read_shard
+from heatproof.stores.store import open_store, read
 
 LEVEL = 0.95
 
@@ -297,7 +297,7 @@ def test_a_network_without_layers_is_a_row_with_its_reason(made, monkeypatch):
     [
         ("heatproof.perturbation.features", {"features", "in_domain"}),
         ("heatproof.responses.features", {"features", "in_domain"}),
-        ("heatproof.report.in_domain", {"in_domain"}),
+        ("heatproof.report.tables.in_domain", {"in_domain"}),
         # The toy network's module has a metric too, and so imports what metrics read.
         ("heatproof.perturbation.patches", {"drops", "features", "channels", "in_domain"}),
         ("heatproof.perturbation.channels", {"channels"}),

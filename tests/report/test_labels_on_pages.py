@@ -8,10 +8,10 @@ from heatproof.claims.evidence import Evidence
 from heatproof.claims.registry import CLAIMS, Untestable
 from heatproof.data.registry import Split
 from heatproof.errors import HeatproofError
-from heatproof.metrics.rows import ScoredRows, scored_rows
-from heatproof.metrics.score import sample
-from heatproof.report.networks import best_over_accuracy, draw_over_accuracy
-from heatproof.report.pictures import label_of
+from heatproof.jobs.score import sample
+from heatproof.report.figures.networks import best_over_accuracy, draw_over_accuracy
+from heatproof.report.figures.pictures import label_of
+from heatproof.stores.rows import ScoredRows, scored_rows
 
 FACTS = {
     "task": "multilabel",

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 import heatproof
-from heatproof.report import drawing, map_figure, montage, pictures
+from heatproof.report.figures import drawing, map_figure, montage, pictures
 
 SIDE = 32
 MAP = np.ones((SIDE, SIDE), dtype=np.float32)
@@ -118,13 +118,13 @@ def test_one_colour_map_in_one_place():
         for one in re.findall(r"cmap\"?[=:] ?\"?(\w+)", text):
             named.setdefault(one, set()).add(name)
     assert named.keys() == {"COLOURS", "gray", "viridis_r"}
-    assert named["viridis_r"] == {"report/overview.py"}, "shares of 0 to 1"
-    assert users - {"report/drawing.py", "report/pictures.py"} == {
+    assert named["viridis_r"] == {"report/figures/overview.py"}, "shares of 0 to 1"
+    assert users - {"report/figures/drawing.py", "report/figures/pictures.py"} == {
         "plot.py",
-        "report/map_figure.py",
-        "report/montage.py",
-        "report/page_data.py",
-        "report/sorting.py",
+        "report/figures/map_figure.py",
+        "report/figures/montage.py",
+        "report/page/data.py",
+        "report/figures/sorting.py",
     }
 
 

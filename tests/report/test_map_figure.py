@@ -3,11 +3,11 @@ import pytest
 from PIL import Image
 from tiny_data import CONFIG, NAMED
 
-from heatproof.cli import main
+from heatproof.commands.cli import main
 from heatproof.errors import HeatproofError
-from heatproof.report import map_figure as module
-from heatproof.report.map_figure import show
-from heatproof.report.pictures import limit_of, map_png
+from heatproof.report.figures import map_figure as module
+from heatproof.report.figures.map_figure import show
+from heatproof.report.figures.pictures import limit_of, map_png
 from heatproof.report.stores import _says_what_made_it
 
 

@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 from toy_project import Project
 
-from heatproof.config_files import merge, read_config
+from heatproof.config.files import merge, read_config
 from heatproof.metrics.soundness import at_levels
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
-from heatproof.report.metric_curves import COLUMNS, LEVELS, draw_metric_curves, lines_of
+from heatproof.report.figures.metric_curves import COLUMNS, LEVELS, draw_metric_curves, lines_of
 
 METRICS = [
     {"soundness": {"fractions": [0.2, 0.4, 0.6, 0.8]}},

@@ -3,10 +3,10 @@
 import pandas as pd
 import pytest
 
-from heatproof.figures import FIGURES
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
-from heatproof.report.networks import best_over_accuracy, draw_over_accuracy, draw_protocols, protocol_table
+from heatproof.report.figures.networks import best_over_accuracy, draw_over_accuracy, draw_protocols, protocol_table
+from heatproof.report.figures.registry import FIGURES
 
 
 def scores(rows):

@@ -6,12 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from heatproof.folder import Folder
-from heatproof.provenance import Key
-from heatproof.report.overview import CAPTIONS, dual_table, overview, places_table, told_dual, told_places
+from heatproof.base.provenance import Key
+from heatproof.files.writing import write_table
+from heatproof.plan.folder import Folder
+from heatproof.report.figures.overview import CAPTIONS, dual_table, overview, places_table, told_dual, told_places
 from heatproof.stages.overview import Overview
-from heatproof.storage.files import write_table
-from heatproof.storage.manifest import publish_tables
+from heatproof.stores.manifest import publish_tables
 
 METHODS = ["a", "b", "c", "d", "e", "f"]
 KINDS = {"soundness": "soundness", "completeness": "completeness"}

@@ -15,28 +15,28 @@ import pytest
 from PIL import Image
 from tiny_data import COUNT, DATASET, IMAGES, NAMED
 
+from heatproof.base.provenance import Key
+from heatproof.base.sequences import Perturbation
+from heatproof.base.specs import ShardRange
 from heatproof.claims.card import COLUMNS as CLAIM_COLUMNS
-from heatproof.config_files import default_config, merge
-from heatproof.data.prepare import open_dataset
+from heatproof.config.files import default_config, merge
+from heatproof.data.checks import open_dataset
 from heatproof.errors import HeatproofError
-from heatproof.folder import Folder
+from heatproof.files.reading import file_digest
+from heatproof.files.writing import write_table
+from heatproof.jobs.shards import Origin, open_shard
+from heatproof.plan.folder import Folder
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
-from heatproof.provenance import Key
-from heatproof.report import page_data
-from heatproof.report.page import judged_claims, report_page
-from heatproof.report.page_data import how_many, low_is_good, mean_curve, title
+from heatproof.report.page import data as page_data
+from heatproof.report.page.data import how_many, low_is_good, mean_curve, title
+from heatproof.report.page.page import judged_claims, report_page
 from heatproof.report.results import told
-from heatproof.sequences import Perturbation
-from heatproof.shards import Origin, open_shard
-from heatproof.specs import ShardRange
 from heatproof.stages.checks import Checks
 from heatproof.stages.methods import ShownMethod
 from heatproof.stages.pages import PageCurve, PageDataset, PageNetwork, PageTable, ReportPage
-from heatproof.storage.files import write_table
-from heatproof.storage.manifest import write_sealed
-from heatproof.storage.reading import file_digest
-from heatproof.storage.store import ArraySpec
+from heatproof.stores.manifest import write_sealed
+from heatproof.stores.store import ArraySpec
 
 RESULTS = Folder()
 FILES = {"page": "results/report/index.html", "gallery": "results/figures/maps.html"}

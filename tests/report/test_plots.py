@@ -4,10 +4,10 @@ import pandas as pd
 import pytest
 from PIL import Image
 
+from heatproof.base.provenance import Key
 from heatproof.errors import HeatproofError
-from heatproof.folder import Folder
-from heatproof.provenance import Key
-from heatproof.report.plots import draw, draw_variance, method_order
+from heatproof.plan.folder import Folder
+from heatproof.report.figures.plots import draw, draw_variance, method_order
 from heatproof.report.results import draw_figure, read_table
 from heatproof.stages.pages import Figure, ReadTable
 

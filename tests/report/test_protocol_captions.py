@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from heatproof.folder import Folder
 from heatproof.plan.comparisons import Compared
-from heatproof.report import protocol
-from heatproof.report.protocol import COLOURED, caption, check_tables, draw_bumps
+from heatproof.plan.folder import Folder
+from heatproof.report.tables import protocol
+from heatproof.report.tables.protocol import COLOURED, caption, check_tables, draw_bumps
 from heatproof.stages.checks import Checks
 
 NAMES = [f"method_{place}" for place in range(12)]

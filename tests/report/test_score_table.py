@@ -6,8 +6,8 @@ import pytest
 from jobs import write_listed
 
 from heatproof.errors import HeatproofError
-from heatproof.report.accuracy import accuracy_table
-from heatproof.report.tables import (
+from heatproof.report.tables.accuracy import accuracy_table
+from heatproof.report.tables.scores import (
     CASE,
     SCORE_COLUMNS,
     _require_ranks,
@@ -18,8 +18,8 @@ from heatproof.report.tables import (
     with_kinds,
 )
 from heatproof.stages.tables import Drops
-from heatproof.storage.manifest import write_sealed
-from heatproof.storage.store import ArraySpec, Layout, ensure_metadata
+from heatproof.stores.manifest import write_sealed
+from heatproof.stores.store import ArraySpec, Layout, ensure_metadata
 
 NO_GAPS = pd.DataFrame()
 CASES = [

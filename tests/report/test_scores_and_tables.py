@@ -8,10 +8,10 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 
-from heatproof.data.prepare import open_dataset
+from heatproof.data.checks import open_dataset
 from heatproof.errors import HeatproofError
+from heatproof.files.reading import read_json
 from heatproof.models.network import load_network, normalise
-from heatproof.storage.reading import read_json
 
 GAP = {"odd": {"explainer": "toy_plugin:never_applies"}}
 MINE = {"mine": {"explainer": "toy_plugin:gradient"}}

@@ -9,18 +9,18 @@ import pytest
 import torch
 from toy_project import Project
 
-from heatproof.adopt import Results
-from heatproof.check import check_machine
-from heatproof.data.prepare import open_dataset
+from heatproof.data.checks import open_dataset
 from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.files.reading import read_json
 from heatproof.models.network import load_network, normalise
 from heatproof.perturbation.batching import FilledBatches
 from heatproof.perturbation.channels import channel_activations, channel_counts, channels_of_layers
 from heatproof.plan.graph import Graph
-from heatproof.report.similarity import COLUMNS, draw_exciting, shared_images
-from heatproof.storage.manifest import read_sealed, write_sealed
-from heatproof.storage.reading import read_json
-from heatproof.storage.store import open_store, read
+from heatproof.report.tables.similarity import COLUMNS, draw_exciting, shared_images
+from heatproof.stores.manifest import read_sealed, write_sealed
+from heatproof.stores.store import open_store, read
+from heatproof.workflow.check import check_machine
+from heatproof.workflow.reconcile import Results
 
 SMALL = {"architecture": "toy_plugin:network", "cam_layer": "features"}
 CONFIG = {

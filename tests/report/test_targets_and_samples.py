@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from heatproof.errors import HeatproofError
-from heatproof.metrics.score import sample
-from heatproof.storage.reading import read_json
+from heatproof.files.reading import read_json
+from heatproof.jobs.score import sample
 
 METRICS = ["rise_deletion", "deletion_morf", "sensitivity_n"]
 

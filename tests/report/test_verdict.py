@@ -11,7 +11,7 @@ from heatproof.api.scores import Scores
 from heatproof.ranking.best import best_set
 from heatproof.ranking.verdict import CANNOT_SEE, CHANCE, FOUND, NOTHING, OPEN, TOO_FEW, at_chance, disagreement, judge
 from heatproof.report.results import CASE
-from heatproof.report.verdict import COLUMNS, verdicts
+from heatproof.report.tables.verdict import COLUMNS, verdicts
 
 WHERE = dict(zip(CASE, ("digits", "net", "given", "sds"), strict=True))
 RIGHT = {"top1_clean": 0.9, "majority": 0.11, "n_images": 256}

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
+from heatproof.base.provenance import Key
+from heatproof.base.specs import DatasetSpec
 from heatproof.data.registry import Split
-from heatproof.provenance import Key
-from heatproof.specs import DatasetSpec
 
 SIZE, COUNT, IMAGES, CLASSES = 16, 6, 4, ("cat & dog", "<script>alert(1)</script>")
 NAMED = "<script>alert(2)</script>.png"

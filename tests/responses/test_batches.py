@@ -5,7 +5,7 @@ import pytest
 import torch
 from toy_plugin import Network, Toy
 
-from heatproof.responses import run
+from heatproof.jobs import respond as run
 
 SIZE, IMAGES, PIXELS = 4, 5, 144
 CONFIG = {

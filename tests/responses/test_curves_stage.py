@@ -11,19 +11,19 @@ from scipy.stats import spearmanr
 from toy_project import Project
 
 import heatproof
-from heatproof.data.prepare import open_dataset
+from heatproof.data.checks import open_dataset
 from heatproof.errors import HeatproofError
+from heatproof.files.reading import read_json
+from heatproof.jobs import respond as stage
+from heatproof.jobs.respond import explainer_of
+from heatproof.jobs.shards import Shard
 from heatproof.models.network import load_network, normalise
 from heatproof.perturbation.batching import FilledBatches
 from heatproof.perturbation.dataset_mean import mean_value
-from heatproof.responses import run as stage
 from heatproof.responses.base import Batch, Session
 from heatproof.responses.explanations import Explanations
 from heatproof.responses.pictures import Pictures
-from heatproof.responses.run import explainer_of
-from heatproof.shards import Shard
-from heatproof.storage.reading import read_json
-from heatproof.storage.store import describe, read
+from heatproof.stores.store import describe, read
 
 CURVES = "results/curves/toy/net/finetuned"
 FEW = {"steps": 6}

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from heatproof.attribution.registry import EXPLAINERS
+from heatproof.base.provenance import import_closure
+from heatproof.base.sequences import Perturbation
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS
-from heatproof.provenance import import_closure
 from heatproof.responses.answers import Answers
 from heatproof.responses.base import (
     KINDS,
@@ -25,7 +26,6 @@ from heatproof.responses.curves import Curves, ResponseCurve
 from heatproof.responses.features import Features
 from heatproof.responses.network import Channels
 from heatproof.responses.patches import Patches
-from heatproof.sequences import Perturbation
 
 IMAGES = ScoredImages(("a", "b"), np.array([2, 1]), (8, 8), 0)
 
@@ -89,7 +89,7 @@ RUNS = {
 @pytest.mark.parametrize("kind", sorted(OURS))
 def test_its_digest_of_code_has_what_runs_it(kind):
     """An edit of the pictures, of max-sensitivity or of an explainer starts no other response."""
-    reached = import_closure(["heatproof.responses.run", OURS[kind].__module__])
+    reached = import_closure(["heatproof.jobs.respond", OURS[kind].__module__])
     every = set().union(*RUNS.values())
     assert {name for name in every if f"heatproof.perturbation.{name}" in reached} == RUNS[kind]
     assert {"heatproof.perturbation.batching", "heatproof.models.network"} <= reached

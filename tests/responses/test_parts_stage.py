@@ -9,17 +9,17 @@ import yaml
 from toy_project import Project
 
 import heatproof
-from heatproof.check import check_config
-from heatproof.config_files import merge
-from heatproof.data.prepare import open_dataset
+from heatproof.base.provenance import Key
+from heatproof.config.files import merge
+from heatproof.data.checks import open_dataset
 from heatproof.data.registry import Split
 from heatproof.errors import HeatproofError
+from heatproof.files.reading import read_json
+from heatproof.jobs import respond as run
 from heatproof.models.network import load_network, normalise
 from heatproof.plan.validate import make_plan
-from heatproof.provenance import Key
-from heatproof.responses import run
-from heatproof.storage.reading import read_json
-from heatproof.storage.store import describe, read
+from heatproof.stores.store import describe, read
+from heatproof.workflow.check import check_config
 
 STORE = "results/parts/toy/net/finetuned.zarr"
 FEW = {"size": 16, "classes": 3, "train_images": 24, "validation_images": 6, "evaluation_images": 12}
@@ -243,6 +243,6 @@ class Crooked(Plain):
     ],
 )
 def test_a_dataset_of_ones_own_is_asked_by_the_stage(made, tmp_path, monkeypatch, dataset, says):
-    monkeypatch.setattr("heatproof.responses.run.open_dataset", lambda spec: dataset())
+    monkeypatch.setattr("heatproof.jobs.respond.open_dataset", lambda spec: dataset())
     with pytest.raises(HeatproofError, match=says):
         made.make(made.on_network("parts", shard=0))

@@ -11,15 +11,15 @@ import torch
 from toy_project import BASE
 
 import heatproof
-from heatproof.config_files import merge
+from heatproof.base.specs import Runtime
+from heatproof.config.files import merge
+from heatproof.files.reading import read_json
+from heatproof.jobs import respond as respond_module
 from heatproof.metrics.registry import METRICS
 from heatproof.models.network import load_network
 from heatproof.perturbation import batching
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
-from heatproof.responses import run as respond_module
-from heatproof.specs import Runtime
-from heatproof.storage.reading import read_json
 
 IMAGES, SIDE = 8, 12
 # What is passed to find chance and dependence on the batch: four images in company, and two of them alone.
@@ -233,7 +233,7 @@ def explained(made):
     return plan
 
 
-STAGE = "responses/run.py"
+STAGE = "jobs/respond.py"
 BATCHES = "perturbation/batching.py"
 ALONG = ["responses/curves.py", BATCHES]
 # The response, in which call of forward the network fails, and the modules that lie between the stage and the network.

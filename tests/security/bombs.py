@@ -291,10 +291,10 @@ def look(seconds: int) -> None:
     seconds
         For the look at the shapes of each.
     """
+    from heatproof.base.specs import DatasetSpec
+    from heatproof.jobs.fetch import check_checkpoint
     from heatproof.models import saved_by_torch
-    from heatproof.models.fetch import check_checkpoint
     from heatproof.models.registry import ModelSpec
-    from heatproof.specs import DatasetSpec
     from heatproof.stages.weights import Fetch
 
     model = ModelSpec("cifar_vgg11_bn", "heatproof.models.vgg", {"width": 2})

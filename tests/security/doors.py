@@ -107,7 +107,7 @@ def _plain(value: object) -> str:
 
 
 def ranked(*paths: str) -> Answer:
-    from heatproof.cli import rank
+    from heatproof.commands.cli import rank
 
     with tempfile.TemporaryDirectory() as out:
         answer = {"rank": said(lambda: rank(*paths, out=out, lower=(), seed=0)).replace(out, "OUT")}
@@ -116,19 +116,19 @@ def ranked(*paths: str) -> Answer:
 
 
 def differing(one: str, two: str) -> Answer:
-    from heatproof.diff import diff
+    from heatproof.commands.diff import diff
 
     return {"diff": said(lambda: diff(one, two))}
 
 
 def verifying(path: str) -> Answer:
-    from heatproof.bundle import verify
+    from heatproof.commands.bundle import verify
 
     return {"verify": said(lambda: verify(path))}
 
 
 def bundled() -> Answer:
-    from heatproof.bundle import bundle
+    from heatproof.commands.bundle import bundle
 
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run.zip"
@@ -137,25 +137,25 @@ def bundled() -> Answer:
 
 
 def told() -> Answer:
-    from heatproof.running import status
+    from heatproof.commands.run import status
 
     return {"status": said(lambda: status(["micro.yaml"])), "last": said(lambda: status([]))}
 
 
 def pruned() -> Answer:
-    from heatproof.prune import prune
+    from heatproof.commands.prune import prune
 
     return {"prune": said(lambda: prune("micro.yaml"))}
 
 
 def stores() -> Answer:
-    from heatproof.report.store_list import print_stores
+    from heatproof.commands.list_stores import print_stores
 
     return {kind: said(lambda kind=kind: print_stores(f"results/{kind}")) for kind in ("maps", "drops")}
 
 
 def shown() -> Answer:
-    from heatproof.report.map_figure import show
+    from heatproof.report.figures.map_figure import show
 
     store = "results/maps/digits/vgg/finetuned"
     with tempfile.TemporaryDirectory() as folder:

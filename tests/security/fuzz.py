@@ -132,9 +132,9 @@ def stores(folder: Path) -> dict[str, Case]:
     """Return cases of stores: bytes of any file, and metadata whose digests were made anew."""
     from test_received_stores import ARRAYS, make
 
-    from heatproof.provenance import digest
-    from heatproof.storage.reading import file_digest
-    from heatproof.storage.store import describe, read
+    from heatproof.base.provenance import digest
+    from heatproof.files.reading import file_digest
+    from heatproof.stores.store import describe, read
 
     store = make(folder / "results/maps/s.zarr")
     files = [path for path in [*store.rglob("*"), *store.parent.glob("*.json")] if path.is_file()]
@@ -177,8 +177,8 @@ def stores(folder: Path) -> dict[str, Case]:
 
 
 def manifests(folder: Path) -> dict[str, Case]:
-    from heatproof.provenance import Key
-    from heatproof.storage.manifest import read_shard, require_manifest, touch, whole, write_manifest, write_sealed
+    from heatproof.base.provenance import Key
+    from heatproof.stores.manifest import read_shard, require_manifest, touch, whole, write_manifest, write_sealed
 
     folder = folder / "results/scores"
     folder.mkdir(parents=True)
@@ -212,7 +212,7 @@ def manifests(folder: Path) -> dict[str, Case]:
 
 
 def configs(folder: Path) -> dict[str, Case]:
-    from heatproof.config_files import default_config, merge, read_config
+    from heatproof.config.files import default_config, merge, read_config
     from heatproof.plan.graph import Graph
     from heatproof.plan.validate import make_plan
 
@@ -261,7 +261,7 @@ def checkpoints(folder: Path) -> dict[str, Case]:
     import torch
     from safetensors.torch import save
 
-    from heatproof.models.fetch import read_state
+    from heatproof.jobs.fetch import read_state
 
     state = {"a.weight": torch.arange(12.0).reshape(3, 4), "a.bias": torch.zeros(3)}
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(3))], momentum=0.9).state_dict()
@@ -294,7 +294,7 @@ def checkpoints(folder: Path) -> dict[str, Case]:
 
 
 def score_files(folder: Path) -> dict[str, Case]:
-    from heatproof.report.score_import import read_scores
+    from heatproof.report.tables.score_import import read_scores
 
     rows = [f"net,{method},m,{image},{score},true" for method, score in (("a", 0.5), ("b", "nan")) for image in "xyz"]
     content = ("\n".join(["model,method,metric,image,score,higher_is_better", *rows]) + "\n").encode()

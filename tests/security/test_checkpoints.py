@@ -16,12 +16,12 @@ from bombs import SAID, SECONDS, bombs, read_in_a_process
 from safetensors.torch import save_file
 
 import heatproof
+from heatproof.base.specs import DatasetSpec, Schedule
 from heatproof.errors import HeatproofError
-from heatproof.models.fetch import check_checkpoint
+from heatproof.jobs.fetch import check_checkpoint
 from heatproof.models.network import build_network, load_weights
 from heatproof.models.registry import ModelSpec
 from heatproof.models.weights_file import read_state
-from heatproof.specs import DatasetSpec, Schedule
 from heatproof.stages.weights import Fetch
 from heatproof.training.checkpoint import Journal
 from heatproof.training.loop import Examples, Session, fit

@@ -7,11 +7,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from heatproof.base.specs import DatasetSpec
 from heatproof.errors import HeatproofError
-from heatproof.models import fetch
-from heatproof.models.fetch import check_checkpoint
+from heatproof.jobs import fetch
+from heatproof.jobs.fetch import check_checkpoint
 from heatproof.models.registry import ModelSpec
-from heatproof.specs import DatasetSpec
 from heatproof.stages.weights import Fetch
 
 MODEL = ModelSpec("cifar_vgg11_bn", "heatproof.models.vgg", {"width": 2})

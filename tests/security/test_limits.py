@@ -8,12 +8,12 @@ import types
 import pytest
 
 from heatproof.attribution.registry import EXPLAINERS
-from heatproof.config_files import default_config, merge
+from heatproof.base.options import _expected, check_options
+from heatproof.config.files import default_config, merge
 from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS
 from heatproof.models.registry import ARCHITECTURES
-from heatproof.options import _expected, check_options
 from heatproof.perturbation.baselines import BASELINES
 from heatproof.plan.validate import make_plan
 

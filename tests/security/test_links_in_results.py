@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from heatproof import workflow
-from heatproof.adopt import Results, _set_times
-from heatproof.config_files import default_config
+from heatproof.config.files import default_config
 from heatproof.errors import HeatproofError
+from heatproof.files.reading import file_digest, own_folder, read_below, refuse_links, refuse_links_in
+from heatproof.files.writing import write_text
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
-from heatproof.storage.files import write_text
-from heatproof.storage.manifest import touch, verified, verified_bytes, write_manifest
-from heatproof.storage.reading import file_digest, own_folder, read_below, refuse_links, refuse_links_in
+from heatproof.stores.manifest import touch, verified, verified_bytes, write_manifest
+from heatproof.workflow import start as workflow
+from heatproof.workflow.reconcile import Results, _set_times
 
 
 @pytest.fixture
@@ -69,8 +69,8 @@ def test_times_and_bytes_behind_a_link_stay(outside):
 
 
 def test_a_listed_file_that_became_a_link_is_named(outside):
-    from heatproof.provenance import Key
-    from heatproof.stage import Product
+    from heatproof.base.provenance import Key
+    from heatproof.plan.stage import Product
 
     Path("results/a.csv").write_text("private")
     write_manifest("results/a.json", ["results/a.csv"], spec_key=Key("a", "b"), key="c")

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from heatproof.errors import HeatproofError
-from heatproof.storage.files import locked
-from heatproof.storage.lock import LOCK, hold_folder, let_go
+from heatproof.files.lock import LOCK, hold_folder, let_go
+from heatproof.files.writing import locked
 
 SOMEBODY, GROUP = 65534, 65533
 # Opens a file in whatever way it can, and takes its lock.

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 import heatproof
-from heatproof.config_files import default_config
+from heatproof.base.specs import spec_name
+from heatproof.config.files import default_config
 from heatproof.plan.validate import make_plan
-from heatproof.specs import spec_name
-from heatproof.workflow import RUN, job_environment
+from heatproof.workflow.start import RUN, job_environment
 
 SOURCE = Path(heatproof.__file__).parents[1]
 # Of the user's own, as a job runs it.
 STAGE = """
-from heatproof.stage import Stage, stage
+from heatproof.plan.stage import Stage, stage
 
 
 @stage("work")
@@ -77,8 +77,8 @@ def test_jobs_import_nothing_from_the_working_folder(received):
 NO_STAGES = {
     "a module on PYTHONPATH that the config does not name": "my_code:Work",
     "a program": "os:system",
-    "a class that is no stage": "heatproof.specs:Runtime",
-    "no stage of its own": "heatproof.stage:Stage",
+    "a class that is no stage": "heatproof.base.specs:Runtime",
+    "no stage of its own": "heatproof.plan.stage:Stage",
     "a function of a stage's module": "heatproof.stages.prepare:prepare",
     "no module": "heatproof.stages.none:None",
     "a method": "heatproof.stages.prepare:Prepare.work",

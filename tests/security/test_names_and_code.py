@@ -12,16 +12,16 @@ import pytest
 from toy_project import BASE, Project
 
 import heatproof
-from heatproof.config_files import default_config, merge, workflow_folder
+from heatproof.base.provenance import digest
+from heatproof.commands.list_stores import print_stores
+from heatproof.config.files import default_config, merge, workflow_folder
 from heatproof.errors import HeatproofError
-from heatproof.job import guarded
+from heatproof.files.publishing import escaped
 from heatproof.plan.validate import make_plan
-from heatproof.provenance import digest
-from heatproof.report.map_figure import show
-from heatproof.report.store_list import print_stores
-from heatproof.storage.manifest import SEAL, read_sealed, write_sealed
-from heatproof.storage.publishing import escaped
-from heatproof.storage.store import describe
+from heatproof.report.figures.map_figure import show
+from heatproof.stores.manifest import SEAL, read_sealed, write_sealed
+from heatproof.stores.store import describe
+from heatproof.workflow.job import guarded
 
 ROOT = Path(heatproof.__file__).parent
 WORKFLOW = [workflow_folder() / "Snakefile", *(workflow_folder() / "workflow/rules").glob("*.smk")]
@@ -193,11 +193,11 @@ def test_a_store_that_asks_for_a_pickle_is_damaged(tmp_path):
 # Numbers, paths of our own, what was escaped cell by cell, and JSON, which escapes by itself.
 PLAIN = {
     "api/choose.py": "what a caller's own data are planned to take",
-    "batches.py": "words of our own for a step, and numbers",
+    "base/batches.py": "words of our own for a step, and numbers",
     "estimate/child.py": "JSON for the process that started it",
-    "report/store_list.py": "cells that were escaped one by one",
-    "running.py": "the name of a signal",
-    "terminal.py": "paths of the results folder",
+    "commands/list_stores.py": "cells that were escaped one by one",
+    "commands/run.py": "the name of a signal",
+    "workflow/terminal.py": "paths of the results folder",
 }
 
 
@@ -232,8 +232,8 @@ def test_only_the_plan_and_its_jobs_import_what_a_config_names():
     assert users == {
         # What a developer names to be checked.
         "_testing/naming.py",
-        "attribution/make.py",
-        "data/prepare.py",
+        "jobs/attribute.py",
+        "data/checks.py",
         "models/network.py",
         "plan/resolve.py",
         # The callable target.
@@ -241,5 +241,5 @@ def test_only_the_plan_and_its_jobs_import_what_a_config_names():
         "plan/metrics.py",
         "plan/validate.py",
         "perturbation/baselines.py",
-        "registry.py",
+        "base/registry.py",
     }, BASE

@@ -1,4 +1,4 @@
-"""Every file that comes from others is opened by `heatproof.storage.reading`; what else opens files has its reason."""
+"""Every file that comes from others is opened by `heatproof.files.reading`; what else opens files has its reason."""
 
 import ast
 from pathlib import Path
@@ -96,5 +96,5 @@ def test_only_the_door_and_modules_with_reasons_open_files():
 
 
 def test_the_search_finds_what_opens():
-    code = "from heatproof.storage.reading import read_bytes\nopen(p)\np.read_text()\nread_bytes(p)\npd.read_csv(p)"
+    code = "from heatproof.files.reading import read_bytes\nopen(p)\np.read_text()\nread_bytes(p)\npd.read_csv(p)"
     assert [one.rpartition(" ")[2] for one in openings(ast.parse(code))] == ["open", "p.read_text", "pd.read_csv"]

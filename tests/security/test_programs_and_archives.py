@@ -16,23 +16,23 @@ PROGRAMS = {
     *("asyncio.create_subprocess_exec", "asyncio.create_subprocess_shell", "exec", "eval", "compile"),
 }
 REASONS = {
-    "storage/tables.py: zlib": "unpacks a table of labels that is packed with gzip, up to a bound",
-    "running.py: subprocess": "starts Snakemake on the Snakefile of the package or the one that is named",
-    "workflow.py: subprocess": "starts the job that lists the images of a dataset again whose files changed",
+    "files/tables.py: zlib": "unpacks a table of labels that is packed with gzip, up to a bound",
+    "commands/run.py: subprocess": "starts Snakemake on the Snakefile of the package or the one that is named",
+    "workflow/start.py: subprocess": "starts the job that lists the images of a dataset again whose files changed",
     "estimate/measure.py: subprocess": "starts this Python on a module of heatproof, which measures one stage's memory",
-    "training/several.py: multiprocessing": "a training on several devices is a process for each",
-    "training/several.py: torch.multiprocessing": "names the errors of those processes",
-    "bundle.py: zipfile": "packs a bundle",
-    "storage/archive.py: zipfile": "reads a bundle in pieces, without unpacking it to a folder",
+    "jobs/several_devices.py: multiprocessing": "a training on several devices is a process for each",
+    "jobs/several_devices.py: torch.multiprocessing": "names the errors of those processes",
+    "commands/bundle.py: zipfile": "packs a bundle",
+    "files/archive.py: zipfile": "reads a bundle in pieces, without unpacking it to a folder",
     "models/saved_by_torch.py: zipfile": "reads the list of parts of a checkpoint; compressed ones are refused",
     "models/saved_by_torch.py: torch.load": "weights alone, after a look at their shapes within bounds",
     "models/saved_by_torch.py: os.fork": "looks at the shapes of a checkpoint, within bounds of memory and time",
     "data/fashion_mnist.py: gzip": "unpacks the files of Fashion-MNIST, up to the size that they have",
     "data/imagenet.py: zlib": "looks at how large the variables of the devkit's table of classes are",
     "data/fashion_mnist.py: zlib": "names the error of damaged ones",
-    "options.py: eval": "reads type hints of builders that the config names and that are imported already",
-    "shards.py: zipfile": "reads the list of parts of a batch of a job's own journal; compressed ones are refused",
-    "shards.py: np.load": "reads batches of a job's own journal as arrays alone",
+    "base/options.py: eval": "reads type hints of builders that the config names and that are imported already",
+    "jobs/shards.py: zipfile": "reads the list of parts of a batch of a job's own journal; compressed ones are refused",
+    "jobs/shards.py: np.load": "reads batches of a job's own journal as arrays alone",
 }
 
 

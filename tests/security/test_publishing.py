@@ -23,29 +23,29 @@ from PIL import Image
 from safetensors.torch import save_file
 from toy_project import BASE
 
-from heatproof.adopt import Results
-from heatproof.attribution.applicability import write_gate
-from heatproof.cli import main
-from heatproof.config_files import default_config, merge
+from heatproof.base.provenance import Key
+from heatproof.base.specs import Runtime, ShardRange
+from heatproof.commands.cli import main
+from heatproof.commands.list_stores import print_stores
+from heatproof.config.files import default_config, merge
 from heatproof.data.registry import Split
 from heatproof.errors import HeatproofError
-from heatproof.folder import Folder
-from heatproof.job import guarded
-from heatproof.models.fetch import fetch
+from heatproof.files.writing import write_table
+from heatproof.jobs.applicability import write_gate
+from heatproof.jobs.fetch import fetch
+from heatproof.jobs.shards import Origin, open_shard
 from heatproof.models.network import build_network
 from heatproof.models.registry import ModelSpec
+from heatproof.plan.folder import Folder
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
-from heatproof.provenance import Key
-from heatproof.report.map_figure import show
-from heatproof.report.store_list import print_stores
-from heatproof.shards import Origin, open_shard
-from heatproof.specs import Runtime, ShardRange
+from heatproof.report.figures.map_figure import show
 from heatproof.stages.weights import FetchStart
-from heatproof.storage.files import write_table
-from heatproof.storage.manifest import write_manifest
-from heatproof.storage.store import ArraySpec
-from heatproof.terminal import say_what_came_out, say_why
+from heatproof.stores.manifest import write_manifest
+from heatproof.stores.store import ArraySpec
+from heatproof.workflow.job import guarded
+from heatproof.workflow.reconcile import Results
+from heatproof.workflow.terminal import say_what_came_out, say_why
 
 SECRETS = ("alice", "hunter2", "SECRET", "fragment")
 ADDRESS = "https://alice:hunter2@example.org/nets/x.pth?sig=SECRET#fragment"
@@ -252,7 +252,7 @@ PLACES = {
 
 @pytest.mark.parametrize(("said", "published"), PLACES.items())
 def test_what_is_published_of_a_place(said, published):
-    from heatproof.storage.publishing import public
+    from heatproof.files.publishing import public
 
     assert public({"options": {"root": [said, 3]}}) == {"options": {"root": [published, 3]}}
     assert public({said: 1}) == {published: 1}
@@ -260,7 +260,7 @@ def test_what_is_published_of_a_place(said, published):
 
 
 def test_options_that_keep_a_secret_are_published_without_it():
-    from heatproof.storage.publishing import public
+    from heatproof.files.publishing import public
 
     said = {"hf_token": "SECRET", "api-key": "SECRET", "password": "", "prefix_tokens": 5, "tokenizer": "bert"}
     assert public(said) == {**said, "hf_token": "…", "api-key": "…"}
@@ -450,7 +450,7 @@ def test_lines_of_a_log_and_of_the_terminal_do_not_act(tmp_path, monkeypatch, ca
 
 
 def test_ordinary_text_is_not_changed():
-    from heatproof.storage.publishing import escaped
+    from heatproof.files.publishing import escaped
 
     text = "κ 0.5 ± 0.1\n16×16\tDrähte – 日本語 …/photos"
     assert escaped(text) == text
@@ -508,7 +508,7 @@ def test_names_that_are_not_utf8_are_listed(tmp_path, monkeypatch):
     ],
 )
 def test_secrets_in_headers_and_in_mappings_that_errors_quote(said):
-    from heatproof.storage.publishing import public
+    from heatproof.files.publishing import public
 
     assert "TOK3N" not in public(said)
     assert public(public(said)) == public(said)
@@ -516,13 +516,13 @@ def test_secrets_in_headers_and_in_mappings_that_errors_quote(said):
 
 @pytest.mark.parametrize("said", ["the class-token: one", "{'tokens': 'words'}", "no option 'token': leave it out"])
 def test_what_only_speaks_of_tokens_stays(said):
-    from heatproof.storage.publishing import public
+    from heatproof.files.publishing import public
 
     assert public(said) == said
 
 
 def test_an_option_that_authorizes_is_a_secret():
-    from heatproof.storage.publishing import public
+    from heatproof.files.publishing import public
 
     assert public({"authorization": "TOK3N"}) == {"authorization": "…"}
 
@@ -533,7 +533,7 @@ def test_an_option_that_authorizes_is_a_secret():
 def test_long_texts_take_time_by_their_length(said):
     import time
 
-    from heatproof.storage.publishing import public
+    from heatproof.files.publishing import public
 
     began = time.monotonic()
     assert public(said) == said

@@ -16,13 +16,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from heatproof import bundle
-from heatproof.cli import main
-from heatproof.diff import diff
+from heatproof.base.provenance import Key, digest
+from heatproof.commands import bundle
+from heatproof.commands.cli import main
+from heatproof.commands.diff import diff
 from heatproof.errors import HeatproofError
-from heatproof.provenance import Key, digest
-from heatproof.report.score_import import read_scores
-from heatproof.storage.manifest import SEAL, write_manifest
+from heatproof.report.tables.score_import import read_scores
+from heatproof.stores.manifest import SEAL, write_manifest
 
 KEY = Key("config", "code")
 CONFIG = {"metrics": {"ids": {}}, "target": "label", "drops": {"grids": [4]}}

@@ -13,14 +13,14 @@ import pytest
 import zarr
 from jobs import write_listed
 
+from heatproof.base.provenance import digest
 from heatproof.errors import HeatproofError
-from heatproof.provenance import digest
-from heatproof.storage import lock
-from heatproof.storage.files import write_json, written_aside
-from heatproof.storage.lock import hold_folder, let_go
-from heatproof.storage.manifest import SEAL, read_sealed, require_manifest, touch, write_sealed
-from heatproof.storage.reading import file_digest, read_json
-from heatproof.storage.store import ArraySpec, Layout, describe, ensure_metadata, open_store, read, unpacked_bytes
+from heatproof.files import lock
+from heatproof.files.lock import hold_folder, let_go
+from heatproof.files.reading import file_digest, read_json
+from heatproof.files.writing import write_json, written_aside
+from heatproof.stores.manifest import SEAL, read_sealed, require_manifest, touch, write_sealed
+from heatproof.stores.store import ArraySpec, Layout, describe, ensure_metadata, open_store, read, unpacked_bytes
 
 IDS = [f"img-{number}" for number in range(6)]
 ARRAYS = {

@@ -18,20 +18,20 @@ from numcodecs import Zstd
 from PIL import Image
 
 import heatproof
+from heatproof.base.provenance import Key, digest
 from heatproof.data.imagenet import _read_devkit
 from heatproof.data.label_table import read_label_table
 from heatproof.errors import HeatproofError
-from heatproof.provenance import Key, digest
-from heatproof.report.map_figure import show
+from heatproof.files import reading
+from heatproof.files.reading import file_digest, parse_json
+from heatproof.files.strict_yaml import load
+from heatproof.files.tables import parse_parquet
+from heatproof.report.figures.map_figure import show
 from heatproof.report.stores import dataset_behind, open_stored
-from heatproof.storage import reading
-from heatproof.storage.lazy import open_lazily
-from heatproof.storage.manifest import SEAL, read_sealed, require_manifest, write_manifest
-from heatproof.storage.reading import file_digest, parse_json
-from heatproof.storage.sources import read_record, record_files, write_record
-from heatproof.storage.store import ArraySpec, Layout, ensure_metadata, write_shard
-from heatproof.storage.strict_yaml import load
-from heatproof.storage.tables import parse_parquet
+from heatproof.stores.lazy import open_lazily
+from heatproof.stores.manifest import SEAL, read_sealed, require_manifest, write_manifest
+from heatproof.stores.sources import read_record, record_files, write_record
+from heatproof.stores.store import ArraySpec, Layout, ensure_metadata, write_shard
 
 DIGITS = {"name": "digits", "kind": "digits", "options": {}, "seed": 0}
 MAPS = {"attribution": ArraySpec(("map", "y", "x"), (2, 4, 4))}

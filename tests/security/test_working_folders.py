@@ -18,10 +18,10 @@ from PIL import Image
 from waiting import finished
 
 import heatproof
-from heatproof.config_files import default_config, read_config
+from heatproof.commands.run import refuse_code_of_snakemake
+from heatproof.config.files import default_config, read_config
 from heatproof.errors import HeatproofError
-from heatproof.running import refuse_code_of_snakemake
-from heatproof.workflow import forget_specs, keep_from_the_folder
+from heatproof.workflow.start import forget_specs, keep_from_the_folder
 
 SOURCE = Path(heatproof.__file__).parents[1]
 SMALL = {"evaluation": {"images": 6, "accuracy_images": 0}, "explainers": ["saliency", "random"]}
@@ -291,7 +291,8 @@ def test_no_environment_of_conda_comes_with_a_folder(received, monkeypatch):
 
 DRAW = """
 import pandas as pd
-from heatproof.report import drawing, results
+from heatproof.report import results
+from heatproof.report.figures import drawing
 @drawing.white
 def draw():
     figure = drawing.new_figure(3, 2)

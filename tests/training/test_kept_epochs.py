@@ -13,14 +13,14 @@ import toy_project
 from jobs import job_process
 from toy_project import Project
 
-from heatproof.adopt import Results
 from heatproof.errors import HeatproofError
+from heatproof.files.reading import read_json
+from heatproof.jobs import train as stages
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
-from heatproof.storage.manifest import whole
-from heatproof.storage.reading import read_json
-from heatproof.training import stages
+from heatproof.stores.manifest import whole
 from heatproof.training.checkpoint import Journal
+from heatproof.workflow.reconcile import Results
 
 FOLDER = "results/weights/toy/net"
 
@@ -129,7 +129,7 @@ def test_states_that_cannot_be_had_are_said(kept, project, damage):
 
 DYING = """
 import os, signal, sys
-from heatproof import job
+from heatproof.workflow import job
 
 replace, moved = os.replace, []
 

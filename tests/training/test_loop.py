@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
+from heatproof.base.specs import Schedule
 from heatproof.errors import HeatproofError
-from heatproof.specs import Schedule
 from heatproof.training.devices import sound_backward
 from heatproof.training.loop import Examples, fit, validate
 

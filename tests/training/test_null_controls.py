@@ -3,12 +3,12 @@
 import numpy as np
 import torch
 
-from heatproof.data.prepare import open_dataset
+from heatproof.base.randomness import derive_seed
+from heatproof.data.checks import open_dataset
+from heatproof.files.reading import read_json
+from heatproof.jobs import train as stages
 from heatproof.models.network import build_network
 from heatproof.models.weights_file import read_safetensors
-from heatproof.randomness import derive_seed
-from heatproof.storage.reading import read_json
-from heatproof.training import stages
 
 
 def test_no_epoch_keeps_the_weights_that_the_model_is_built_with(project):

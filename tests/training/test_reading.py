@@ -10,11 +10,11 @@ from PIL import Image
 from torchvision.transforms import RandomResizedCrop
 from torchvision.transforms import functional as transforms
 
+from heatproof.base.randomness import torch_generator
 from heatproof.data.image_folder import image_folder
 from heatproof.data.pictures import DRAWS, RATIO, crop_box
 from heatproof.models.network import normalise
 from heatproof.models.registry import InputFacts
-from heatproof.randomness import torch_generator
 from heatproof.training import reading
 from heatproof.training.loop import flip_randomly
 from heatproof.training.losses import loss_of
@@ -147,7 +147,7 @@ from pathlib import Path
 import torch
 from heatproof.data.image_folder import image_folder
 from heatproof.models.registry import InputFacts
-from heatproof.specs import Schedule
+from heatproof.base.specs import Schedule
 from heatproof.training.loop import fit
 from heatproof.training import reading
 data = image_folder(seed=0, root=sys.argv[1], size=160)

@@ -7,9 +7,9 @@ from safetensors.torch import load_file
 from torch.nn import functional
 from toy_project import Project
 
-from heatproof.config import normalise
+from heatproof.config.schema import normalise
 from heatproof.errors import HeatproofError
-from heatproof.training import stages
+from heatproof.jobs import train as stages
 from heatproof.training.loop import Examples
 from heatproof.training.losses import loss_of
 

@@ -22,12 +22,13 @@ from torch import nn
 from torch.multiprocessing import ProcessContext, ProcessExitedException, ProcessRaisedException
 from toy_project import Project
 
+from heatproof.base.specs import Runtime, Schedule
 from heatproof.errors import HeatproofError
-from heatproof.specs import Runtime, Schedule
-from heatproof.training import several, stages
+from heatproof.jobs import several_devices as several
+from heatproof.jobs import train as stages
+from heatproof.jobs.several_devices import Together, synchronise_batch_norm, train_on_several
 from heatproof.training.checkpoint import Journal
 from heatproof.training.loop import Examples, Session, fit
-from heatproof.training.several import Together, synchronise_batch_norm, train_on_several
 
 pytest.importorskip("lightning_fabric")
 

@@ -7,13 +7,13 @@ import torch
 from safetensors.torch import load_file
 from toy_project import Project
 
-from heatproof.data.prepare import open_dataset
+from heatproof.base.provenance import Key
+from heatproof.data.checks import open_dataset
 from heatproof.errors import HeatproofError
+from heatproof.files.reading import read_json
+from heatproof.jobs import train as stages
 from heatproof.models.network import load_network, normalise
-from heatproof.provenance import Key
-from heatproof.storage.manifest import write_manifest
-from heatproof.storage.reading import read_json
-from heatproof.training import stages
+from heatproof.stores.manifest import write_manifest
 from heatproof.training.loop import Trained
 
 FILES = ("safetensors", "history.csv", "json")

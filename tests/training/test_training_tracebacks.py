@@ -7,8 +7,8 @@ import pytest
 import toy_plugin
 
 import heatproof
-from heatproof.attribution.make import attribute
-from heatproof.training.stages import finetune, pretrain
+from heatproof.jobs.attribute import attribute
+from heatproof.jobs.train import finetune, pretrain
 
 ROOT = Path(heatproof.__file__).parent
 EXPLAINERS = {
@@ -60,12 +60,12 @@ def test_maps(project, break_forward, monkeypatch, caplog, explainer, output):
     made = project(explainers=[{explainer: options}], attribution={"output": output})
     break_forward()
     monkeypatch.chdir(made.folder)
-    monkeypatch.setattr("heatproof.attribution.make.check_loaded", lambda *given: 0)
+    monkeypatch.setattr("heatproof.jobs.attribute.check_loaded", lambda *given: 0)
     with caplog.at_level("INFO"):
         attribute(made.maps_told([explainer]), made.runtime())
     # The explainer is a gap, and the log has the error that it failed with. A network of ours would be one more.
     (error,) = {record.exc_info for record in caplog.records if record.exc_info}
-    softmax = {"attribution/make.py"} if output == "probability" else set()
+    softmax = {"jobs/attribute.py"} if output == "probability" else set()
     assert crossed(error[1]) == {"attribution/explaining.py", f"attribution/{EXPLAINERS[explainer]}.py"} | softmax
 
 
@@ -75,7 +75,7 @@ def test_a_network_that_fails_whatever_is_asked_of_it(project, break_forward, mo
     monkeypatch.chdir(made.folder)
     with pytest.raises(Broken) as caught:
         attribute(made.maps_told(["saliency"]), made.runtime())
-    assert crossed(caught.value) == {"attribution/make.py", "models/adapter.py"}
+    assert crossed(caught.value) == {"jobs/attribute.py", "models/adapter.py"}
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -87,4 +87,4 @@ def test_training_and_its_validation(project, break_forward, monkeypatch, stage,
     monkeypatch.chdir(made.folder)
     with pytest.raises(Broken) as caught:
         stage(job, made.runtime())
-    assert crossed(caught.value) == {"training/stages.py", "training/loop.py"}
+    assert crossed(caught.value) == {"jobs/train.py", "training/loop.py"}

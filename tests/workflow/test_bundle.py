@@ -8,10 +8,10 @@ import zipfile
 import pytest
 import yaml
 
-from heatproof import bundle
+from heatproof.base.provenance import digest
+from heatproof.commands import bundle
 from heatproof.errors import HeatproofError
-from heatproof.provenance import digest
-from heatproof.storage.manifest import SEAL
+from heatproof.stores.manifest import SEAL
 
 pytestmark = [pytest.mark.workflow, pytest.mark.slow]
 

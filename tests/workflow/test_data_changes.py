@@ -17,7 +17,7 @@ from PIL import Image
 from snakemake_project import MICRO, REPOSITORY, TABLE, Project, clone
 
 from heatproof.data.few import few_of
-from heatproof.storage.reading import read_json
+from heatproof.files.reading import read_json
 
 pytestmark = pytest.mark.workflow
 

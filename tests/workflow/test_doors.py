@@ -24,7 +24,8 @@ from doors import said, through  # noqa: E402
 from snakemake_project import MICRO, Project, clone  # noqa: E402
 
 import heatproof  # noqa: E402
-from heatproof import cli, running  # noqa: E402
+from heatproof.commands import cli  # noqa: E402
+from heatproof.commands import run as running  # noqa: E402
 
 pytestmark = pytest.mark.workflow
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"

@@ -15,8 +15,8 @@ import psutil
 import pytest
 from snakemake_project import MICRO, TABLE, Project, clone
 
-from heatproof.storage.manifest import whole
-from heatproof.storage.reading import read_json
+from heatproof.files.reading import read_json
+from heatproof.stores.manifest import whole
 
 pytestmark = pytest.mark.workflow
 
@@ -36,7 +36,7 @@ def start(project: Project) -> subprocess.Popen:
 def workers(controller: int) -> list[psutil.Process]:
     try:
         children = psutil.Process(controller).children(recursive=True)
-        return [child for child in children if "heatproof.job" in child.cmdline()]
+        return [child for child in children if "heatproof.workflow.job" in child.cmdline()]
     except psutil.Error:
         return []
 

@@ -8,8 +8,8 @@ import pandas as pd
 import published_formats
 import pytest
 
-from heatproof.cli import main
-from heatproof.config_files import merge, read_config
+from heatproof.commands.cli import main
+from heatproof.config.files import merge, read_config
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import heatproof
-from heatproof.storage.store import read
+from heatproof.stores.store import read
 
 
 @pytest.mark.slow

@@ -38,12 +38,12 @@ def test_there_is_a_recipe_of_each_kind():
 
 def test_recipes_register_themselves(plugins):
     code = (
-        "from heatproof.registry import load_plugins\n"
+        "from heatproof.base.registry import load_plugins\n"
         f"load_plugins({list(RECIPES)!r})\n"
         "from heatproof.attribution.registry import EXPLAINERS\n"
         "from heatproof.claims.registry import CLAIMS\n"
         "from heatproof.metrics.registry import METRICS\n"
-        "from heatproof.figures import FIGURES\n"
+        "from heatproof.report.figures.registry import FIGURES\n"
         "names = ['scaled_gradient', 'first_patch_drop', 'single_insertion']\n"
         "names += ['saliency_beats_noise', 'interval_widths']\n"
         "tables = [EXPLAINERS, METRICS, METRICS, CLAIMS, FIGURES]\n"

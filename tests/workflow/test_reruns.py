@@ -163,7 +163,7 @@ def test_plot_code(project):
     project.config["report"] = {"all_metrics": False}
     page = {"features": 2, "in_domain": 1, "costs": 1, "figure": 4, "report_page": 1}
     assert project.ran("all") == {**page, "all": 1}
-    project.edit("src/heatproof/report/plots.py", "from typing import", "EDITED = True\nfrom typing import")
+    project.edit("src/heatproof/report/figures/plots.py", "from typing import", "EDITED = True\nfrom typing import")
     assert project.ran("all") == {"figure": 1, "all": 1}
 
 

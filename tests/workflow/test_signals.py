@@ -14,8 +14,8 @@ import psutil
 import pytest
 from snakemake_project import TABLE, Project
 
-from heatproof.ending import SIGNALS, _runs
-from heatproof.storage.lock import hold_folder, let_go
+from heatproof.base.ending import SIGNALS, _runs
+from heatproof.files.lock import hold_folder, let_go
 
 pytestmark = pytest.mark.workflow
 
@@ -89,7 +89,7 @@ def test_a_run_ends_with_its_jobs(project, whose, number):
     project.write_config()
     expected = project.manifests()
     running = start(project, SNAKEMAKE if whose == "plain Snakemake" else RUN)
-    tree = tree_of(running, "heatproof.job")
+    tree = tree_of(running, "heatproof.workflow.job")
     if whose == "terminal":
         # Twice, by somebody who cannot wait.
         for _ in range(2):
@@ -120,7 +120,7 @@ def test_a_command_that_is_killed_leaves_no_snakemake_and_no_job(project):
     shutil.rmtree(project.folder / "results/maps")
     (project.folder / TABLE).unlink()
     running = start(project, RUN)
-    tree = tree_of(running, "heatproof.job")
+    tree = tree_of(running, "heatproof.workflow.job")
     running.kill()
     _, left = psutil.wait_procs(tree, timeout=30)
     assert not [process for process in left if _runs(process)]

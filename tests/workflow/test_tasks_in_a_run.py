@@ -11,10 +11,10 @@ import torch
 import yaml
 from toy_project import Project
 
-from heatproof.cli import main
-from heatproof.config_files import merge
+from heatproof.commands.cli import main
+from heatproof.config.files import merge
 from heatproof.errors import HeatproofError
-from heatproof.storage.store import describe, read
+from heatproof.stores.store import describe, read
 
 TASKS = ("binary", "multiclass", "multilabel", "regression")
 # What is asked: the task of the dataset, and the function that is explained, or none.
@@ -285,8 +285,10 @@ def test_curves_reliability_and_sorting_say_what_they_are_of(tmp_path, monkeypat
     assert set(found["n_images"] + found["n_undefined"]) == {pictures}
     assert ("mas_difference" in found.index) == (asked == "multilabel")
     drawn = []
-    monkeypatch.setattr("heatproof.report.sorting.draw_sorting", lambda image, maps, *rest: drawn.extend(maps))
-    monkeypatch.setattr("heatproof.report.sorting.save", lambda figure, path: (tmp_path / path).write_bytes(b""))
+    monkeypatch.setattr("heatproof.report.figures.sorting.draw_sorting", lambda image, maps, *rest: drawn.extend(maps))
+    monkeypatch.setattr(
+        "heatproof.report.figures.sorting.save", lambda figure, path: (tmp_path / path).write_bytes(b"")
+    )
     (tmp_path / "results/figures/sorting/toy").mkdir(parents=True)
     made.make("sorting")
     absolute = ["true_abs", "negative_abs"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from snakemake_project import Project, clone
 
-from heatproof.folder import Folder
+from heatproof.plan.folder import Folder
 
 pytestmark = [pytest.mark.workflow, pytest.mark.slow]
 
@@ -86,8 +86,8 @@ def test_an_error_in_the_network_is_traced_through_few_modules(tmp_path):
         for log in failed:
             crossed = dict.fromkeys(re.findall(r'^ +File "[^"]*/src/(heatproof/[^"]+)", line', log, flags=re.MULTILINE))
             # The job's own steps, which are the same for every error, stand in no log, and count here.
-            assert len({"heatproof/job.py", *crossed}) <= MOST, f"{stage}: {', '.join(crossed)}"
-            assert "heatproof/job.py" not in crossed
+            assert len({"heatproof/workflow/job.py", *crossed}) <= MOST, f"{stage}: {', '.join(crossed)}"
+            assert "heatproof/workflow/job.py" not in crossed
 
 
 def logs(project: Project, stage: str) -> list[str]:

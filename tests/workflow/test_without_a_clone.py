@@ -9,7 +9,7 @@ import pytest
 import yaml
 from snakemake_project import MICRO, REPOSITORY, TABLE
 
-from heatproof.config_files import config_file, workflow_folder
+from heatproof.config.files import config_file, workflow_folder
 from heatproof.errors import HeatproofError
 
 

@@ -9,14 +9,14 @@ from snakemake.settings.types import RerunTrigger
 from snakemake.sourcecache import LocalSourceFile
 
 # `workflow` is Snakemake's own object.
-from heatproof import last_run
-from heatproof import workflow as ours
+from heatproof.workflow import last_run
+from heatproof.workflow import start as ours
 from heatproof.errors import HeatproofError, fault_of
 from heatproof.plan import paths
 from heatproof.plan.graph import benchmark_of
-from heatproof.stage import STAGES
-from heatproof.storage.publishing import escaped
-from heatproof.terminal import say_what_came_out, speak
+from heatproof.plan.stage import STAGES
+from heatproof.files.publishing import escaped
+from heatproof.workflow.terminal import say_what_came_out, speak
 
 NAME = r"[\w.-]+"
 ENVIRONMENT = "../../envs/heatproof.yaml"
@@ -63,7 +63,7 @@ def record_run():
 
 
 def set_up_snakemake():
-    # Manifests tell what is stale, and file times tell Snakemake (heatproof.adopt), not what it remembers of jobs.
+    # Manifests tell what is stale, and file times tell Snakemake (heatproof.workflow.reconcile), not what it remembers of jobs.
     workflow.dag_settings.rerun_triggers = frozenset({RerunTrigger.MTIME})
     workflow.dag.max_checksum_file_size = -1
     # With a limit, every finished job leaves a timer that has all ready jobs looked at once a second until the end.

@@ -165,7 +165,7 @@ def is_repeatable(subject: Subject) -> None:
         with restored():
             seeded(seed)
             found.append(subject.found(explained))
-    remedy = "draw by image, with heatproof.randomness, or leave chance out"
+    remedy = "draw by image, with heatproof.base.randomness, or leave chance out"
     require_same(found[0], found[1], "in a second call", remedy, limit=0.0)
 
 

@@ -16,14 +16,14 @@ from torch import nn
 from heatproof._testing.networks import OBLONG, SQUARE, USUAL, Form, convolutional, made, pictures
 from heatproof._testing.rules import Broken
 from heatproof._testing.surroundings import difference, files_of, left_by, of_network, restored, seeded
+from heatproof.api.evaluate import SelectedMetric, evaluate, score_all
+from heatproof.base.methods import methods_of
+from heatproof.base.tasks import CALLABLE, TASKS, gives
 from heatproof.errors import HeatproofError, NotApplicable
-from heatproof.evaluation import SelectedMetric, evaluate, score_all
-from heatproof.methods import methods_of
 from heatproof.metrics.registry import METRICS, Metric
 from heatproof.models.adapter import attach
 from heatproof.models.output_reader import OutputReader
 from heatproof.responses.base import Along, Batch, Session
-from heatproof.tasks import CALLABLE, TASKS, gives
 
 # Curves of logits are sums in float32.
 CLOSE = 1e-5

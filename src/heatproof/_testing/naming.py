@@ -13,10 +13,10 @@ from heatproof.api.named_methods import NamedMethod
 from heatproof.attribution.foreign import check_arguments_of, library_of
 from heatproof.attribution.own import PLAIN, positional_of
 from heatproof.attribution.registry import EXPLAINERS, Explainer, require_library
+from heatproof.base.options import check_options, short
+from heatproof.base.registry import import_callable, is_reference, look_up, options_of
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS, Metric
-from heatproof.options import check_options, short
-from heatproof.registry import import_callable, is_reference, look_up, options_of
 
 
 def explainer_of(

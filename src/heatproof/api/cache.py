@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from heatproof.base.provenance import digest, library_versions
 from heatproof.errors import HeatproofError, fault_of
-from heatproof.identity import identity_of, network_identity, version_of
-from heatproof.provenance import digest, library_versions
-from heatproof.storage.batches import BatchFolder
-from heatproof.storage.lock import LOCK, held_folder
-from heatproof.storage.manifest import read_sealed, write_sealed
-from heatproof.storage.reading import own_folder, refuse_links_in, shown
+from heatproof.files.lock import LOCK, held_folder
+from heatproof.files.reading import own_folder, refuse_links_in, shown
+from heatproof.inputs.identity import identity_of, network_identity, version_of
+from heatproof.stores.array_cache import BatchFolder
+from heatproof.stores.manifest import read_sealed, write_sealed
 
 if TYPE_CHECKING:
     import torch
@@ -42,7 +42,7 @@ PASSING = (OSError, ImportError, MemoryError)
 
 
 class InMemory:
-    """Values of images by name, as `heatproof.storage.batches.BatchFolder` keeps them, in memory alone.
+    """Values of images by name, as `heatproof.stores.array_cache.BatchFolder` keeps them, in memory alone.
 
     Parameters
     ----------

@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from heatproof.base.registry import listed
 from heatproof.errors import HeatproofError
 from heatproof.ranking.verdict import CANNOT_SEE, FOUND, Verdict
-from heatproof.registry import listed
 
 DELETIONS = ("idsds", "sds")
 # Columns of the table beside those of the measures, with their types.
@@ -212,7 +212,7 @@ class Choice:
         HeatproofError
             If the name has another ending.
         """
-        from heatproof.storage.files import write_table, write_text
+        from heatproof.files.writing import write_table, write_text
 
         path = Path(path)
         ending = path.suffix.lower()
@@ -236,8 +236,8 @@ class Choice:
         HeatproofError
             If it cannot be read, or is no such file.
         """
-        from heatproof.storage.reading import MOST_JSON_BYTES, one_sentence, parse_json, read_bytes
-        from heatproof.typed import as_type
+        from heatproof.base.typed import as_type
+        from heatproof.files.reading import MOST_JSON_BYTES, one_sentence, parse_json, read_bytes
 
         with one_sentence(path, "give a file that heatproof.Choice.save wrote as .json"):
             told = as_type(SavedChoice, parse_json(read_bytes(path, MOST_JSON_BYTES)), "it")

@@ -13,22 +13,22 @@ import numpy as np
 import pandas as pd
 
 from heatproof.api.choice import BY_LABEL, DELETIONS, Choice, typed_table
-from heatproof.class_order import MOSTLY_RIGHT, said_of_exchange
+from heatproof.base.class_order import MOSTLY_RIGHT, said_of_exchange
+from heatproof.base.methods import Method, methods_of
+from heatproof.base.options import BatchSize, Bounds, check_arguments
+from heatproof.base.tasks import gives
 from heatproof.errors import HeatproofError
-from heatproof.methods import Method, methods_of
 from heatproof.metrics.single_deletion import Deletion
-from heatproof.options import BatchSize, Bounds, check_arguments
 from heatproof.ranking.best import images_to_tell
 from heatproof.ranking.verdict import FOUND, TOO_FEW, Verdict, deletion_words, judge, often_wrong
-from heatproof.tasks import gives
 
 if TYPE_CHECKING:
     import torch
 
+    from heatproof.api.evaluate import SelectedMetric
     from heatproof.api.explain import Explaining
     from heatproof.api.named_methods import NamedMethod
-    from heatproof.evaluation import SelectedMetric
-    from heatproof.finetuned import Domain
+    from heatproof.inputs.finetuned import Domain
     from heatproof.inputs.source import ImageSource
     from heatproof.models.adapter import Adapted
 
@@ -132,9 +132,9 @@ def choose(
     from heatproof.api.cache import held_cache
     from heatproof.api.explain import Explaining, layer_name
     from heatproof.api.named_methods import selected
-    from heatproof.batches import show_progress
-    from heatproof.finetuned import domain_of, warn_out_of_domain
+    from heatproof.base.batches import show_progress
     from heatproof.inputs.arrays import warn_of_range
+    from heatproof.inputs.finetuned import domain_of, warn_out_of_domain
     from heatproof.inputs.labels import joined_options, options_of_rows
     from heatproof.inputs.read import read_inputs
     from heatproof.inputs.targets import Question, check_columns
@@ -227,7 +227,7 @@ def _check_needs(metrics: Mapping[str, SelectedMetric], task: str) -> None:
 
 def _selected(measures: Mapping[str, Mapping[str, Any]], domain: Domain) -> dict[str, SelectedMetric]:
     """Return the metrics of measures, for which higher is better."""
-    from heatproof.evaluation import selected_metrics
+    from heatproof.api.evaluate import selected_metrics
 
     metrics = selected_metrics(measures, {}, domain)
     for name, scored in metrics.items():
@@ -243,7 +243,7 @@ def _answer(judging: _Judge, domain: Domain, right: torch.Tensor | None) -> Choi
     """Return what can be said of methods on a checked network; `right` (N,) tells where it answers with the target."""
     import torch
 
-    from heatproof.batches import tell
+    from heatproof.base.batches import tell
 
     run, asked, level = judging.run, judging.asked, judging.level
     scorers, words = _described(judging.metrics)
@@ -547,7 +547,7 @@ def _measures(images: ImageSource, domain: Domain) -> dict[str, dict[str, Any]]:
 
 def _described(metrics: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
     """Return each measure as `heatproof.evaluate` takes it, by the name that fits what it does, and in words."""
-    from heatproof.finetuned import deletion_of
+    from heatproof.inputs.finetuned import deletion_of
 
     scorers, words = {}, {}
     for name, one in metrics.items():

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from heatproof.base.options import Bounds, check_arguments
 from heatproof.errors import HeatproofError
-from heatproof.options import Bounds, check_arguments
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from heatproof.report.ranking import Ranking
+    from heatproof.report.tables.ranking import Ranking
 
 PARTS = ("dataset", "model", "weights", "metric")
 
@@ -37,7 +37,7 @@ class Comparison:
     _ranking: Ranking
 
     def __str__(self) -> str:
-        from heatproof.report.ranking import directions_told, told
+        from heatproof.report.tables.ranking import directions_told, told
 
         remedy = "give a table whose column higher_is_better says otherwise"
         return f"{directions_told(self.scores, remedy)}\n\n{told(self._ranking)}"
@@ -79,7 +79,7 @@ def compare(
     """
     import pandas as pd
 
-    from heatproof.report.ranking import rank_table
+    from heatproof.report.tables.ranking import rank_table
 
     check_arguments(compare, locals())
     table = _with_columns(scores) if isinstance(scores, pd.DataFrame) else tidy(scores)

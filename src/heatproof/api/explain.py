@@ -15,10 +15,10 @@ import numpy as np
 
 from heatproof.api.named_methods import Method, NamedMethod, check_names, selected
 from heatproof.attribution.registry import Explained
+from heatproof.base.options import AtMost, BatchSize, check_arguments
+from heatproof.base.provenance import code_digest, digest
 from heatproof.errors import HeatproofError, NotApplicable
-from heatproof.identity import identity_of
-from heatproof.options import AtMost, BatchSize, check_arguments
-from heatproof.provenance import code_digest, digest
+from heatproof.inputs.identity import identity_of
 
 if TYPE_CHECKING:
     import torch
@@ -131,7 +131,7 @@ def explain(
     """
     from heatproof.api.cache import held_cache
     from heatproof.attribution.foreign import check_network_of
-    from heatproof.batches import show_progress
+    from heatproof.base.batches import show_progress
     from heatproof.inputs.arrays import check_finite, check_images, warn_of_range
     from heatproof.inputs.read import read_inputs
     from heatproof.inputs.targets import Question, check_columns
@@ -294,7 +294,7 @@ class Explaining:
         """
         import xarray
 
-        from heatproof.batches import track
+        from heatproof.base.batches import track
         from heatproof.inputs.labels import DIGEST, TARGET_DIGEST, TASK
         from heatproof.inputs.targets import shown_targets
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from heatproof.base.grids import as_grid
+from heatproof.base.options import Bounds, Count, PatchGrid, check_arguments
+from heatproof.base.tasks import CALLABLE
 from heatproof.errors import HeatproofError, fault_of, first_line
-from heatproof.grids import as_grid
-from heatproof.options import Bounds, Count, PatchGrid, check_arguments
-from heatproof.tasks import CALLABLE
 
 if TYPE_CHECKING:
     import torch
@@ -100,9 +100,11 @@ def finetune(
     check_arguments(finetune, locals(), "task", "target")
     import torch
 
+    from heatproof.base.registry import look_up
+    from heatproof.base.specs import FinetuningSettings
     from heatproof.data.few import few_of_images
-    from heatproof.finetuned import HELD, layer_digest, weight_digests
     from heatproof.inputs.arrays import warn_of_range
+    from heatproof.inputs.finetuned import HELD, layer_digest, weight_digests
     from heatproof.inputs.read import read_inputs
     from heatproof.inputs.targets import Question
     from heatproof.models.adapter import (
@@ -118,12 +120,10 @@ def finetune(
     from heatproof.models.state import copy_of, gradients_allowed, same_random_states
     from heatproof.perturbation.baselines import BASELINES
     from heatproof.perturbation.dataset_mean import mean_value
-    from heatproof.registry import look_up
-    from heatproof.specs import FinetuningSettings
     from heatproof.training.devices import Devices
+    from heatproof.training.in_domain import SCALED, fit_in_domain
     from heatproof.training.loop import Examples, Session, in_batches
     from heatproof.training.losses import SQUARED, WholeOutput, loss_for, scale_of
-    from heatproof.training.stages import SCALED, fit_in_domain
 
     if not isinstance(model, torch.nn.Module):
         raise HeatproofError(

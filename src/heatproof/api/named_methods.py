@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from heatproof.attribution.registry import EXPLAINERS, Explainer, require_library
+from heatproof.base.options import check_options, of_python, short, with_grids
+from heatproof.base.registry import look_up
 from heatproof.errors import HeatproofError
-from heatproof.options import check_options, of_python, short, with_grids
-from heatproof.registry import look_up
 
 if TYPE_CHECKING:
     from heatproof.attribution.explaining import MapMaker

@@ -10,9 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from heatproof.base.registry import nearest
 from heatproof.errors import HeatproofError
-from heatproof.registry import nearest
-from heatproof.storage.reading import own_folder
+from heatproof.files.reading import own_folder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,7 +66,7 @@ class Scores(_Found["pd.DataFrame"]):
         super().__init__("score", folder / "scores", sorted((folder / "scores").rglob("*.parquet")))
 
     def __getitem__(self, name: str) -> pd.DataFrame:
-        from heatproof.ranking.per_image import read_parquet
+        from heatproof.stores.tables import read_parquet
 
         return read_parquet(self._path(name), listed=True)
 
@@ -85,7 +85,7 @@ class Arrays(_Found["xarray.Dataset"]):
         super().__init__(kind, folder / kind, sorted((folder / kind).rglob("*.zarr")))
 
     def __getitem__(self, name: str) -> xarray.Dataset:
-        from heatproof.storage.lazy import open_lazily
+        from heatproof.stores.lazy import open_lazily
 
         return open_lazily(self._path(name))
 
@@ -172,8 +172,8 @@ class Results:
         HeatproofError
             If there is no manifest of it.
         """
-        from heatproof.storage.manifest import read_sealed
-        from heatproof.storage.store import describe, shards_made
+        from heatproof.stores.manifest import read_sealed
+        from heatproof.stores.store import describe, shards_made
 
         inside = name.removeprefix("results/")
         base = self.folder / inside.removesuffix(".zarr")

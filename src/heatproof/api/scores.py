@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from heatproof.evaluation import SelectedMetric, exact_arrays, readings_of, why_undefined
-from heatproof.identity import identity_of
-from heatproof.methods import Method
+from heatproof.api.evaluate import SelectedMetric, exact_arrays, readings_of, why_undefined
+from heatproof.base.methods import Method
+from heatproof.base.provenance import code_digest
+from heatproof.inputs.identity import identity_of
 from heatproof.metrics.scoring import Explanations, score_batch
 from heatproof.models.adapter import CountPasses
 from heatproof.models.memory import WithinMemory
 from heatproof.perturbation.batching import intact_responses
-from heatproof.provenance import code_digest
 from heatproof.responses.base import Along, Arrays, Batch, Reading, Response, ScoredImages, Session
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Scoring:
     keys
         Of each map, a digest of what decides it but for the images.
     metrics
-        As `heatproof.evaluation.selected_metrics` returns them.
+        As `heatproof.api.evaluate.selected_metrics` returns them.
     """
 
     run: Explaining
@@ -77,7 +77,7 @@ class Scoring:
 
     def scores(self) -> dict[str, dict[str, Scores]]:
         """Return metric to method to scores."""
-        from heatproof.batches import track
+        from heatproof.base.batches import track
 
         return {name: self._of(one) for name, one in track(self.metrics.items(), "scores", unit="metric")}
 

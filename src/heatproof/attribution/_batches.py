@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from heatproof.attribution.registry import Explained
+from heatproof.base.options import AtMost
+from heatproof.base.randomness import counter_uniform
 from heatproof.errors import HeatproofError, NotApplicable
-from heatproof.options import AtMost
-from heatproof.randomness import counter_uniform
 
 if TYPE_CHECKING:
     import torch

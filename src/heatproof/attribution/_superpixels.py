@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Literal
 
 from heatproof.attribution._batches import require
 from heatproof.attribution.registry import Explained
+from heatproof.base.grids import AnyGrid, grid_name, patches_in, shape_of
 from heatproof.errors import HeatproofError
-from heatproof.grids import AnyGrid, grid_name, patches_in, shape_of
 from heatproof.models.registry import InputFacts, normalisation_of
 
 if TYPE_CHECKING:

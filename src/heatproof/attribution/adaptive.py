@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from heatproof.attribution._batches import leaf, never_alone, parts, require
 from heatproof.attribution._quadrature import at_targets, beside_maps
 from heatproof.attribution.registry import Explained, explainer
+from heatproof.base.options import Bounds, Count
+from heatproof.base.randomness import counter_permutation
+from heatproof.base.tasks import EXCLUSIVE, WORDS
 from heatproof.errors import NotApplicable
 from heatproof.models.registry import InputFacts, normalisation_of
-from heatproof.options import Bounds, Count
-from heatproof.randomness import counter_permutation
-from heatproof.tasks import EXCLUSIVE, WORDS
 
 if TYPE_CHECKING:
     import torch

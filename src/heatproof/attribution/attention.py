@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 from heatproof.attribution._attention import attend, propagate, to_pixels, weigh
 from heatproof.attribution._batches import parts, require
 from heatproof.attribution.registry import Explained, explainer
-from heatproof.options import Bounds
+from heatproof.base.options import Bounds
 
 if TYPE_CHECKING:
     import torch

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from heatproof.attribution._batches import draw_per_image, never_alone, parts, require, take_background
 from heatproof.attribution._plain import require_plain_outputs
 from heatproof.attribution.registry import Explained, explainer
+from heatproof.base.options import Bounds, Count
+from heatproof.base.randomness import counter_normal
+from heatproof.base.tasks import EXCLUSIVE
 from heatproof.errors import NotApplicable
-from heatproof.options import Bounds, Count
-from heatproof.randomness import counter_normal
-from heatproof.tasks import EXCLUSIVE
 
 if TYPE_CHECKING:
     import torch

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from heatproof.attribution._batches import accompany, draw_per_image, leaf, never_alone, parts, require
 from heatproof.attribution._plain import require_plain_outputs
 from heatproof.attribution.registry import Explained, explainer
+from heatproof.base.grids import AnyGrid, shape_of
+from heatproof.base.options import Bounds, Count, PatchGrid
+from heatproof.base.randomness import counter_normal
 from heatproof.errors import NotApplicable
-from heatproof.grids import AnyGrid, shape_of
-from heatproof.options import Bounds, Count, PatchGrid
-from heatproof.randomness import counter_normal
 
 if TYPE_CHECKING:
     import torch

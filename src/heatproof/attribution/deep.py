@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from heatproof.attribution._batches import leaf, parts, require, take_background
 from heatproof.attribution._plain import require_plain_outputs
 from heatproof.attribution.registry import BaselineName, Explained, Sums, Tolerance, explainer
+from heatproof.base.options import Count
 from heatproof.errors import NotApplicable
-from heatproof.options import Count
 
 if TYPE_CHECKING:
     import torch

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 from heatproof.attribution._batches import draw_per_image, leaf, never_alone, parts, require, take_background
 from heatproof.attribution._quadrature import at_targets, beside_maps
 from heatproof.attribution.registry import Explained, explainer
-from heatproof.options import Bounds, Count
-from heatproof.randomness import counter_integers, counter_normal, counter_uniform
+from heatproof.base.options import Bounds, Count
+from heatproof.base.randomness import counter_integers, counter_normal, counter_uniform
 
 if TYPE_CHECKING:
     import torch

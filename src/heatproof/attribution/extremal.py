@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from heatproof.attribution._batches import accompany, parts, require
 from heatproof.attribution.registry import Explained, explainer
-from heatproof.options import Bounds, Count
+from heatproof.base.options import Bounds, Count
 
 if TYPE_CHECKING:
     import torch

@@ -21,8 +21,8 @@ from heatproof.attribution._batches import (
 )
 from heatproof.attribution._quadrature import beside_maps, note_completeness, quadrature
 from heatproof.attribution.registry import Explained, Sums, explainer
-from heatproof.options import Bounds, Count
-from heatproof.randomness import counter_normal
+from heatproof.base.options import Bounds, Count
+from heatproof.base.randomness import counter_normal
 
 if TYPE_CHECKING:
     import torch

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from heatproof.attribution.registry import Explained, ExplainFunction
+from heatproof.base.named_axes import IMAGES, MAPS, in_order
 from heatproof.errors import HeatproofError
-from heatproof.named_axes import IMAGES, MAPS, in_order
 
 if TYPE_CHECKING:
     import torch

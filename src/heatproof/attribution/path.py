@@ -13,7 +13,7 @@ from heatproof.attribution._batches import (
 )
 from heatproof.attribution._quadrature import beside_maps, note_completeness, quadrature
 from heatproof.attribution.registry import BaselineName, Explained, explainer
-from heatproof.options import Bounds, Count
+from heatproof.base.options import Bounds, Count
 
 if TYPE_CHECKING:
     import torch

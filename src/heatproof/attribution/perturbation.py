@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from heatproof.attribution._batches import draw_uniform_images, never_alone, require
 from heatproof.attribution._superpixels import cut_grid, require_cells
 from heatproof.attribution.registry import BaselineName, Explained, explainer
-from heatproof.grids import AnyGrid, patches_in, shape_of
-from heatproof.options import Bounds, Count, PatchGrid
-from heatproof.randomness import counter_integers, counter_uniform
+from heatproof.base.grids import AnyGrid, patches_in, shape_of
+from heatproof.base.options import Bounds, Count, PatchGrid
+from heatproof.base.randomness import counter_integers, counter_uniform
 
 if TYPE_CHECKING:
     import torch

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from heatproof.attribution._batches import draw_per_image
 from heatproof.attribution.registry import Explained, explainer
-from heatproof.randomness import counter_uniform
+from heatproof.base.randomness import counter_uniform
 
 if TYPE_CHECKING:
     import numpy as np

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
+from heatproof.base.grids import Grid
+from heatproof.base.options import Bounds
+from heatproof.base.provenance import Key
+from heatproof.base.registry import Described, Registry, options_of
+from heatproof.base.tasks import CALLABLE, Need, lacking
 from heatproof.errors import HeatproofError, NotApplicable
-from heatproof.grids import Grid
-from heatproof.options import Bounds
-from heatproof.provenance import Key
-from heatproof.registry import Described, Registry, options_of
-from heatproof.tasks import CALLABLE, Need, lacking
 
 if TYPE_CHECKING:
     import torch
@@ -89,7 +89,7 @@ class Explained:
 
     @property
     def task(self) -> str:
-        """What the network is for, one of `heatproof.tasks.TASKS`, or ``callable``; known after its first pass."""
+        """What the network is for, one of `heatproof.base.tasks.TASKS`, or ``callable``; known after its first pass."""
         from heatproof.models.adapter import reader_of
 
         reader = reader_of(self.network)

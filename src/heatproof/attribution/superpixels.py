@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from heatproof.attribution._batches import never_alone, parts, require
 from heatproof.attribution._superpixels import Segments, cut, cut_grid
 from heatproof.attribution.registry import BaselineName, Explained, explainer
-from heatproof.grids import AnyGrid, patches_in
-from heatproof.options import Bounds, OfPatches, PatchGrid
-from heatproof.randomness import derive_seed
+from heatproof.base.grids import AnyGrid, patches_in
+from heatproof.base.options import Bounds, OfPatches, PatchGrid
+from heatproof.base.randomness import derive_seed
 
 if TYPE_CHECKING:
     import torch

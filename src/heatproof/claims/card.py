@@ -1,16 +1,14 @@
-"""Stage `claims`: judge every registered claim on published numbers and on the scores of a run."""
+"""Judge every registered claim on scores, and on published numbers."""
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from heatproof.claims.evidence import Case, Draws, Evidence, Method, Model
+from heatproof.claims.evidence import Evidence
 from heatproof.claims.published_numbers import WITHOUT, published
-from heatproof.claims.published_orders import published_orders
 from heatproof.claims.registry import CLAIMS, PAPERS, Claim, Untestable
 from heatproof.claims.verdicts import (
     LEAST_NETWORKS,
@@ -21,50 +19,15 @@ from heatproof.claims.verdicts import (
     estimate,
     verdict_of,
 )
-from heatproof.ranking.per_image import read_scores
-from heatproof.storage.files import write_table
-from heatproof.storage.manifest import publish_tables, verified_bytes
-from heatproof.storage.tables import parse_csv
 
 if TYPE_CHECKING:
-    from heatproof.stages.claims import Claims
+    pass
 
-log = logging.getLogger(__name__)
 
 COLUMNS = ["claim", "paper", "place", "sentence", "verdict"]
 COLUMNS += ["quantity", "value", "ci_low", "ci_high", "p", "q", "seeds", "rule", "basis", "reason"]
 PUBLISHED = ["value", "low", "high", "verdict", "basis", "reason"]
 COLUMNS += [f"published_{name}" for name in PUBLISHED]
-
-
-def claims(told: Claims) -> None:
-    """Write the verdict on each claim for the scores of a run and for published numbers, and the orders of both."""
-    files, scores = read_scores(told.results.scores, told.cases)
-    facts, pixels = told.metrics, told.pixels
-    cases = [
-        Case(
-            *cell,
-            **vars(facts[cell[3]]),
-            kept_by=told.kept_epochs.get(cell[2], ""),
-            explains=told.explains,
-            pixels=pixels[cell[0]][cell[1]],
-        )
-        for cell in told.cases
-    ]
-    evidence = Evidence(
-        scores,
-        cases,
-        [Method(one.name, one.kind, one.map, one.transform, one.uses_model) for one in told.methods],
-        {name: Model(name, **vars(model)) for name, model in told.models.items()},
-        parse_csv(verified_bytes(told.accuracy, listed=False), text=False),
-        draws=Draws(told.seed, told.bootstrap),
-    )
-    table = claims_table(evidence, told.level)
-    log.info("%s", table["verdict"].value_counts().to_dict())
-    made = dict(zip(told.files.values(), (table, *published_orders(evidence, told.level)), strict=True))
-    for path, one in made.items():
-        write_table(one, path)
-    publish_tables(told, made, [*files, told.accuracy])
 
 
 def claims_table(evidence: Evidence, level: float = 0.95) -> pd.DataFrame:

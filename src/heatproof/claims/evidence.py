@@ -12,6 +12,9 @@ import numpy as np
 import pandas as pd
 from scipy.stats import rankdata
 
+from heatproof.base.grids import Grid
+from heatproof.base.methods import ABS
+from heatproof.base.randomness import numpy_generator
 from heatproof.claims.halves import (
     LEAST_CEILING,
     LEAST_IMAGES,
@@ -30,10 +33,7 @@ from heatproof.claims.halves import (
     vectors_of,
 )
 from heatproof.claims.verdicts import Measured, Untestable
-from heatproof.grids import Grid
-from heatproof.methods import ABS
 from heatproof.metrics.bootstrap import bootstrap_means, draw_counts
-from heatproof.randomness import numpy_generator
 
 Found = TypeVar("Found")
 Unit = tuple[str, str]

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import rankdata
 
+from heatproof.base.randomness import numpy_generator
 from heatproof.claims.verdicts import Measured
-from heatproof.randomness import numpy_generator
 
 # Random halves; blocks of images that are left out in turn; images below which halves are none.
 SPLITS, BLOCKS, LEAST_IMAGES = 40, 32, 8

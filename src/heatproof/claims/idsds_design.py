@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from heatproof.base.tasks import CALLABLE, TASKS
 from heatproof.claims.contrasts import contrast, differing, each_training, families, welch
 from heatproof.claims.evidence import Evidence, correlate_ranks, mean_known
 from heatproof.claims.idsds import AGREEMENT, INTRINSIC, PAPER, post_hoc
 from heatproof.claims.registry import Measured, Untestable, claim, required
-from heatproof.tasks import CALLABLE, TASKS
 
 CHANGE = "mean change of IDSDS over methods"
 OWN = "its own map's IDSDS less that of the best method on plain ResNets"

@@ -6,9 +6,9 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from heatproof.base.registry import Registry
 from heatproof.claims.evidence import Evidence, required
 from heatproof.claims.verdicts import Measured, Untestable, decisive_limit
-from heatproof.registry import Registry
 
 __all__ = ["CLAIMS", "PAPERS", "Claim", "Measured", "Untestable", "claim", "claim_of_difference", "required"]
 

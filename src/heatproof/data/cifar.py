@@ -12,7 +12,7 @@ from heatproof.data.lazy import FileList, LazyDataset
 from heatproof.data.pictures import find_folder
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
-from heatproof.storage.reading import read_list, require_regular
+from heatproof.files.reading import read_list, require_regular
 
 PIXELS = 3 * 32 * 32
 HOW = "get {0}.tar.gz, the binary version, from https://www.cs.toronto.edu/~kriz/cifar.html, unpack it"

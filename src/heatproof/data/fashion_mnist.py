@@ -13,7 +13,7 @@ import numpy as np
 from heatproof.data.lazy import FileList, LazyDataset
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
-from heatproof.storage.reading import open_regular
+from heatproof.files.reading import open_regular
 
 CLASSES = (
     "T-shirt/top",

@@ -48,7 +48,7 @@ def is_blank(image: Any) -> bool:
 
 def few_of_split(dataset: Dataset, split: str = "evaluation") -> list[int]:
     """Return the rows of the few images of a split, of which as many are read as are blank."""
-    from heatproof.batches import READING
+    from heatproof.base.batches import READING
 
     def is_blank_image(row: int) -> bool:
         with READING:

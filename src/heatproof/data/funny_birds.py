@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from heatproof.base.options import ImageCount, Size
 from heatproof.data.lazy import FileList, LazyDataset
 from heatproof.data.pictures import Interpolation, find_folder, picture_reader
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
-from heatproof.options import ImageCount, Size
-from heatproof.storage.reading import MOST_JSON_BYTES, one_sentence, parse_json, read_bytes, shown
+from heatproof.files.reading import MOST_JSON_BYTES, one_sentence, parse_json, read_bytes, shown
 
 # Colours of the pieces of each part in a part map. Others are the body, and what stands behind the bird.
 COLOURS = {

@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from heatproof.base.options import Count, ImageCount, Size
+from heatproof.base.tasks import Task
 from heatproof.data.bands import Channels
 from heatproof.data.label_table import read_label_table
 from heatproof.data.label_values import LabelOptions
@@ -25,8 +27,6 @@ from heatproof.data.pictures import (
 )
 from heatproof.data.registry import Dataset, dataset
 from heatproof.errors import HeatproofError
-from heatproof.options import Count, ImageCount, Size
-from heatproof.tasks import Task
 
 SHARES = {"validation": 0.1, "evaluation": 0.2}
 # Cells of a table, as a config lists them.

@@ -13,6 +13,7 @@ from typing import Literal
 
 import numpy as np
 
+from heatproof.base.options import ImageCount, Size
 from heatproof.data.lazy import FileList, LazyDataset
 from heatproof.data.pictures import (
     Interpolation,
@@ -25,8 +26,7 @@ from heatproof.data.pictures import (
 )
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
-from heatproof.options import ImageCount, Size
-from heatproof.storage.reading import read_bytes, read_list
+from heatproof.files.reading import read_bytes, read_list
 
 DEVKIT = "ILSVRC2012_devkit_t12"
 GROUND_TRUTH = "ILSVRC2012_validation_ground_truth.txt"

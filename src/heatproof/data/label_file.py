@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from heatproof.errors import HeatproofError
-from heatproof.storage.reading import one_sentence, parse_json, read_bytes, shown
-from heatproof.storage.tables import MOST_BYTES, MOST_COLUMNS, parse_csv, parse_parquet, rows_of, unpacked
+from heatproof.files.reading import one_sentence, parse_json, read_bytes, shown
+from heatproof.files.tables import MOST_BYTES, MOST_COLUMNS, parse_csv, parse_parquet, rows_of, unpacked
 
 AS_LABELS = (
     "save it again as CSV in UTF-8, with quotes around cells that hold a separator, or as JSON lines",

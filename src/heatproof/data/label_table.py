@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from heatproof.base.registry import nearest
 from heatproof.data.label_cells import number_of, parts_of
 from heatproof.data.label_file import Cell, RawTable, read_raw_table
 from heatproof.data.label_paths import Pictures, match_pictures
@@ -23,7 +24,6 @@ from heatproof.data.label_values import (
 from heatproof.data.lazy import FileList
 from heatproof.data.pictures import ENDINGS, pictures_below
 from heatproof.errors import HeatproofError
-from heatproof.registry import nearest
 
 # What a column is called unless the config says otherwise; the first that a table has, in any capitals.
 COLUMNS = {

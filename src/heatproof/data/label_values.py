@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from heatproof.base.tasks import Task
 from heatproof.data.label_cells import (
     BLANK,
     NEARLY_NUMBER,
@@ -23,7 +24,6 @@ from heatproof.data.label_cells import (
 )
 from heatproof.data.label_file import Cell
 from heatproof.errors import HeatproofError
-from heatproof.tasks import Task
 
 # What people and programs write where nothing is known; -1 counts among numbers.
 MISSING = ("", "nan", "na", "n/a", "none", "null", "<na>", "#n/a", "nat", "?")

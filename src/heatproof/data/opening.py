@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from heatproof.base.options import Size, height_and_width
 from heatproof.data.bands import AS_STACK, Channels, is_stack, planes_of, stack_planes, stack_shape
 from heatproof.errors import HeatproofError
-from heatproof.options import Size, height_and_width
-from heatproof.storage.reading import open_regular, shown
+from heatproof.files.reading import open_regular, shown
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import numpy as np
 
+from heatproof.base.options import Bounds, ImageCount
+from heatproof.base.randomness import numpy_generator
 from heatproof.data._creatures import NAMES, VARIANTS, VARIANTS_EACH, Creature
 from heatproof.data.registry import Split, dataset
-from heatproof.options import Bounds, ImageCount
-from heatproof.randomness import numpy_generator
 
 MOST_CLASSES = 50
 

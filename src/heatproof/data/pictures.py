@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
+from heatproof.base.options import Size, as_option, height_and_width
 from heatproof.data.bands import STACK, Channels, pixels_of
 from heatproof.data.lazy import FileList
 from heatproof.data.opening import covering, open_picture, open_planes, picture_size
 from heatproof.errors import HeatproofError
-from heatproof.options import Size, as_option, height_and_width
-from heatproof.storage.reading import require_regular, require_utf8, shown
+from heatproof.files.reading import require_regular, require_utf8, shown
 
 if TYPE_CHECKING:
     from PIL import Image

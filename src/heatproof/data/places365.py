@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
+from heatproof.base.options import ImageCount, Size
 from heatproof.data.lazy import FileList, LazyDataset
 from heatproof.data.pictures import Interpolation, find_folder, picture_reader
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
-from heatproof.options import ImageCount, Size
-from heatproof.storage.reading import read_list
+from heatproof.files.reading import read_list
 
 CATEGORIES, TRAIN, VAL = "categories_places365.txt", "places365_train_standard.txt", "places365_val.txt"
 

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
-from heatproof.options import height_and_width
-from heatproof.registry import Described, Registry, options_of
+from heatproof.base.options import height_and_width
+from heatproof.base.registry import Described, Registry, options_of
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Split:
 class Dataset(Protocol):
     """Interface of a dataset: labelled images in splits train, validation and evaluation.
 
-    It may have an attribute `task`, one of `heatproof.tasks.TASKS`; without it, it is of classes.
+    It may have an attribute `task`, one of `heatproof.base.tasks.TASKS`; without it, it is of classes.
     """
 
     @property

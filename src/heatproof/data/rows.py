@@ -13,9 +13,9 @@ from typing import Any, cast
 
 import numpy as np
 
+from heatproof.base.specs import DatasetSpec
+from heatproof.base.tasks import EXCLUSIVE, row_id
 from heatproof.data.registry import Dataset, HasParts, Split
-from heatproof.specs import DatasetSpec
-from heatproof.tasks import EXCLUSIVE, row_id
 
 EVALUATION = "evaluation"
 

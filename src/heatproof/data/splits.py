@@ -7,8 +7,8 @@ from itertools import zip_longest
 
 import numpy as np
 
+from heatproof.base.randomness import numpy_generator
 from heatproof.errors import HeatproofError
-from heatproof.randomness import numpy_generator
 
 # Numbers are divided by their size into so many classes at most, of so many rows at least.
 MOST_BINS, LEAST_IN_BIN = 10, 10

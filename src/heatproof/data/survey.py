@@ -9,11 +9,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from heatproof.base.options import Size
 from heatproof.data.bands import Channels, is_stack
 from heatproof.data.opening import ORIENTATION, open_planes, opened_picture
 from heatproof.errors import HeatproofError
-from heatproof.options import Size
-from heatproof.storage.reading import shown
+from heatproof.files.reading import shown
 
 if TYPE_CHECKING:
     from PIL import Image

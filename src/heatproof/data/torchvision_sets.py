@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from heatproof.base.options import ImageCount, Size
+from heatproof.base.registry import nearest
 from heatproof.data.bands import three_channels
 from heatproof.data.lazy import FileList, LazyDataset
 from heatproof.data.pictures import Interpolation, PictureReader, folders_below, picture_reader
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
-from heatproof.options import ImageCount, Size
-from heatproof.registry import nearest
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -7,9 +7,9 @@ from typing import Literal
 
 import numpy as np
 
+from heatproof.base.randomness import numpy_generator
 from heatproof.data.digits import Digits, evaluation_size
 from heatproof.data.registry import Split, dataset
-from heatproof.randomness import numpy_generator
 
 CLASSES, SIDE = 10, 32
 # A square of 81 pixels in 1,024, as 60 × 60 in 224 × 224 is about a fourteenth.

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, cast
 
+from heatproof.base.grids import Grid, shape_of
 from heatproof.estimate.measure import Timed
-from heatproof.grids import Grid, shape_of
 from heatproof.plan.graph import Graph
 from heatproof.plan.graph import Job as PlannedJob
 from heatproof.plan.validate import Plan

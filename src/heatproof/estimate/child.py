@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from pkgutil import resolve_name
 from typing import Any, TypedDict
 
-from heatproof.ending import end_with_controller
+from heatproof.base.ending import end_with_controller
+from heatproof.base.specs import DatasetSpec, FinetuningSettings, Runtime, TrainingSettings
+from heatproof.base.typed import as_type
 from heatproof.models.registry import ModelSpec
-from heatproof.specs import DatasetSpec, FinetuningSettings, Runtime, TrainingSettings
-from heatproof.typed import as_type
 
 STEPS = 3
 
@@ -65,8 +65,8 @@ class StartUp:
 
     def run(self, runtime: Runtime) -> None:
         """Import what a job needs."""
-        import heatproof.attribution.make
-        import heatproof.training.stages  # noqa: F401
+        import heatproof.jobs.attribute
+        import heatproof.jobs.train  # noqa: F401
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class TimeWeights:
         """Leave random weights where a job looks for them, and time one pass of the network."""
         import torch
 
-        from heatproof.data.prepare import open_dataset
+        from heatproof.data.checks import open_dataset
         from heatproof.models.memory import batch_size_of
         from heatproof.models.network import build_network, normalise, reader_of_dataset, save_weights, use_machine
 
@@ -159,11 +159,11 @@ class TimeTraining:
         """Time the loop that trains, on a few batches; its start imports more than other jobs."""
         import torch
 
-        from heatproof.data.prepare import open_dataset
+        from heatproof.data.checks import open_dataset
         from heatproof.data.rows import pictures_of
+        from heatproof.jobs.train import of_whole_output
         from heatproof.models.network import build_network, normalise, reader_of_dataset, use_machine
         from heatproof.training.loop import Examples, fit, validate
-        from heatproof.training.stages import of_whole_output
 
         device = use_machine(runtime)
         dataset = pictures_of(open_dataset(self.dataset))

@@ -10,18 +10,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from heatproof.config_files import merge, read_config
+from heatproof.base.options import check_options, height_and_width, seconds_of
+from heatproof.base.registry import nearest
+from heatproof.config.files import merge, read_config
 from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.estimate import account, synthetic
 from heatproof.estimate.account import size_told
 from heatproof.estimate.child import TimeResnet50
 from heatproof.estimate.measure import Bench, Timed
-from heatproof.options import check_options, height_and_width, seconds_of
 from heatproof.plan.graph import Graph
 from heatproof.plan.graph import Job as PlannedJob
 from heatproof.plan.validate import Plan, make_plan
-from heatproof.registry import nearest
 
 if TYPE_CHECKING:
     from heatproof.estimate.child import CountedSteps, TimedSteps

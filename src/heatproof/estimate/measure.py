@@ -12,18 +12,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from heatproof.ending import CONTROLLER
+from heatproof.base.ending import CONTROLLER
+from heatproof.base.provenance import as_json
+from heatproof.base.specs import FinetuningSettings, ShardRange
 from heatproof.errors import HeatproofError
 from heatproof.estimate.child import StartUp, TimeTraining, TimeWeights
-from heatproof.folder import Folder
+from heatproof.files.reading import read_json
+from heatproof.plan.folder import Folder
 from heatproof.plan.graph import Graph, Job
 from heatproof.plan.paths import PRETRAINED, Network
 from heatproof.plan.validate import Plan
-from heatproof.provenance import as_json
-from heatproof.specs import FinetuningSettings, ShardRange
 from heatproof.stages.weights import weights_of
-from heatproof.storage.reading import read_json
-from heatproof.workflow import MALLOC
+from heatproof.workflow.start import MALLOC
 
 if TYPE_CHECKING:
     from heatproof.estimate.child import TimedPass, TimedSteps

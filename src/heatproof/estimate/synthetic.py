@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from heatproof.base.options import Bounds, ImageCount, Size, as_option, height_and_width
+from heatproof.base.randomness import numpy_generator
 from heatproof.data.registry import Split
-from heatproof.options import Bounds, ImageCount, Size, as_option, height_and_width
-from heatproof.randomness import numpy_generator
 
 # Classes, and training images without those for validation: what decides the cost of a training.
 KNOWN = {

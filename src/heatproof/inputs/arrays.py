@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from heatproof.base.named_axes import IMAGES, in_order
+from heatproof.base.options import short
 from heatproof.errors import HeatproofError
-from heatproof.named_axes import IMAGES, in_order
-from heatproof.options import short
 
 if TYPE_CHECKING:
     import torch

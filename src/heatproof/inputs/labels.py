@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from heatproof.base.named_axes import is_labelled_array
+from heatproof.base.options import short
+from heatproof.base.tasks import CALLABLE, explained_words
 from heatproof.errors import HeatproofError
-from heatproof.named_axes import is_labelled_array
-from heatproof.options import short
-from heatproof.tasks import CALLABLE, explained_words
 
 if TYPE_CHECKING:
     from heatproof.inputs.source import ImageSource

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from heatproof.base.named_axes import is_labelled_array
 from heatproof.errors import HeatproofError, first_line, runs_out
 from heatproof.inputs.arrays import IMAGE_KEYS, check_images, check_targets
 from heatproof.inputs.source import AT_ONCE, ImageSource, in_memory
-from heatproof.named_axes import is_labelled_array
 
 if TYPE_CHECKING:
     import torch

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from heatproof.base.named_axes import MAPS, in_order, is_labelled_array
 from heatproof.errors import HeatproofError
 from heatproof.inputs.labels import DIGEST, TARGET_DIGEST, Scored, check_explained, labels_of, rows_of
-from heatproof.named_axes import MAPS, in_order, is_labelled_array
 
 if TYPE_CHECKING:
     from heatproof.inputs.source import ImageSource

@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from heatproof.base.named_axes import is_labelled_array
+from heatproof.base.options import short
+from heatproof.base.registry import nearest
+from heatproof.base.tasks import CALLABLE
 from heatproof.errors import HeatproofError
 from heatproof.inputs.arrays import check_finite, check_ids, check_images
 from heatproof.inputs.folders import read_folder
@@ -16,10 +20,6 @@ from heatproof.inputs.labels import labels_of
 from heatproof.inputs.loaders import Loaded, is_loader, read_loader
 from heatproof.inputs.source import ImageSource, in_memory
 from heatproof.inputs.targets import Question, aimed, joined, labels_of_maps
-from heatproof.named_axes import is_labelled_array
-from heatproof.options import short
-from heatproof.registry import nearest
-from heatproof.tasks import CALLABLE
 
 if TYPE_CHECKING:
     from heatproof.models.adapter import Adapted

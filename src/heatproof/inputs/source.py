@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from heatproof.base.tasks import explained_words
 from heatproof.inputs.arrays import check_finite
-from heatproof.tasks import explained_words
 
 if TYPE_CHECKING:
     import torch
@@ -88,8 +88,8 @@ class ImageSource:
 
     @cached_property
     def digests(self) -> list[str]:
-        """A digest of the content of each image; see `heatproof.finetuned.image_digests`."""
-        from heatproof.finetuned import image_digests
+        """A digest of the content of each image; see `heatproof.inputs.finetuned.image_digests`."""
+        from heatproof.inputs.finetuned import image_digests
 
         return [digest for _, part in self.batches() for digest in image_digests(part)]
 

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from heatproof.base.named_axes import is_labelled_array
+from heatproof.base.options import short
+from heatproof.base.provenance import digest
+from heatproof.base.tasks import CALLABLE, EXCLUSIVE, check_task, distinct_targets
 from heatproof.errors import HeatproofError
-from heatproof.identity import identity_of
 from heatproof.inputs.arrays import check_targets
+from heatproof.inputs.identity import identity_of
 from heatproof.inputs.labels import labels_of, rows_of
-from heatproof.named_axes import is_labelled_array
-from heatproof.options import short
-from heatproof.provenance import digest
-from heatproof.tasks import CALLABLE, EXCLUSIVE, check_task, distinct_targets
 
 if TYPE_CHECKING:
     import torch
@@ -41,7 +41,7 @@ class Question:
     Attributes
     ----------
     task
-        One of `heatproof.tasks.TASKS`; None for classes.
+        One of `heatproof.base.tasks.TASKS`; None for classes.
     target
         A function from the network's output and the targets of a batch to one number for each image.
     """

@@ -9,8 +9,8 @@ import numpy as np
 from scipy.stats import norm
 from scipy.stats import t as student
 
+from heatproof.base.randomness import numpy_generator
 from heatproof.errors import HeatproofError
-from heatproof.randomness import numpy_generator
 
 INTERVALS = ("student", "percentile")
 # Resamples × images held at a time, as counts: 32 MiB.

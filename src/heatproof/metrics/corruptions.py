@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from heatproof.base.randomness import numpy_generator
 from heatproof.errors import HeatproofError
-from heatproof.randomness import numpy_generator
 
 # Walker et al. (MAS) 2024, section 5.1, as shares of the maximum.
 OFFSETS = (0.05, 0.10, 0.25, 0.50)

@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from heatproof.base.subsets import SIZES
 from heatproof.errors import HeatproofError
 from heatproof.metrics.pic import POINTS, aic_scores, sic_scores
 from heatproof.metrics.registry import Result, metric
@@ -15,7 +16,6 @@ from heatproof.responses.curves import TARGETS
 from heatproof.responses.explanations import Explanations
 from heatproof.responses.network import Subsets
 from heatproof.responses.pictures import Pictures
-from heatproof.subsets import SIZES
 
 PIC = "Kapishnikov et al., XRAI, 2019, section 4.1; Walker et al. (MAS) 2024, section 2.2"
 UNDEFINED = (

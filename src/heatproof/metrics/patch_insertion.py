@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 import numpy as np
 
+from heatproof.base.grids import AnyGrid, grid_name, patch_masks, patch_sums, patches_in
+from heatproof.base.options import PatchGrid
 from heatproof.errors import HeatproofError
-from heatproof.grids import AnyGrid, grid_name, patch_masks, patch_sums, patches_in
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.registry import Result, metric
-from heatproof.options import PatchGrid
 from heatproof.responses.base import Arrays, Batch, Options, Reading, ScoredImages, Session, drops_of
 from heatproof.responses.network import Removals
 

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from heatproof.base.options import enumerated, with_grids
+from heatproof.base.registry import Described, Registry, nearest, options_of, own_options
+from heatproof.base.tasks import NEEDS, Need, gives, lacking
 from heatproof.errors import HeatproofError
-from heatproof.options import enumerated, with_grids
-from heatproof.registry import Described, Registry, nearest, options_of, own_options
 from heatproof.responses.base import Response
 from heatproof.responses.curves import Curves
 from heatproof.responses.patches import Patches
-from heatproof.tasks import NEEDS, Need, gives, lacking
 
 if TYPE_CHECKING:
-    from heatproof.sequences import Perturbation
+    from heatproof.base.sequences import Perturbation
 
 Result = tuple[np.ndarray, np.ndarray, Mapping[str, np.ndarray]]
 MetricFunction = Callable[..., Any]
@@ -146,7 +146,7 @@ class Metric(Described):
         Parameters
         ----------
         task
-            One of `heatproof.tasks.TASKS`, or ``callable``.
+            One of `heatproof.base.tasks.TASKS`, or ``callable``.
         options
             Of the metric; those left out are the defaults.
         """

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from heatproof.base.options import PatchGrid
+from heatproof.base.sequences import Perturbation
+from heatproof.base.tasks import Need
 from heatproof.errors import HeatproofError
 from heatproof.metrics.arrays import area
 from heatproof.metrics.deletion import cut
 from heatproof.metrics.registry import Result, metric, need_of_output
-from heatproof.options import PatchGrid
 from heatproof.responses.curves import ResponseCurve
-from heatproof.sequences import Perturbation
-from heatproof.tasks import Need
 
 # The published kernels: of RISE, and of the scripts with which MAS was evaluated.
 RISE_BLUR = {"sigma": 5.0, "size": 11, "kernel": "reflected"}

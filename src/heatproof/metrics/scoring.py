@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from heatproof.base.methods import Maps, Method
 from heatproof.errors import HeatproofError, fault_of, first_line
-from heatproof.methods import Maps, Method
 from heatproof.metrics.registry import Metric
 from heatproof.responses.base import Arrays, Reading, ScoredImages
 

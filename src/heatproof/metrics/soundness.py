@@ -9,13 +9,13 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
+from heatproof.base.options import Bounds
+from heatproof.base.registry import look_up
+from heatproof.base.sequences import Perturbation
+from heatproof.base.tasks import Need
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import Result, metric, need_of_output
-from heatproof.options import Bounds
-from heatproof.registry import look_up
 from heatproof.responses.curves import ResponseCurve
-from heatproof.sequences import Perturbation
-from heatproof.tasks import Need
 
 SOURCE = "Li et al., A Dual-Perspective Approach to Evaluating Feature Attribution Methods, 2024, "
 # Removed shares, by name: 0.01, 0.02 … 0.99 of the paper's algorithm 3, and 0.03 … 0.98 of the published code.

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from heatproof.base.subsets import SIZES
 from heatproof.errors import HeatproofError
-from heatproof.subsets import SIZES
 
 # Masks are bits, and a product takes numbers of 8 bytes: a few at a time keep that small.
 MASKS_AT_ONCE = 64
@@ -25,7 +25,7 @@ def subset_sums(maps: np.ndarray, masks: Sequence[np.ndarray] | np.ndarray, imag
     maps
         (N, H, W), any sign; or (N, M, H, W), several maps of each image, which draws the masks once for all of them.
     masks
-        From `heatproof.subsets.subset_masks`, or (N, V, H, W) bool.
+        From `heatproof.base.subsets.subset_masks`, or (N, V, H, W) bool.
     image_ids
         N strings, for messages.
 
@@ -90,7 +90,7 @@ def sensitivity_n_scores(
     drops
         (N, V): target logit of the image minus target logit with subset v replaced by the baseline.
     masks
-        From `heatproof.subsets.subset_masks`, or (N, V, H, W) bool: the subsets behind `drops`.
+        From `heatproof.base.subsets.subset_masks`, or (N, V, H, W) bool: the subsets behind `drops`.
     image_ids
         N strings, for messages.
     sizes
@@ -142,7 +142,7 @@ def infidelity_scores(
     drops
         (N, V): target logit of the image minus target logit with subset v replaced by the baseline.
     masks
-        From `heatproof.subsets.subset_masks`, or (N, V, H, W) bool: the subsets behind `drops`. All of
+        From `heatproof.base.subsets.subset_masks`, or (N, V, H, W) bool: the subsets behind `drops`. All of
         them, of every size, count alike.
     image_ids
         N strings, for messages.

@@ -119,7 +119,7 @@ class Adapted:
 
     @property
     def task(self) -> str:
-        """One of `heatproof.tasks.TASKS`, or ``callable`` for a callable target; known after `check`."""
+        """One of `heatproof.base.tasks.TASKS`, or ``callable`` for a callable target; known after `check`."""
         return self.hooks.reader.task
 
     def taken(self, images: torch.Tensor) -> torch.Tensor:

@@ -11,7 +11,7 @@ import torch
 from scipy.stats import binom
 from torch.nn import functional
 
-from heatproof.class_order import MOSTLY_RIGHT, MUCH, best_order, right_after_exchange
+from heatproof.base.class_order import MOSTLY_RIGHT, MUCH, best_order, right_after_exchange
 from heatproof.data.registry import Dataset
 from heatproof.errors import HeatproofError
 from heatproof.models.network import normalise

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from heatproof.errors import HeatproofError, first_line, runs_out
+from heatproof.files.reading import open_regular, parse_json
 from heatproof.models.registry import Design, InputFacts, architecture
-from heatproof.storage.reading import open_regular, parse_json
 
 CONFIG, PROCESSOR, INDEX = "config.json", "preprocessor_config.json", ".index.json"
 # Those with the names of 21,841 classes have 2 MB, and an index of a thousand files as much.

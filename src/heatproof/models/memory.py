@@ -10,8 +10,8 @@ from types import TracebackType
 import torch
 
 from heatproof.errors import RESUME_HINT, HeatproofError, runs_out
-from heatproof.storage.files import write_json
-from heatproof.storage.reading import read_json
+from heatproof.files.reading import read_json
+from heatproof.files.writing import write_json
 
 log = logging.getLogger(__name__)
 

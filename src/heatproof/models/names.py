@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from heatproof.errors import HeatproofError
-from heatproof.storage.publishing import escaped
+from heatproof.files.publishing import escaped
 
 # Under which training scripts keep the weights, those that are taken first; an average over training (EMA) comes last.
 HOLDERS = ("state_dict", "model_state_dict", "model", "net", "network", "weights", "params")

@@ -13,20 +13,20 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save
 
+from heatproof.base.registry import import_callable, is_reference, nearest
+from heatproof.base.specs import DatasetSpec
 from heatproof.data.registry import Dataset
 from heatproof.data.rows import Rows, pictures_of
 from heatproof.errors import HeatproofError, fault_of
+from heatproof.files.writing import refuse_links, written_aside
 from heatproof.models.adapter import attach
 from heatproof.models.names import misfits
 from heatproof.models.output_reader import OutputReader
 from heatproof.models.registry import ARCHITECTURES, InputFacts, ModelSpec, normalisation_of
 from heatproof.models.weights_file import most_bytes, read_safetensors, require_finite
-from heatproof.registry import import_callable, is_reference, nearest
-from heatproof.specs import DatasetSpec
-from heatproof.storage.files import refuse_links, written_aside
 
 if TYPE_CHECKING:
-    from heatproof.specs import Runtime
+    from heatproof.base.specs import Runtime
 
 
 def use_machine(runtime: Runtime) -> torch.device:

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from heatproof.base.tasks import CALLABLE, EXCLUSIVE, check_task, in_batch, lacking
 from heatproof.errors import HeatproofError, NotApplicable, fault_of, first_line
 from heatproof.models.logits import is_one_logit, read_logits
-from heatproof.tasks import CALLABLE, EXCLUSIVE, check_task, in_batch, lacking
 
 # Targets whose numbers are computed where nobody says which ones are read.
 FEW = 3
@@ -25,13 +25,13 @@ class OutputReader:
     Parameters
     ----------
     task
-        One of `heatproof.tasks.TASKS`; None for ``binary`` where the network has one output, else ``multiclass``.
+        One of `heatproof.base.tasks.TASKS`; None for ``binary`` where the network has one output, else ``multiclass``.
     function
         A callable target: ``function(output, targets)`` returns one number for each image (B,), of the network's whole
         output and the targets of the batch. It is then read in place of classes.
     targets
-        T distinct targets of the images (`heatproof.tasks.distinct_targets`): column t of what is read has the number
-        of target t, and target t of an image is whole number t.
+        T distinct targets of the images (`heatproof.base.tasks.distinct_targets`): column t of what is read has the
+        number of target t, and target t of an image is whole number t.
     classes
         K where it is known, which tells apart parts of an output that could all be logits.
 
@@ -57,7 +57,7 @@ class OutputReader:
 
     @property
     def task(self) -> str:
-        """One of `heatproof.tasks.TASKS`, or ``callable``; known after the first output."""
+        """One of `heatproof.base.tasks.TASKS`, or ``callable``; known after the first output."""
         if self.function is not None:
             return CALLABLE
         return self.given or ("binary" if self.one_logit else "multiclass")

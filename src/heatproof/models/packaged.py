@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from heatproof.base.registry import look_up
 from heatproof.errors import HeatproofError
-from heatproof.registry import look_up
 
 PREFIX = "package:"
 

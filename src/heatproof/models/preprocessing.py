@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from heatproof.base.options import as_option
 from heatproof.models.from_transformers import PROCESSOR, is_side, is_there, read_file
-from heatproof.options import as_option
 
 # What `PIL.Image.Resampling` calls the interpolations that pictures can be resized with.
 RESAMPLING = {2: "bilinear", 3: "bicubic"}

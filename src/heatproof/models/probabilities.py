@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from heatproof.base.tasks import EXCLUSIVE, WITH_PROBABILITY
 from heatproof.errors import HeatproofError
-from heatproof.tasks import EXCLUSIVE, WITH_PROBABILITY
 
 if TYPE_CHECKING:
     from heatproof.models.adapter import Adapted

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from heatproof.base.options import Size, Width, height_and_width
+from heatproof.base.registry import look_up, nearest
 from heatproof.errors import HeatproofError
 from heatproof.models.registry import ARCHITECTURES, IMAGENET, Architecture, Design, InputFacts, architecture
-from heatproof.options import Size, Width, height_and_width
-from heatproof.registry import look_up, nearest
 
 Normalisation = tuple[tuple[float, ...], tuple[float, ...]]
 HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))

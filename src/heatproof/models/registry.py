@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+from heatproof.base.provenance import Key
+from heatproof.base.registry import Described, Registry, options_of
+from heatproof.base.specs import DatasetSpec
 from heatproof.errors import HeatproofError
-from heatproof.provenance import Key
-from heatproof.registry import Described, Registry, options_of
-from heatproof.specs import DatasetSpec
 
 # Mean and standard deviation of its colours, with which most networks for its images are trained.
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from heatproof.base.options import Width
 from heatproof.models.registry import IMAGENET, Design, InputFacts, architecture
-from heatproof.options import Width
 
 FACTS = InputFacts(cam_layer="stages")
 # Where channels are added: zeros, or a projection (He et al. 2016, section 3.3).

@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib.util
 from typing import Any
 
+from heatproof.base.options import Width
+from heatproof.base.registry import look_up
 from heatproof.errors import HeatproofError
 from heatproof.models.registry import IMAGENET, Design, InputFacts, architecture
-from heatproof.options import Width
-from heatproof.registry import look_up
 
 # B-cos takes colours in [0, 1] beside their inverses: a deleted patch is black.
 BCOS = Design("bcos", batch_norm=False, bias=False)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from heatproof.base.options import Width
 from heatproof.models.registry import IMAGENET, Design, InputFacts, architecture
-from heatproof.options import Width
 
 FACTS = InputFacts(cam_layer="features")
 # One on the mean of the features; or three with dropout on their maximum, and biases in the convolutions, as

@@ -12,10 +12,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from heatproof.errors import HeatproofError, fault_of, runs_out
+from heatproof.files.publishing import escaped
+from heatproof.files.reading import open_regular, require_regular
 from heatproof.models import saved_by_torch
 from heatproof.models.names import weights_in
-from heatproof.storage.publishing import escaped
-from heatproof.storage.reading import open_regular, require_regular
 
 # Training state beside the weights, twice the precision, and a head for far more classes.
 TIMES, MORE = 16, 2**30

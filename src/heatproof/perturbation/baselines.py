@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
+from heatproof.base.grids import AnyGrid
+from heatproof.base.options import Bounds, PatchGrid, Side
+from heatproof.base.randomness import counter_uniform
+from heatproof.base.registry import Described, import_callable, like, look_up, options_of
 from heatproof.errors import HeatproofError
-from heatproof.grids import AnyGrid
-from heatproof.options import Bounds, PatchGrid, Side
-from heatproof.randomness import counter_uniform
-from heatproof.registry import Described, import_callable, like, look_up, options_of
 
 if TYPE_CHECKING:
     import torch
@@ -282,7 +282,7 @@ def neighbours(
     """
     import torch
 
-    from heatproof.grids import patch_boxes, patches_in
+    from heatproof.base.grids import patch_boxes, patches_in
 
     if grid is None or patches_in(grid) < 2:
         raise HeatproofError(

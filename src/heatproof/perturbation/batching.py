@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from heatproof.base.specs import Runtime
+from heatproof.base.tasks import EXCLUSIVE, gives
+from heatproof.base.whole_numbers import wide_enough
 from heatproof.errors import HeatproofError
 from heatproof.models.adapter import reader_of
 from heatproof.models.memory import WithinMemory, batch_size_of, kept_beside
@@ -16,9 +19,6 @@ from heatproof.models.network import load_network
 from heatproof.models.output_reader import OutputReader, log_probabilities
 from heatproof.models.probabilities import NEAR_ONE, PROBABILITIES
 from heatproof.models.registry import NetworkSpec
-from heatproof.specs import Runtime
-from heatproof.tasks import EXCLUSIVE, gives
-from heatproof.whole_numbers import wide_enough
 
 # Predicted class and rank of a target where the task has no classes: no class, and among no first ones. In stores -1 is
 # what nobody computed.

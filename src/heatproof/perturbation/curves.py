@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 import torch
 
+from heatproof.base.sequences import Perturbation, changed_sums, check_ranking, first_changed, pixel_ranking
 from heatproof.errors import HeatproofError
 from heatproof.perturbation.baselines import baseline_images
 from heatproof.perturbation.batching import Perturbed, Query, run_batched
 from heatproof.perturbation.road import impute_sequence
-from heatproof.sequences import Perturbation, changed_sums, check_ranking, first_changed, pixel_ranking
 
 Arrays = Mapping[str, np.ndarray]
 Outputs = dict[str, np.ndarray]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from heatproof.batches import track
+from heatproof.base.batches import track
 from heatproof.data.registry import Dataset
 from heatproof.models.registry import InputFacts, normalisation_of
 

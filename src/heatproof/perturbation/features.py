@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from heatproof.base.grids import AnyGrid, patch_masks
+from heatproof.base.randomness import numpy_generator
 from heatproof.errors import NotApplicable
-from heatproof.grids import AnyGrid, patch_masks
 from heatproof.perturbation.baselines import baseline_images
 from heatproof.perturbation.batching import FilledBatches, Perturbed, Query, run_batched
-from heatproof.randomness import numpy_generator
 
 PENULTIMATE = "penultimate"
 # With the penultimate one.

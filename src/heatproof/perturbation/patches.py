@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from heatproof.base.grids import AnyGrid, patch_masks
 from heatproof.errors import HeatproofError
-from heatproof.grids import AnyGrid, patch_masks
 from heatproof.perturbation.baselines import baseline_images
 from heatproof.perturbation.batching import Perturbed, Query
 
@@ -36,7 +36,7 @@ def patch_variants(
     baseline_options
         Options of the baseline.
     truncate
-        As in `heatproof.grids.patch_size`.
+        As in `heatproof.base.grids.patch_size`.
 
     Returns
     -------

@@ -15,10 +15,10 @@ from PIL import Image, features
 from scipy.interpolate import LinearNDInterpolator
 from scipy.spatial import Delaunay
 
+from heatproof.base.randomness import numpy_generator
+from heatproof.base.sequences import check_ranking, pixel_ranking
 from heatproof.errors import HeatproofError
 from heatproof.perturbation.batching import Perturbed, Query
-from heatproof.randomness import numpy_generator
-from heatproof.sequences import check_ranking, pixel_ranking
 
 THRESHOLDS = (0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.07, 0.1, 0.13, 0.21, 0.34, 0.5, 0.75)
 MASKS = ("rank", "quantile")

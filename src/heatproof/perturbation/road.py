@@ -15,9 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor
 
+from heatproof.base.randomness import counter_normal
 from heatproof.errors import HeatproofError
 from heatproof.perturbation._multigrid import Multigrid
-from heatproof.randomness import counter_normal
 
 TOLERANCE = 2e-6
 SMALLEST_TOLERANCE = 5e-7

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from captum.metrics import sensitivity_max
 
+from heatproof.base.randomness import counter_uniform
 from heatproof.errors import HeatproofError
-from heatproof.randomness import counter_uniform
 
 Explain = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 

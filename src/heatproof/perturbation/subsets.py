@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from heatproof.base.grids import AnyGrid
 from heatproof.errors import HeatproofError
-from heatproof.grids import AnyGrid
 from heatproof.perturbation.baselines import baseline_images
 from heatproof.perturbation.batching import Perturbed, Query
 
@@ -34,7 +34,7 @@ def subset_variants(
         The network and N images.
     masks
         N arrays (V, H, W) bool, true where the image is replaced by its baseline, in all channels. A sequence that
-        draws them when asked, as that of `heatproof.subsets.subset_masks`, is asked once for each image.
+        draws them when asked, as that of `heatproof.base.subsets.subset_masks`, is asked once for each image.
     baseline
         Key in `heatproof.perturbation.baselines.BASELINES`.
     baseline_options

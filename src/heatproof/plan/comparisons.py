@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from heatproof.grids import Grid, by_patches, patches_in
+from heatproof.base.grids import Grid, by_patches, patches_in
 from heatproof.plan.paths import PRETRAINED, Case
 
 if TYPE_CHECKING:

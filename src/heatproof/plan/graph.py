@@ -11,13 +11,13 @@ from functools import cached_property
 from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from heatproof.grids import Grid, as_grid, grid_named
-from heatproof.provenance import as_json
-from heatproof.stage import STAGES, Product, Stage, Wildcards
+from heatproof.base.grids import Grid, as_grid, grid_named
+from heatproof.base.provenance import as_json
+from heatproof.plan.stage import STAGES, Product, Stage, Wildcards
 
 if TYPE_CHECKING:
+    from heatproof.base.provenance import Key
     from heatproof.plan.plan import Plan
-    from heatproof.provenance import Key
 
 T = TypeVar("T")
 # In the order in which they stand in paths.

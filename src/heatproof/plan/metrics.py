@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from heatproof.config_types import MOST_IMAGES
+from heatproof.base.grids import Grid, Oblong, patch_size
+from heatproof.base.options import check_defaults, check_options, module_of, options_of, short, with_grids
+from heatproof.base.registry import import_callable, is_reference, look_up, nearest
+from heatproof.config.types import MOST_IMAGES
 from heatproof.errors import HeatproofError
-from heatproof.grids import Grid, Oblong, patch_size
 from heatproof.metrics.registry import METRICS, Metric
-from heatproof.options import check_defaults, check_options, module_of, options_of, short, with_grids
 from heatproof.perturbation.baselines import BASELINES
-from heatproof.registry import import_callable, is_reference, look_up, nearest
 from heatproof.responses.base import Reading, Response, ScoredImages
 
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from heatproof.grids import Grid
+from heatproof.base.grids import Grid
 
 if TYPE_CHECKING:
     from heatproof.responses.base import Response
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 RESULTS = "results"
 PRETRAINED = "pretrained"
-# Seconds since 1970: files that are stale are dated back to before it (`heatproof.adopt`).
+# Seconds since 1970: files that are stale are dated back to before it (`heatproof.workflow.reconcile`).
 LONG_AGO = 1_000_000_000
 
 

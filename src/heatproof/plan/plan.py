@@ -7,19 +7,19 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, Literal
 
+from heatproof.base.provenance import Key, as_json, key_of
+from heatproof.base.specs import NO_KEY, DatasetSpec, Runtime
+from heatproof.base.tasks import EXCLUSIVE, LOSSES
 from heatproof.data.rows import has_other_rows
-from heatproof.folder import NO_MODEL
 from heatproof.models.registry import InputFacts, ModelSpec
+from heatproof.plan.folder import NO_MODEL
 from heatproof.plan.metrics import MetricChoice
 from heatproof.plan.paths import Case, Network
 from heatproof.plan.selection import Selection
-from heatproof.provenance import Key, as_json, key_of
 from heatproof.responses.base import Response
 from heatproof.responses.patches import Patches
-from heatproof.specs import NO_KEY, DatasetSpec, Runtime
-from heatproof.storage.manifest import read_sealed
-from heatproof.storage.sources import data_root, is_there
-from heatproof.tasks import EXCLUSIVE, LOSSES
+from heatproof.stores.manifest import read_sealed
+from heatproof.stores.sources import data_root, is_there
 
 
 class Plan(Selection):
@@ -55,7 +55,7 @@ class Plan(Selection):
         return self._keyed(replace(self.dataset_spec(dataset), name="", key=NO_KEY, manifest="", rows="label"), dataset)
 
     def _keyed(self, made: DatasetSpec, dataset: str) -> DatasetSpec:
-        key = key_of(made, ["heatproof.data.prepare", made.module])
+        key = key_of(made, ["heatproof.jobs.prepare", made.module])
         return replace(made, name=dataset, key=key, manifest=self.results.dataset.format(dataset=dataset))
 
     @cache

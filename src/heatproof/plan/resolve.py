@@ -8,18 +8,18 @@ from typing import Any, TypedDict
 
 from heatproof.attribution.own import positional_of
 from heatproof.attribution.registry import EXPLAINERS, SAME, Explainer
-from heatproof.config_files import Config
+from heatproof.base.methods import Method, methods_of
+from heatproof.base.options import check_defaults, check_options, module_of, options_of, with_grids
+from heatproof.base.registry import import_callable, is_reference, look_up, nearest
+from heatproof.base.tasks import TASKS
+from heatproof.config.files import Config
 from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
-from heatproof.methods import Method, methods_of
+from heatproof.files.publishing import without_secrets
 from heatproof.models.packaged import is_packaged, look_up_packaged
 from heatproof.models.published import look_up_architecture
 from heatproof.models.registry import ARCHITECTURES, Design, InputFacts
-from heatproof.options import check_defaults, check_options, module_of, options_of, with_grids
 from heatproof.perturbation.baselines import BASELINES
-from heatproof.registry import import_callable, is_reference, look_up, nearest
-from heatproof.storage.publishing import without_secrets
-from heatproof.tasks import TASKS
 
 SCHEMES = ("https://", "http://", "file://")
 

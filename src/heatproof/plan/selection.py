@@ -9,23 +9,23 @@ from itertools import product
 from typing import Any
 
 from heatproof.attribution.registry import SAME
-from heatproof.config_files import Config
+from heatproof.base.grids import Grid
+from heatproof.base.options import module_of
+from heatproof.base.registry import folded, import_callable, is_reference
+from heatproof.base.tasks import CALLABLE
+from heatproof.config.files import Config
 from heatproof.errors import HeatproofError
-from heatproof.folder import Folder
-from heatproof.grids import Grid
 from heatproof.metrics.registry import METRICS
 from heatproof.metrics.single_deletion import Combination, base_name, metric_name
 from heatproof.models.packaged import is_file
-from heatproof.options import module_of
+from heatproof.plan.folder import Folder
 from heatproof.plan.metrics import MetricChoice, read_metric
 from heatproof.plan.paths import PRETRAINED, Network, layer_and_channel
 from heatproof.plan.resolve import DatasetChoice, ExplainerChoice, ModelChoice, read_dataset, read_explainer, read_model
-from heatproof.registry import folded, import_callable, is_reference
 from heatproof.responses.answers import Answers
 from heatproof.responses.base import Response, serving
 from heatproof.responses.network import Channels
 from heatproof.responses.patches import Patches
-from heatproof.tasks import CALLABLE
 
 # Means over so many images are steady, and maps of more would only take memory.
 SIMILARITY_IMAGES = 512

@@ -7,20 +7,20 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
-from heatproof.config import label_baselines, normalise
-from heatproof.config_files import unset_counts
+from heatproof.base.grids import by_patches, divides, remedy, square_grids, written
+from heatproof.base.options import height_and_width
+from heatproof.base.registry import import_callable, is_reference, load_plugins, look_up, nearest
+from heatproof.base.tasks import EXCLUSIVE, LOSSES, WORDS, gives
+from heatproof.config.files import unset_counts
+from heatproof.config.schema import label_baselines, normalise
 from heatproof.data.registry import DATASETS
 from heatproof.data.rows import as_rows
 from heatproof.errors import HeatproofError
-from heatproof.grids import by_patches, divides, remedy, square_grids, written
 from heatproof.models.registry import ARCHITECTURES
-from heatproof.options import height_and_width
 from heatproof.perturbation.baselines import BASELINES, register_baselines
 from heatproof.plan.paths import PRETRAINED
 from heatproof.plan.plan import Plan
 from heatproof.plan.resolve import ModelChoice
-from heatproof.registry import import_callable, is_reference, load_plugins, look_up, nearest
-from heatproof.tasks import EXCLUSIVE, LOSSES, WORDS, gives
 
 
 def make_plan(config: Mapping[str, Any]) -> Plan:
@@ -291,7 +291,7 @@ def _count(plan: Plan, dataset: str, unset: Collection[str]) -> int | None:
     except Exception:
         if entry is not None:
             raise
-        # It can fail in any way, which `heatproof.trial` and the job that opens it say.
+        # It can fail in any way, which `heatproof.workflow.trial` and the job that opens it say.
         return None
 
 

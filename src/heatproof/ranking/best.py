@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from heatproof.randomness import numpy_generator
+from heatproof.base.randomness import numpy_generator
 from heatproof.ranking.kappa import resample
 from heatproof.ranking.meta_rank import labels, networks_of, shares
 from heatproof.ranking.paired import chance_of_higher, comparisons, holm, images_for, least_images

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from heatproof.base.randomness import numpy_generator
 from heatproof.errors import HeatproofError
 from heatproof.metrics.bootstrap import draw_counts, interval
-from heatproof.randomness import numpy_generator
 from heatproof.ranking.meta_rank import LEAST_NETWORKS, labels
 from heatproof.ranking.ranks import comparable
 

@@ -8,9 +8,9 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
+from heatproof.base.randomness import numpy_generator
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.bootstrap import bootstrap_means, interval, least_share, summarise
-from heatproof.randomness import numpy_generator
 from heatproof.ranking.consistency import MINIMUM, agreement
 from heatproof.ranking.ranks import rank_methods
 

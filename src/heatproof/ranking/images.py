@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from heatproof.base.randomness import numpy_generator
 from heatproof.errors import HeatproofError
 from heatproof.metrics.bootstrap import draw_counts, interval_of
-from heatproof.randomness import numpy_generator
 from heatproof.ranking.kappa import kappa_of
 from heatproof.ranking.meta_rank import LEAST_NETWORKS, MetaRank, labels, meta_rank, shares
 

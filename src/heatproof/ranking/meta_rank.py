@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from heatproof.base.randomness import numpy_generator
 from heatproof.errors import HeatproofError
 from heatproof.metrics.bootstrap import draw_counts, interval_of
-from heatproof.randomness import numpy_generator
 from heatproof.ranking.kappa import balance_of, half_win_spread, parts_of, resample, solve
 from heatproof.ranking.ranks import bradley_terry, comparable, pairwise_wins, rank_methods
 

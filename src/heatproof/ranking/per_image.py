@@ -1,15 +1,12 @@
-"""Read per-image scores of methods: the files of a run, and tidy tables."""
+"""Per-image scores of methods: test cases, and means over the labels of an image."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import pandas as pd
 
 from heatproof.errors import HeatproofError
-from heatproof.storage.manifest import in_results, verified_bytes
-from heatproof.storage.tables import parse_parquet
 
 CASE = ("dataset", "model", "weights", "metric")
 # What a row of a picture with several of them is about.
@@ -88,42 +85,3 @@ def cases_of(table: pd.DataFrame) -> Iterator[tuple[dict[str, str], pd.DataFrame
             )
         scores = rows.pivot(index="image", columns="method", values="score").astype(float)
         yield case, scores if directions[0] else -scores
-
-
-Place = tuple[str, str, str, str]
-
-
-def read_parquet(path: str | Path, columns: list[str] | None = None, *, listed: bool = False) -> pd.DataFrame:
-    """Read a file of scores.
-
-    Parameters
-    ----------
-    path
-        A Parquet file of a results folder.
-    columns
-        Some columns; None for all.
-    listed
-        Whether a manifest must list it, as `heatproof.storage.manifest.verified_bytes` does.
-
-    Raises
-    ------
-    HeatproofError
-        If it is missing, or has not the bytes that its manifest says.
-    """
-    content = verified_bytes(path, listed=listed)
-    with in_results(path):
-        return parse_parquet(content, columns)
-
-
-def read_scores(pattern: str, cases: Iterable[Place]) -> tuple[list[str], pd.DataFrame]:
-    """Return the file of each test case, and the scores of all of them, one a picture (`of_pictures`).
-
-    Parameters
-    ----------
-    pattern
-        Of paths.
-    cases
-        Dataset, model, weights and metric of each.
-    """
-    files = [pattern.format(**dict(zip(CASE, case, strict=True))) for case in cases]
-    return files, pd.concat([of_pictures(read_parquet(path)) for path in files], ignore_index=True)

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.stats import rankdata
 
-from heatproof.whole_numbers import wide_enough
+from heatproof.base.whole_numbers import wide_enough
 
 # Pairs compared at a time; the arrays stay in the processor's cache.
 _PAIRS = 1_048_576

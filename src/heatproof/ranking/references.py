@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from heatproof.randomness import numpy_generator
+from heatproof.base.randomness import numpy_generator
 from heatproof.ranking.paired import chance_of_higher, holm, images_for
 
 # Share of the chance of a false statement at which a number of images is named: below 1, as its test is approximate.

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from heatproof.base.registry import nearest
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS
 from heatproof.metrics.single_deletion import base_name
@@ -16,7 +17,6 @@ from heatproof.ranking.best import best_of_networks, least_networks
 from heatproof.ranking.images import meta_rank_of_images
 from heatproof.ranking.meta_rank import LEAST_NETWORKS, MetaRank, meta_rank
 from heatproof.ranking.ranks import comparable
-from heatproof.registry import nearest
 
 log = logging.getLogger(__name__)
 

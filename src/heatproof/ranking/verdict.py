@@ -16,12 +16,12 @@ import numpy as np
 import pandas as pd
 from scipy.stats import binomtest
 
-from heatproof.class_order import MOSTLY_RIGHT
+from heatproof.base.class_order import MOSTLY_RIGHT
+from heatproof.base.registry import listed
 from heatproof.metrics.single_deletion import Deletion
 from heatproof.ranking.best import best_set
 from heatproof.ranking.consistency import MINIMUM
 from heatproof.ranking.references import Above, above_references
-from heatproof.registry import listed
 
 # Verdicts, the gravest first.
 CHANCE, NOTHING, OPEN, TOO_FEW, FOUND = "at chance", "none above references", "open", "too few images", "found"

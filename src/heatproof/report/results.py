@@ -13,41 +13,25 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from heatproof.figures import FIGURES
-from heatproof.storage.files import write_table, write_text, written_aside
-from heatproof.storage.manifest import in_results, publish_tables, read_sealed, verified_bytes
-from heatproof.storage.sources import images_of, joined_data
-from heatproof.storage.tables import MOST_BYTES, parse_csv
+from heatproof.files.writing import write_table, write_text, written_aside
+from heatproof.ranking.per_image import of_pictures
+from heatproof.report.figures.registry import FIGURES
+from heatproof.stores.manifest import publish_tables, read_sealed
+from heatproof.stores.sources import images_of, joined_data
+from heatproof.stores.tables import read_parquet, read_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from heatproof.specs import DatasetSpec
-    from heatproof.stage import Stage
+    from heatproof.base.specs import DatasetSpec
+    from heatproof.plan.stage import Stage
     from heatproof.stages.pages import Figure as FigureOf
 
 NETWORK = ["dataset", "model", "weights"]
 CASE = [*NETWORK, "metric"]
 
 
-def read_text(path: str | Path, *, listed: bool = False) -> pd.DataFrame:
-    """Read a table with every cell as text, whatever they look like.
-
-    Parameters
-    ----------
-    path
-        A CSV file of a results folder.
-    listed
-        Whether a manifest must list it, as `heatproof.storage.manifest.verified_bytes` does.
-
-    Raises
-    ------
-    HeatproofError
-        If it is missing, or has not the bytes that its manifest says.
-    """
-    content = verified_bytes(path, listed=listed, most=MOST_BYTES)
-    with in_results(path):
-        return parse_csv(content)
+Place = tuple[str, str, str, str]
 
 
 def read_table(path: str | Path, *, listed: bool = False) -> pd.DataFrame:
@@ -70,6 +54,20 @@ def read_table(path: str | Path, *, listed: bool = False) -> pd.DataFrame:
             table[column] = numbers
     has_gaps = "gap" in table and not pd.api.types.is_numeric_dtype(table["gap"])
     return table if has_gaps else table.assign(gap="")
+
+
+def read_scores(pattern: str, cases: Iterable[Place]) -> tuple[list[str], pd.DataFrame]:
+    """Return the file of each test case, and the scores of all of them, one a picture (`of_pictures`).
+
+    Parameters
+    ----------
+    pattern
+        Of paths.
+    cases
+        Dataset, model, weights and metric of each.
+    """
+    files = [pattern.format(**dict(zip(CASE, case, strict=True))) for case in cases]
+    return files, pd.concat([of_pictures(read_parquet(path)) for path in files], ignore_index=True)
 
 
 def above_reference(table: pd.DataFrame, references: Collection[str], directions: Mapping[str, bool]) -> pd.Series:
@@ -142,7 +140,7 @@ def publish(
 
 def save(figure: Figure, path: str | Path) -> None:
     """Write a figure aside and move it into place; neither a date nor a random id goes into it."""
-    from heatproof.report.drawing import look
+    from heatproof.report.figures.drawing import look
 
     path = Path(path)
     about = {"Date": None, "Title": "Scores of attribution methods"} if path.suffix == ".svg" else {"Software": None}

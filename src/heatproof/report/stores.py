@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from heatproof.base.grids import as_grid
+from heatproof.base.tasks import TASKS
+from heatproof.base.typed import has_fields
 from heatproof.errors import HeatproofError
-from heatproof.grids import as_grid
-from heatproof.storage.publishing import ELSEWHERE
-from heatproof.storage.reading import own_folder
-from heatproof.storage.store import describe, shards_made
-from heatproof.tasks import TASKS
-from heatproof.typed import has_fields
+from heatproof.files.publishing import ELSEWHERE
+from heatproof.files.reading import own_folder
+from heatproof.stores.store import describe, shards_made
 
 if TYPE_CHECKING:
-    from heatproof.specs import DatasetSpec
+    from heatproof.base.specs import DatasetSpec
 
 
 @dataclass(frozen=True)
@@ -168,12 +168,12 @@ def dataset_behind(stored: Stored, config: str | Path | None = None) -> DatasetS
         If the dataset is code of somebody's own and no config names it.
     """
     # A listing of stores, which can be many, imports no plan.
-    from heatproof.config import normalise
-    from heatproof.config_files import read_config
+    from heatproof.base.registry import look_up
+    from heatproof.base.specs import DatasetSpec
+    from heatproof.config.files import read_config
+    from heatproof.config.schema import normalise
     from heatproof.data.registry import DATASETS
     from heatproof.plan.resolve import read_dataset
-    from heatproof.registry import look_up
-    from heatproof.specs import DatasetSpec
 
     said = stored.made_by.get("dataset")
     if said is None:

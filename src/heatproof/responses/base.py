@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from heatproof.base.grids import Grid, with_one_form
+from heatproof.base.methods import Method
+from heatproof.base.provenance import digest
+from heatproof.base.registry import own_options
+from heatproof.base.specs import ResponseSpec
+from heatproof.base.whole_numbers import as_dtype, wide_enough
 from heatproof.errors import HeatproofError
-from heatproof.grids import Grid, with_one_form
-from heatproof.methods import Method
-from heatproof.provenance import digest
-from heatproof.registry import own_options
-from heatproof.specs import ResponseSpec
-from heatproof.whole_numbers import as_dtype, wide_enough
 
 if TYPE_CHECKING:
     import torch

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from heatproof.base.registry import own_options
+from heatproof.base.sequences import Perturbation
 from heatproof.errors import HeatproofError
-from heatproof.registry import own_options
 from heatproof.responses.base import Along, Arrays, Batch, MapResponse, Response, ScoredImages, Session
-from heatproof.sequences import Perturbation
 
 OUTPUTS = ("logit", "probability", "accuracy")
 TARGETS = ("label", "predicted")
@@ -80,7 +80,7 @@ def decided(arrays: Mapping[str, np.ndarray], classes: np.ndarray, task: str) ->
     arrays, classes
         As in `ResponseCurve`.
     task
-        One of `heatproof.tasks.WITH_PROBABILITY`.
+        One of `heatproof.base.tasks.WITH_PROBABILITY`.
     """
     if task == "multilabel":
         return arrays["logit"] > 0

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from heatproof.options import Bounds, Count
+from heatproof.base.options import Bounds, Count
 from heatproof.responses.base import Along, Arrays, Batch, MapResponse, ScoredImages, Session
 
 

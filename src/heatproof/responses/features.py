@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import ClassVar
 
+from heatproof.base.grids import grid_name
 from heatproof.errors import NotApplicable
-from heatproof.grids import grid_name
 from heatproof.responses.base import Along, Array, Arrays, Batch, Contents, NetworkResponse, Session
 
 VERSIONS = ("intact", "deleted")

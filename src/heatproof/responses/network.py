@@ -6,8 +6,9 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
+from heatproof.base.options import Bounds
+from heatproof.base.subsets import SAMPLES, SIZES, SubsetMasks, subset_masks
 from heatproof.models.registry import InputFacts
-from heatproof.options import Bounds
 from heatproof.responses.base import (
     Along,
     Array,
@@ -19,7 +20,6 @@ from heatproof.responses.base import (
     ScoredImages,
     Session,
 )
-from heatproof.subsets import SAMPLES, SIZES, SubsetMasks, subset_masks
 
 # Drawing the subsets of an image takes longer than scoring a map on them, and a few images' fit into memory.
 IMAGES_AT_ONCE = 8
@@ -33,7 +33,7 @@ def subset_options(
     baseline_options: Mapping[str, Any] | None = None,
     output: Literal["logit", "probability"] = "logit",
 ) -> None:
-    """Options of `heatproof.subsets.subset_masks`, and of the responses."""
+    """Options of `heatproof.base.subsets.subset_masks`, and of the responses."""
 
 
 class Removals(NetworkResponse):

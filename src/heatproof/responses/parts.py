@@ -89,7 +89,7 @@ class Parts(NetworkResponse):
         """Return the responses, the importance of each part, and the masks; or drops given by the caller."""
         import torch
 
-        from heatproof.batches import READING
+        from heatproof.base.batches import READING
         from heatproof.perturbation.patches import part_variants
 
         if session.dataset is None:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
-from heatproof.grids import Grid, grid_name, patches_in
-from heatproof.options import PatchGrid
+from heatproof.base.grids import Grid, grid_name, patches_in
+from heatproof.base.options import PatchGrid
 from heatproof.responses.base import Along, Array, Arrays, Batch, NetworkResponse, Response, ScoredImages, Session
 
 

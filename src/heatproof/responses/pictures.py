@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
+from heatproof.base.options import Bounds
 from heatproof.errors import HeatproofError
 from heatproof.models.registry import UNSCALED, normalisation_of
-from heatproof.options import Bounds
 from heatproof.responses.base import Along, Arrays, Batch, Contents, Options, ScoredImages, Session
 from heatproof.responses.curves import SAID, TwoTargets, decided
 

@@ -8,13 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.attribution.registry import StoredExplainer
-from heatproof.folder import NO_MODEL
+from heatproof.base.provenance import Key, as_json, key_of
+from heatproof.base.specs import NO_KEY, DatasetSpec, Runtime
 from heatproof.models.registry import ModelSpec
 from heatproof.perturbation.baselines import baseline_modules
+from heatproof.plan.folder import NO_MODEL
 from heatproof.plan.paths import Network, map_files
-from heatproof.provenance import Key, as_json, key_of
-from heatproof.specs import NO_KEY, DatasetSpec, Runtime
-from heatproof.stage import Planned, Product, Wildcards, stage
+from heatproof.plan.stage import Planned, Product, Wildcards, stage
 from heatproof.stages.shards import (
     ShardStage,
     each,
@@ -72,7 +72,7 @@ class Maps(ShardStage):
         Explainers with their stores.
     """
 
-    code = ("heatproof.attribution.make",)
+    code = ("heatproof.jobs.attribute",)
 
     of: MapsOf
     explainers: list[StoredExplainer]
@@ -90,7 +90,7 @@ class Maps(ShardStage):
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return what computes the maps."""
-        from heatproof.attribution.make import attribute
+        from heatproof.jobs.attribute import attribute
 
         return partial(attribute, self, runtime)
 

@@ -8,15 +8,15 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.attribution.registry import EXPLAINERS
+from heatproof.base.provenance import Key
 from heatproof.metrics.single_deletion import base_name
-from heatproof.provenance import Key
-from heatproof.stage import Planned, Report, Wildcards, read_as, shown, stage
+from heatproof.plan.stage import Planned, Report, Wildcards, read_as, shown, stage
 from heatproof.stages.methods import keys_of, shown_methods
 
 if TYPE_CHECKING:
+    from heatproof.base.specs import Runtime
     from heatproof.plan.paths import Case
     from heatproof.plan.plan import Plan
-    from heatproof.specs import Runtime
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Baselines(Report):
     """
 
     message = "comparison of baselines"
-    code = ("heatproof.report.baselines",)
+    code = ("heatproof.report.tables.baselines",)
     manifest_path = "baselines/manifest.json"
     outputs = shown(
         "Scores",
@@ -113,6 +113,6 @@ class Baselines(Report):
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return what writes the tables."""
-        from heatproof.report.baselines import compare_baselines
+        from heatproof.report.tables.baselines import compare_baselines
 
         return partial(compare_baselines, self)

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from heatproof.methods import ABS
+from heatproof.base.methods import ABS
 from heatproof.plan.comparisons import Compared, all_comparisons, compared_cases, factors
-from heatproof.stage import Output, Planned, read_as, shown, stage, unshown
+from heatproof.plan.stage import Output, Planned, read_as, shown, stage, unshown
 from heatproof.stages.methods import Scored, all_metrics, scored, templates
 
 if TYPE_CHECKING:
+    from heatproof.base.specs import Runtime
     from heatproof.plan.plan import Plan
-    from heatproof.specs import Runtime
 
 
 @stage("checks")
@@ -35,7 +35,7 @@ class Checks(Scored):
     """
 
     message = "protocol checks"
-    code = ("heatproof.report.protocol",)
+    code = ("heatproof.report.tables.protocol",)
     manifest_path = "checks/manifest.json"
     outputs = shown(
         "Protocol checks",
@@ -96,6 +96,6 @@ class Checks(Scored):
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return what writes the tables, the charts and their page."""
-        from heatproof.report.protocol import checks
+        from heatproof.report.tables.protocol import checks
 
         return partial(checks, self)

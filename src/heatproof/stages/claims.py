@@ -7,15 +7,15 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from heatproof.grids import Grid
-from heatproof.provenance import ROOT, Key
-from heatproof.stage import Planned, Report, read_as, shown, stage
+from heatproof.base.grids import Grid
+from heatproof.base.provenance import ROOT, Key
+from heatproof.files.reading import file_digest
+from heatproof.plan.stage import Planned, Report, read_as, shown, stage
 from heatproof.stages.methods import ClaimedMethod, Place, all_metrics, claimed_methods, keys_of, magnitudes, places_of
-from heatproof.storage.reading import file_digest
 
 if TYPE_CHECKING:
+    from heatproof.base.specs import Runtime
     from heatproof.plan.plan import Plan
-    from heatproof.specs import Runtime
 
 # Source data of claims: not code, so that a job's digest of code does not know them.
 PUBLISHED = ROOT / "claims" / "published"
@@ -71,7 +71,7 @@ class Claims(Report):
     """
 
     message = "claims"
-    code = ("heatproof.claims.card",)
+    code = ("heatproof.report.tables.claims",)
     manifest_path = "claims.json"
     outputs = shown(
         "Claims",
@@ -146,6 +146,6 @@ class Claims(Report):
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return what writes the verdict on each claim, and the orders of methods beside published ones."""
-        from heatproof.claims.card import claims
+        from heatproof.report.tables.claims import claims
 
         return partial(claims, self)

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from heatproof.provenance import Key
-from heatproof.stage import Planned, Report, read_as, shown, stage
+from heatproof.base.provenance import Key
+from heatproof.plan.stage import Planned, Report, read_as, shown, stage
 from heatproof.stages.methods import ClaimedMethod, claimed_methods, keys_of
 
 if TYPE_CHECKING:
-    from heatproof.specs import Runtime
+    from heatproof.base.specs import Runtime
 
 
 @stage("costs")
@@ -31,7 +31,7 @@ class Costs(Report):
     """
 
     message = "cost of methods beside their scores"
-    code = ("heatproof.report.costs",)
+    code = ("heatproof.report.tables.costs",)
     manifest_path = "costs.json"
     outputs = shown(
         "Scores",
@@ -59,6 +59,6 @@ class Costs(Report):
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return what writes the table."""
-        from heatproof.report.costs import costs
+        from heatproof.report.tables.costs import costs
 
         return partial(costs, self)

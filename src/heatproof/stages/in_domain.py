@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from heatproof.grids import Grid
+from heatproof.base.grids import Grid
+from heatproof.base.provenance import Key
 from heatproof.metrics.single_deletion import base_name
 from heatproof.plan.paths import response_files
-from heatproof.provenance import Key
+from heatproof.plan.stage import Planned, Report, read_as, shown, stage
 from heatproof.responses.features import Features
-from heatproof.stage import Planned, Report, read_as, shown, stage
 from heatproof.stages.responses import response_key
 
 if TYPE_CHECKING:
-    from heatproof.specs import Runtime
+    from heatproof.base.specs import Runtime
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class InDomain(Report):
     """
 
     message = "whether deleted patches are in domain"
-    code = ("heatproof.report.in_domain",)
+    code = ("heatproof.report.tables.in_domain",)
     manifest_path = "in_domain.json"
     outputs = shown(
         "Models",
@@ -96,6 +96,6 @@ class InDomain(Report):
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return what writes the table."""
-        from heatproof.report.in_domain import in_domain
+        from heatproof.report.tables.in_domain import in_domain
 
         return partial(in_domain, self)

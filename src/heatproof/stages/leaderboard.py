@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from heatproof.stage import Planned, Wildcards, read_as, shown, stage
+from heatproof.plan.stage import Planned, Wildcards, read_as, shown, stage
 from heatproof.stages.methods import Ranked, Scored, ranked, scored
 
 if TYPE_CHECKING:
+    from heatproof.base.specs import Runtime
     from heatproof.plan.plan import Plan
-    from heatproof.specs import Runtime
 
 
 @stage("leaderboard")
@@ -27,7 +27,7 @@ class Leaderboard(Scored, Ranked):
     """
 
     message = "leaderboard of the metrics and methods that the config names"
-    code = ("heatproof.report.leaderboard",)
+    code = ("heatproof.report.tables.leaderboard",)
     manifest_path = "ranking/leaderboard.json"
     outputs = shown(
         "Ranking",
@@ -67,6 +67,6 @@ class Leaderboard(Scored, Ranked):
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return what writes the table."""
-        from heatproof.report.leaderboard import leaderboard
+        from heatproof.report.tables.leaderboard import leaderboard
 
         return partial(leaderboard, self)

@@ -8,11 +8,11 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from heatproof.attribution.registry import EXPLAINERS
+from heatproof.base.provenance import ROOT, Key, digest
+from heatproof.files.reading import file_digest
 from heatproof.plan import paths
-from heatproof.provenance import ROOT, Key, digest
+from heatproof.plan.stage import Planned, Report
 from heatproof.ranking.magnitudes import Magnitudes
-from heatproof.stage import Planned, Report
-from heatproof.storage.reading import file_digest
 
 if TYPE_CHECKING:
     from heatproof.plan.paths import Case, Network

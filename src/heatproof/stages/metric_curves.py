@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from heatproof.provenance import Key
+from heatproof.base.provenance import Key
+from heatproof.plan.stage import Planned, Report, Wildcards, shown, stage
 from heatproof.responses.curves import Curves
 from heatproof.responses.pictures import Pictures
-from heatproof.stage import Planned, Report, Wildcards, shown, stage
 from heatproof.stages.methods import keys_of
 from heatproof.stages.score import Score, inputs_of
 
 if TYPE_CHECKING:
+    from heatproof.base.specs import Runtime
     from heatproof.plan.paths import Case, Network
     from heatproof.plan.plan import Plan
-    from heatproof.specs import Runtime
 
 
 def cases_with_curves(plan: Plan) -> dict[Network, list[Case]]:
@@ -44,7 +44,7 @@ class MetricCurves(Report):
     """
 
     message = "curves of metrics"
-    code = ("heatproof.report.metric_curves",)
+    code = ("heatproof.report.figures.metric_curves",)
     manifest_path = "figures/curves/{dataset}/{model}/{weights}.json"
     outputs = shown(
         "Metrics",
@@ -92,6 +92,6 @@ class MetricCurves(Report):
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return what writes the figure and the table."""
-        from heatproof.report.metric_curves import metric_curves
+        from heatproof.report.figures.metric_curves import metric_curves
 
         return partial(metric_curves, self)

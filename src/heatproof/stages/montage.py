@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
+from heatproof.base.provenance import Key
+from heatproof.base.specs import DatasetSpec
 from heatproof.plan.comparisons import plain_cases
-from heatproof.provenance import Key
-from heatproof.specs import DatasetSpec
-from heatproof.stage import Output, Planned, Report, Wildcards, stage
-from heatproof.stage import shown as in_report
+from heatproof.plan.stage import Output, Planned, Report, Wildcards, stage
+from heatproof.plan.stage import shown as in_report
 from heatproof.stages.methods import (
     Place,
     ShownMethod,
@@ -22,8 +22,8 @@ from heatproof.stages.methods import (
 )
 
 if TYPE_CHECKING:
+    from heatproof.base.specs import Runtime
     from heatproof.plan.plan import Plan
-    from heatproof.specs import Runtime
 
 IMAGES = 4
 SHOWN = (
@@ -56,7 +56,7 @@ class Montage(Report):
     """
 
     message = "montages of maps"
-    code = ("heatproof.report.montage",)
+    code = ("heatproof.report.figures.montage",)
     manifest_path = "figures/montage.json"
 
     images: int
@@ -98,6 +98,6 @@ class Montage(Report):
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return what writes the pictures."""
-        from heatproof.report.montage import montage
+        from heatproof.report.figures.montage import montage
 
         return partial(montage, self)

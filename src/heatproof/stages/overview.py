@@ -6,13 +6,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from heatproof.provenance import Key
-from heatproof.stage import Planned, Report, shown, stage
+from heatproof.base.provenance import Key
+from heatproof.plan.stage import Planned, Report, shown, stage
 from heatproof.stages.methods import all_metrics
 
 if TYPE_CHECKING:
+    from heatproof.base.specs import Runtime
     from heatproof.plan.plan import Plan
-    from heatproof.specs import Runtime
 
 
 @stage("overview")
@@ -30,7 +30,7 @@ class Overview(Report):
     """
 
     message = "figure of all metrics"
-    code = ("heatproof.report.overview",)
+    code = ("heatproof.report.figures.overview",)
     manifest_path = "figures/overview/manifest.json"
     outputs = shown(
         "Metrics",
@@ -69,6 +69,6 @@ class Overview(Report):
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return what writes tables, figures and captions."""
-        from heatproof.report.overview import overview
+        from heatproof.report.figures.overview import overview
 
         return partial(overview, self)

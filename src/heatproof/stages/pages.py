@@ -8,16 +8,16 @@ from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any, Self
 
-from heatproof.figures import FIGURES
-from heatproof.grids import Grid
+from heatproof.base.grids import Grid
+from heatproof.base.provenance import Key
+from heatproof.base.specs import DatasetSpec, Runtime
 from heatproof.metrics.single_deletion import base_name
 from heatproof.plan.paths import response_files
-from heatproof.provenance import Key
+from heatproof.plan.stage import STAGES, Output, Planned, Report, Wildcards, shown, stage, unshown
+from heatproof.report.figures.registry import FIGURES
 from heatproof.responses.base import MapResponse
 from heatproof.responses.curves import Curves
 from heatproof.responses.patches import Patches
-from heatproof.specs import DatasetSpec, Runtime
-from heatproof.stage import STAGES, Output, Planned, Report, Wildcards, shown, stage, unshown
 from heatproof.stages.methods import (
     ShownMethod,
     all_metrics,
@@ -233,7 +233,7 @@ class ReportPage(Report):
     """
 
     message = "index page"
-    code = ("heatproof.report.page",)
+    code = ("heatproof.report.page.page",)
     manifest_path = "report/index.json"
     outputs = shown(
         "Report",
@@ -325,7 +325,7 @@ class ReportPage(Report):
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return what writes the pages."""
-        from heatproof.report.page import report_page
+        from heatproof.report.page.page import report_page
 
         return partial(report_page, self)
 

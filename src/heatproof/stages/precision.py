@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from heatproof.folder import Folder
-from heatproof.provenance import Key
-from heatproof.stage import Planned, Stage, Wildcards, shown, stage, unshown
+from heatproof.base.provenance import Key
+from heatproof.plan.folder import Folder
+from heatproof.plan.stage import Planned, Stage, Wildcards, shown, stage, unshown
 
 if TYPE_CHECKING:
+    from heatproof.base.specs import Runtime
     from heatproof.plan.plan import Plan
-    from heatproof.specs import Runtime
 
 # What makes the scores of a sample, upstream first. Datasets and weights are those of the run.
 SAMPLED = ("attribute_reference", "attribute", "drops", "subsets", "parts", "curves", "score")
@@ -80,7 +80,7 @@ class Guard(Stage):
     """
 
     message = "scores in lower precision beside those in float32"
-    code = ("heatproof.guard",)
+    code = ("heatproof.jobs.guard",)
     runs_network = True
     manifest_path = "precision/{dataset}/{model}/{weights}.json"
     outputs = unshown(table="precision/{dataset}/{model}/{weights}.csv")
@@ -146,7 +146,7 @@ class Guard(Stage):
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return what compares the precisions."""
-        from heatproof.guard import guard
+        from heatproof.jobs.guard import guard
 
         return partial(guard, self, runtime)
 
@@ -174,7 +174,7 @@ class Precision(Stage):
     """
 
     message = "table of scores in lower precision"
-    code = ("heatproof.guard",)
+    code = ("heatproof.jobs.guard",)
     manifest_path = "precision.json"
     outputs = shown(
         "Scores",
@@ -210,6 +210,6 @@ class Precision(Stage):
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return what writes the table."""
-        from heatproof.guard import all_guards
+        from heatproof.jobs.guard import all_guards
 
         return partial(all_guards, self)

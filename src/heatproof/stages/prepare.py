@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from heatproof.specs import DatasetSpec, Runtime
-from heatproof.stage import Planned, Stage, Wildcards, stage
+from heatproof.base.specs import DatasetSpec, Runtime
+from heatproof.plan.stage import Planned, Stage, Wildcards, stage
 
 if TYPE_CHECKING:
     from heatproof.plan.plan import Plan
@@ -24,7 +24,7 @@ class Prepare(Stage):
     """
 
     message = "data"
-    code = ("heatproof.data.prepare",)
+    code = ("heatproof.jobs.prepare",)
     manifest_path = "datasets/{dataset}.json"
 
     dataset: DatasetSpec
@@ -42,6 +42,6 @@ class Prepare(Stage):
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return what opens the dataset, and writes the manifest."""
-        from heatproof.data.prepare import prepare
+        from heatproof.jobs.prepare import prepare
 
         return partial(prepare, self.dataset, self.manifest)

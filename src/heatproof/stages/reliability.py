@@ -7,15 +7,15 @@ from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
+from heatproof.base.provenance import digest
 from heatproof.metrics.single_deletion import base_name
-from heatproof.provenance import digest
+from heatproof.plan.stage import Planned, read_as, shown, stage
 from heatproof.ranking.magnitudes import Magnitudes
-from heatproof.stage import Planned, read_as, shown, stage
 from heatproof.stages.methods import Ranked, Scored, all_metrics, magnitudes, ranked, scored
 
 if TYPE_CHECKING:
+    from heatproof.base.specs import Runtime
     from heatproof.plan.plan import Plan
-    from heatproof.specs import Runtime
 
 # Orders of methods and how far they hold, and what else speaks for them.
 ORDERS = ("ranking", "consistency", "consistency_groups", "stability_methods", "stability_cases", "families")
@@ -39,7 +39,7 @@ class Reliability(Scored, Ranked):
     """
 
     message = "consistency, stability, reliability and significance of the ranking"
-    code = ("heatproof.report.reliability",)
+    code = ("heatproof.report.tables.reliability",)
     manifest_path = "ranking/manifest.json"
     outputs = shown(
         "Ranking",
@@ -104,6 +104,6 @@ class Reliability(Scored, Ranked):
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return what writes the tables and figures."""
-        from heatproof.report.reliability import reliability
+        from heatproof.report.tables.reliability import reliability
 
         return partial(reliability, self)

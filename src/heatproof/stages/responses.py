@@ -8,18 +8,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from heatproof.attribution.registry import ExplainerSpec
-from heatproof.methods import Method
+from heatproof.base.methods import Method
+from heatproof.base.provenance import Key, key_of
+from heatproof.base.specs import ResponseSpec, Runtime
 from heatproof.models.registry import InputFacts, NetworkSpec
 from heatproof.perturbation.baselines import baseline_modules
 from heatproof.plan.paths import Network, map_file, response_files
-from heatproof.provenance import Key, key_of
+from heatproof.plan.stage import Planned, Product, Wildcards, stage
 from heatproof.responses.base import MapResponse, NetworkResponse, Response, response_of
 from heatproof.responses.features import Features as FeaturesResponse
 from heatproof.responses.network import Channels as ChannelsResponse
 from heatproof.responses.parts import Parts as PartsResponse
 from heatproof.responses.patches import Patches
-from heatproof.specs import ResponseSpec, Runtime
-from heatproof.stage import Planned, Product, Wildcards, stage
 from heatproof.stages.attribute import maps_of
 from heatproof.stages.shards import (
     ShardStage,
@@ -77,7 +77,7 @@ class RunResponse(ShardStage):
         Of a response along maps alone: explainers, what they explain, and the input format with the layer for CAMs.
     """
 
-    code = ("heatproof.responses.run",)
+    code = ("heatproof.jobs.respond",)
     kind: ClassVar[type[Response]]
     """The response, or the base of those of the stage, which hold the same arrays."""
 
@@ -110,7 +110,7 @@ class RunResponse(ShardStage):
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return what runs the network."""
-        from heatproof.responses.run import respond
+        from heatproof.jobs.respond import respond
 
         return partial(respond, self, runtime)
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
+from heatproof.base.provenance import Key, as_json
+from heatproof.base.specs import ResponseSpec, Runtime
 from heatproof.plan.paths import Case, map_file, response_file, response_files
-from heatproof.provenance import Key, as_json
-from heatproof.specs import ResponseSpec, Runtime
-from heatproof.stage import Planned, Stage, Wildcards, stage, unshown
+from heatproof.plan.stage import Planned, Stage, Wildcards, stage, unshown
 from heatproof.stages.attribute import maps_of
 from heatproof.stages.responses import explained_response, response_key
 
@@ -93,7 +93,7 @@ class Score(Stage):
     """
 
     message = "scores"
-    code = ("heatproof.metrics.score",)
+    code = ("heatproof.jobs.score",)
     manifest_path = "scores/{dataset}/{model}/{weights}/{metric}.json"
     outputs = unshown(scores="scores/{dataset}/{model}/{weights}/{metric}.parquet")
 
@@ -167,7 +167,7 @@ class Score(Stage):
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return what writes the scores."""
-        from heatproof.metrics.score import score
+        from heatproof.jobs.score import score
 
         return partial(score, self)
 

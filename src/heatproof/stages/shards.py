@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any, Self
 
+from heatproof.base.provenance import Key, key_of
+from heatproof.base.specs import ShardRange
 from heatproof.models.registry import NetworkSpec
 from heatproof.plan.paths import Network
-from heatproof.provenance import Key, key_of
-from heatproof.specs import ShardRange
-from heatproof.stage import STAGES, Output, Planned, Product, Stage, Wildcards, constrained
+from heatproof.plan.stage import STAGES, Output, Planned, Product, Stage, Wildcards, constrained
 from heatproof.stages.weights import weights_of
 
 if TYPE_CHECKING:

@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
+from heatproof.base.provenance import Key
+from heatproof.base.specs import DatasetSpec
 from heatproof.plan.paths import response_files
-from heatproof.provenance import Key
+from heatproof.plan.stage import Planned, Report, shown, stage
 from heatproof.responses.network import Channels
 from heatproof.responses.patches import Patches
-from heatproof.specs import DatasetSpec
-from heatproof.stage import Planned, Report, shown, stage
 from heatproof.stages.attribute import maps_of
 from heatproof.stages.methods import all_metrics, dataset_files, map_files
 from heatproof.stages.responses import response_key
 
 if TYPE_CHECKING:
+    from heatproof.base.specs import Runtime
     from heatproof.plan.plan import Plan
-    from heatproof.specs import Runtime
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Similarity(Report):
     """
 
     message = "similarity of networks"
-    code = ("heatproof.report.similarity",)
+    code = ("heatproof.report.tables.similarity",)
     manifest_path = "similarity/similarity.json"
     outputs = shown(
         "Networks",
@@ -119,6 +119,6 @@ class Similarity(Report):
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return what writes the table and its figures."""
-        from heatproof.report.similarity import similarity
+        from heatproof.report.tables.similarity import similarity
 
         return partial(similarity, self)

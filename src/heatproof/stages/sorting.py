@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from heatproof.provenance import Key
+from heatproof.base.provenance import Key
+from heatproof.base.specs import DatasetSpec
+from heatproof.plan.stage import Output, Planned, Report, Wildcards, stage
+from heatproof.plan.stage import shown as in_report
 from heatproof.ranking.magnitudes import Magnitudes
-from heatproof.specs import DatasetSpec
-from heatproof.stage import Output, Planned, Report, Wildcards, stage
-from heatproof.stage import shown as in_report
 from heatproof.stages.methods import (
     ShownMethod,
     directions_of,
@@ -24,8 +24,8 @@ from heatproof.stages.methods import (
 )
 
 if TYPE_CHECKING:
+    from heatproof.base.specs import Runtime
     from heatproof.plan.plan import Plan
-    from heatproof.specs import Runtime
 
 SHOWN = (
     "Maps",
@@ -69,7 +69,7 @@ class Sorting(Report):
     """
 
     message = "maps sorted by each metric"
-    code = ("heatproof.report.sorting",)
+    code = ("heatproof.report.figures.sorting",)
     manifest_path = "figures/sorting.json"
 
     images: int
@@ -123,6 +123,6 @@ class Sorting(Report):
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return what writes the pictures."""
-        from heatproof.report.sorting import sorting
+        from heatproof.report.figures.sorting import sorting
 
         return partial(sorting, self)

@@ -8,19 +8,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.attribution.registry import EXPLAINERS
-from heatproof.grids import Grid
+from heatproof.base.grids import Grid
+from heatproof.base.provenance import Key
+from heatproof.base.tasks import EXCLUSIVE
 from heatproof.plan.paths import Network, response_file
 from heatproof.plan.selection import ANSWERS
-from heatproof.provenance import Key
+from heatproof.plan.stage import Planned, Report, read_as, shown, stage
 from heatproof.responses.base import NetworkResponse
 from heatproof.responses.patches import Patches
-from heatproof.stage import Planned, Report, read_as, shown, stage
 from heatproof.stages.methods import Ranked, Scored, all_metrics, keys_of, ranked, scored, shown_methods
-from heatproof.tasks import EXCLUSIVE
 
 if TYPE_CHECKING:
+    from heatproof.base.specs import Runtime
     from heatproof.plan.plan import Plan
-    from heatproof.specs import Runtime
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Tables(Report, Ranked):
     """
 
     message = "tables of scores, Meta-Rank, accuracy and applicability"
-    code = ("heatproof.report.tables",)
+    code = ("heatproof.report.tables.scores",)
     manifest_path = "tables.json"
     outputs = (
         shown(
@@ -241,7 +241,7 @@ class Tables(Report, Ranked):
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return what writes the tables."""
-        from heatproof.report.tables import tables
+        from heatproof.report.tables.scores import tables
 
         return partial(tables, self)
 
@@ -258,7 +258,7 @@ class AllScores(Scored, Ranked):
     """The table of all metrics."""
 
     message = "table of all metrics"
-    code = ("heatproof.report.tables",)
+    code = ("heatproof.report.tables.scores",)
     manifest_path = "scores.json"
     outputs = shown(
         "Scores",
@@ -293,6 +293,6 @@ class AllScores(Scored, Ranked):
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return what writes the table."""
-        from heatproof.report.tables import all_scores
+        from heatproof.report.tables.scores import all_scores
 
         return partial(all_scores, self)

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, cast
 
+from heatproof.base.provenance import Key
+from heatproof.base.specs import DatasetSpec, FinetuningSettings, Runtime, TrainingSettings
+from heatproof.base.tasks import CALLABLE
 from heatproof.models.packaged import is_packaged
 from heatproof.models.registry import ModelSpec
 from heatproof.perturbation.baselines import baseline_modules
 from heatproof.plan.paths import PRETRAINED, Network
-from heatproof.provenance import Key
-from heatproof.specs import DatasetSpec, FinetuningSettings, Runtime, TrainingSettings
-from heatproof.stage import Output, Planned, Product, Stage, Wildcards, stage, unshown
-from heatproof.tasks import CALLABLE
+from heatproof.plan.stage import Output, Planned, Product, Stage, Wildcards, stage, unshown
 
 if TYPE_CHECKING:
     from heatproof.plan.plan import Plan
@@ -62,7 +62,7 @@ class Checkpoint(Stage):
         Whether the network need not answer what labels say, as with a callable target: no accuracy is measured.
     """
 
-    code = ("heatproof.models.fetch",)
+    code = ("heatproof.jobs.fetch",)
     runs_network = True
 
     dataset: DatasetSpec | None = None
@@ -103,7 +103,7 @@ class Checkpoint(Stage):
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return what copies or downloads the checkpoint, and checks it."""
-        from heatproof.models.fetch import fetch
+        from heatproof.jobs.fetch import fetch
 
         return partial(fetch, self)
 
@@ -206,7 +206,7 @@ class Pretrain(Training):
     """A training from random weights, or from published ones with a new head."""
 
     message = "training"
-    code = ("heatproof.training.stages",)
+    code = ("heatproof.jobs.train",)
     runs_network = True
     manifest_path = _pretrained(WEIGHTS) + ".json"
     outputs = _growing(_named(_pretrained(WEIGHTS)))
@@ -247,7 +247,7 @@ class Pretrain(Training):
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return what trains the network."""
-        from heatproof.training.stages import pretrain
+        from heatproof.jobs.train import pretrain
 
         return partial(pretrain, self, runtime)
 
@@ -263,7 +263,7 @@ class Finetune(Training):
     """
 
     message = "finetuning"
-    code = ("heatproof.training.stages",)
+    code = ("heatproof.jobs.train",)
     runs_network = True
     manifest_path = WEIGHTS + ".json"
     outputs = _growing({**_named(WEIGHTS), **unshown(kept=KEPT)})
@@ -306,7 +306,7 @@ class Finetune(Training):
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return what finetunes the network."""
-        from heatproof.training.stages import finetune
+        from heatproof.jobs.train import finetune
 
         return partial(finetune, self, runtime)
 
@@ -324,7 +324,7 @@ class KeepEpoch(Stage):
     """
 
     message = "weights of one epoch"
-    code = ("heatproof.training.stages",)
+    code = ("heatproof.jobs.train",)
     runs_network = True
     manifest_path = WEIGHTS + ".json"
     outputs = _named(WEIGHTS)
@@ -354,7 +354,7 @@ class KeepEpoch(Stage):
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return what writes the weights and the history up to them."""
-        from heatproof.training.stages import keep_epoch
+        from heatproof.jobs.train import keep_epoch
 
         return partial(keep_epoch, self)
 

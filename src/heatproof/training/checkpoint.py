@@ -13,9 +13,9 @@ from typing import Any, TypedDict
 import torch
 
 from heatproof.errors import runs_out
+from heatproof.files.reading import open_regular
+from heatproof.files.writing import refuse_links, written_aside
 from heatproof.models import saved_by_torch
-from heatproof.storage.files import refuse_links, written_aside
-from heatproof.storage.reading import open_regular
 
 log = logging.getLogger(__name__)
 

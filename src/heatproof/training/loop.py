@@ -14,12 +14,12 @@ from torch import nn
 from torch.nn import functional
 from torch.optim import Optimizer
 
-from heatproof.batches import prefetch, track
+from heatproof.base.batches import prefetch, track
+from heatproof.base.grids import AnyGrid, patch_masks, patches_in
+from heatproof.base.randomness import counter_uniform, torch_generator
+from heatproof.base.specs import FinetuningSettings, Schedule
 from heatproof.errors import HeatproofError, runs_out
-from heatproof.grids import AnyGrid, patch_masks, patches_in
 from heatproof.models.names import misfits
-from heatproof.randomness import counter_uniform, torch_generator
-from heatproof.specs import FinetuningSettings, Schedule
 from heatproof.training.checkpoint import EpochRow, Journal, require_rows
 from heatproof.training.devices import Devices, sound_backward
 from heatproof.training.losses import SQUARED, error_of, loss_of, right_of

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from heatproof.base.tasks import CALLABLE, check_task
+from heatproof.base.tasks import LOSSES as TASK_LOSSES
 from heatproof.errors import HeatproofError
-from heatproof.tasks import CALLABLE, check_task
-from heatproof.tasks import LOSSES as TASK_LOSSES
 
 SQUARED = "squared_error"
 LOSSES = ("cross_entropy", "binary_cross_entropy", SQUARED)
@@ -26,7 +26,7 @@ def loss_for(task: str | None, given: str = "cross_entropy") -> str:
     Parameters
     ----------
     task
-        One of `heatproof.tasks.TASKS`, or ``callable``; None for classes.
+        One of `heatproof.base.tasks.TASKS`, or ``callable``; None for classes.
     given
         The loss of a network of classes, which can be trained by either cross entropy.
     """

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from heatproof.base.randomness import counter_uniform
 from heatproof.data.lazy import LazyDataset
 from heatproof.data.pictures import DRAWS, crop_box
 from heatproof.data.registry import Dataset
 from heatproof.models.network import normalise
 from heatproof.models.registry import InputFacts
-from heatproof.randomness import counter_uniform
 from heatproof.training.loop import Examples, Images
 
 # Bytes of normalised images above which a split is read from where it lies, in every epoch.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from heatproof.figures import figure
+from heatproof.report.figures.registry import figure
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @figure("idsds", reads="idsds_table", page=False)
 def idsds(table: pd.DataFrame, *, references: Sequence[str], level: float, plain: str) -> Figure:
     """IDSDS and SDS of every method on every network, with intervals."""
-    from heatproof.report.plots import draw
+    from heatproof.report.figures.plots import draw
 
     return draw(table, references, level, plain)
 
@@ -24,6 +24,6 @@ def idsds(table: pd.DataFrame, *, references: Sequence[str], level: float, plain
 @figure("variance", reads="variance")
 def variance(table: pd.DataFrame) -> Figure:
     """Where the variance of scores comes from: dataset, network, training seed, image, and what is left."""
-    from heatproof.report.plots import draw_variance
+    from heatproof.report.figures.plots import draw_variance
 
     return draw_variance(table)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from heatproof.figures import figure
+from heatproof.report.figures.registry import figure
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 @figure("baselines", reads="baselines")
 def baselines(table: pd.DataFrame, *, references: Sequence[str], level: float) -> Figure:
     """IDSDS of every method in the domain of each baseline: what is filled into a deleted patch decides the order."""
-    from heatproof.report.baselines import draw_baselines
+    from heatproof.report.tables.baselines import draw_baselines
 
     return draw_baselines(table, references, level)
 
@@ -23,7 +23,7 @@ def baselines(table: pd.DataFrame, *, references: Sequence[str], level: float) -
 @figure("score_over_accuracy", reads="idsds_table", beside=("accuracy",))
 def score_over_accuracy(table: pd.DataFrame, *, accuracy: pd.DataFrame, references: Sequence[str]) -> Figure:
     """Best IDSDS of each network over its top-1 accuracy, with the method that has it."""
-    from heatproof.report.networks import draw_over_accuracy
+    from heatproof.report.figures.networks import draw_over_accuracy
 
     return draw_over_accuracy(table, accuracy, references)
 
@@ -31,7 +31,7 @@ def score_over_accuracy(table: pd.DataFrame, *, accuracy: pd.DataFrame, referenc
 @figure("protocols", reads="scores")
 def protocols(table: pd.DataFrame, *, references: Sequence[str]) -> Figure:
     """Scores of the same methods under SDS, IDSDS, incremental deletion (IDS) and the removal of known parts."""
-    from heatproof.report.networks import draw_protocols
+    from heatproof.report.figures.networks import draw_protocols
 
     return draw_protocols(table, references)
 
@@ -39,7 +39,7 @@ def protocols(table: pd.DataFrame, *, references: Sequence[str]) -> Figure:
 @figure("published", reads="published_methods", page=False, beside=("published",))
 def published(table: pd.DataFrame, *, published: pd.DataFrame) -> Figure:
     """Rank of each method here over its mean rank on published networks: on the line, both are the same."""
-    from heatproof.report.networks import draw_published
+    from heatproof.report.figures.networks import draw_published
 
     return draw_published(table, published)
 
@@ -48,7 +48,7 @@ def published(table: pd.DataFrame, *, published: pd.DataFrame) -> Figure:
 @figure("costs", reads="costs", page=False)
 def costs(table: pd.DataFrame, *, level: float) -> Figure:
     """Score over cost: no cheaper method of the network scores higher than those on the line."""
-    from heatproof.report.costs import draw_costs
+    from heatproof.report.tables.costs import draw_costs
 
     return draw_costs(table, level)
 
@@ -56,6 +56,6 @@ def costs(table: pd.DataFrame, *, level: float) -> Figure:
 @figure("in_domain", reads="in_domain")
 def in_domain(table: pd.DataFrame, *, level: float) -> Figure:
     """Share of images that a probe on each layer, early to late, scores higher deleted than intact: 0.5 is chance."""
-    from heatproof.report.in_domain import draw_in_domain
+    from heatproof.report.tables.in_domain import draw_in_domain
 
     return draw_in_domain(table, level)

@@ -1,0 +1,1 @@
+"""What every room uses: errors, names, options and random numbers; no torch."""

@@ -1,0 +1,455 @@
+"""Options of explainers, datasets, metrics and architectures: bounds of their values, and checks before work starts.
+
+The annotation of an argument says what an option takes, or else the type of its default. Where an annotation cannot be
+evaluated (a name that is imported for type checking alone) or is a class of the user's own, the function itself checks.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import math
+import types
+from collections import abc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from operator import ge, gt, le, lt
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from heatproof.base.grids import MOST as MOST_CELLS
+from heatproof.base.grids import as_grid, with_one_form
+from heatproof.base.registry import nearest, options_of
+from heatproof.errors import HeatproofError
+
+PLAIN = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", type(None): "null"}
+LISTS = (list, tuple, set, frozenset, abc.Sequence, abc.Iterable, abc.Collection)
+MAPPINGS = (dict, abc.Mapping)
+# Of numbers without an upper bound of their own in options of heatproof's functions, and of users' functions. What is
+# above is a slip of the hand, or a config that is to break a machine.
+MOST = 1_000_000
+LARGEST = 2**63 - 1
+
+
+def check_options(
+    function: Callable[..., Any],
+    given: Mapping[str, Any],
+    what: str,
+    *,
+    positional: tuple[str, ...] = (),
+    keywords: tuple[str, ...] = (),
+) -> dict[str, Any]:
+    """Refuse options that a function does not take, and values that do not fit; return the defaults of the others.
+
+    Parameters
+    ----------
+    function
+        What is called, one of ours or a user's own.
+    given
+        The options in the config.
+    what
+        What the config names, such as ``explainer 'rise'``.
+    positional, keywords
+        What the workflow itself passes to the function.
+
+    Returns
+    -------
+    dict
+        Every option that was not given, with its default.
+
+    Raises
+    ------
+    HeatproofError
+        One sentence for the first thing that is wrong.
+    """
+    try:
+        signature = inspect.signature(function)
+    except Exception as error:  # the code is the user's, and can fail in any way
+        reason = " ".join(str(error).split())
+        raise HeatproofError(
+            f"The {what} names something whose arguments cannot be read ({reason}): wrap it in a function of your own."
+        ) from None
+    parameters = list(signature.parameters.values())
+    by_name = [p for p in parameters[len(positional) :] if p.kind is p.POSITIONAL_OR_KEYWORD]
+    by_name += [p for p in parameters if p.kind is p.KEYWORD_ONLY]
+    known = {p.name: p for p in by_name if p.name not in keywords}
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    for key in given:
+        if key in keywords or not (key in known or (takes_any and isinstance(key, str))):
+            hint = nearest(str(key), known) if known else "it takes none."
+            raise HeatproofError(f"The {what} has no option {key!r}: {hint}")
+    for key, parameter in known.items():
+        if key not in given and parameter.default is parameter.empty:
+            call = ", ".join([*positional, *(f"{name}=…" for name in keywords), "**options"])
+            raise HeatproofError(
+                f"The {what} needs the option {key!r}: give it a value in the config, or leave it out of the function, "
+                f"which is called with ({call})."
+            )
+    try:
+        signature.bind(*positional, **dict.fromkeys(keywords), **given)
+    except TypeError as error:
+        call = ", ".join([*positional, *(f"{key}=…" for key in [*keywords, *given])])
+        raise HeatproofError(f"The {what} names a function that cannot be called with ({call}): {error}.") from None
+    for key, value in given.items():
+        _check_value(value, known.get(key), function, f"The option {key!r} of {what}")
+    return {key: parameter.default for key, parameter in known.items() if key not in given}
+
+
+def enumerated(function: Callable[..., Any]) -> dict[str, list[Any]]:
+    """Return the keyword-only arguments of a function that take one of a few values, and these values."""
+    named = inspect.signature(function).parameters
+    expected = {name: _expected(named[name], function) for name in options_of(function)}
+    values = {name: get_args(one) if get_origin(one) is Literal else () for name, one in expected.items()}
+    values |= {name: (True, False) for name, one in expected.items() if one is bool}
+    return {name: list(several) for name, several in values.items() if several}
+
+
+def check_defaults(defaults: Mapping[str, Any], what: str) -> None:
+    """Refuse a default that cannot stand in a job's spec, as JSON.
+
+    Raises
+    ------
+    HeatproofError
+        One sentence that names the option.
+    """
+    for key, default in defaults.items():
+        try:
+            json.dumps(default, sort_keys=True)
+        except (TypeError, ValueError):
+            raise HeatproofError(
+                f"The option {key!r} of {what} has a default of type {type(default).__name__}, which cannot be written "
+                "down with the results: take None, a number, a text, a list or a mapping."
+            ) from None
+
+
+def module_of(function: Callable[..., Any], reference: str) -> str:
+    """Return the module whose code a reference stands for.
+
+    That of a function or class is where it was written, and that of any other object, as a `functools.partial`, is
+    where it was made.
+    """
+    is_code = inspect.isroutine(function) or inspect.isclass(function)
+    return (is_code and function.__module__) or reference.partition(":")[0]
+
+
+def check_arguments(function: Callable[..., Any], given: Mapping[str, Any], *without: str) -> None:
+    """Refuse values of a public function's keyword-only arguments that do not fit their annotations.
+
+    Parameters
+    ----------
+    function
+        One of ours.
+    given
+        Its arguments by name, such as its `locals()`; numbers of NumPy are numbers.
+    without
+        Arguments that are checked elsewhere: tensors, and what another function reads.
+
+    Raises
+    ------
+    HeatproofError
+        One sentence for the first value that does not fit.
+    """
+    parameters = inspect.signature(function).parameters
+    for name in options_of(function):
+        if name not in without:
+            which = f"{name!r} of heatproof.{function.__name__}"
+            _check_value(of_python(given[name]), parameters[name], function, which)
+
+
+def check_plain(function: Callable[..., Any], given: Mapping[str, Any], what: str) -> None:
+    """Refuse values that do not fit where a function takes a number, a text or a truth, and lists of these.
+
+    Arrays are the function's own to check.
+
+    Raises
+    ------
+    HeatproofError
+        One sentence for the first value that does not fit.
+    """
+    for name, parameter in inspect.signature(function).parameters.items():
+        value = of_python(given.get(name))
+        parts = value if isinstance(value, list | tuple) else [value]
+        plain = all(isinstance(part, bool | int | float | str) for part in parts)
+        if name in given and (plain or _is_plain(_expected(parameter, function))):
+            _check_value(value, parameter, function, f"The option {name!r} of {what}")
+
+
+def _is_plain(expected: Any) -> bool:
+    origin, inner = get_origin(expected) or expected, get_args(expected)
+    if origin is Annotated:
+        return _is_grid(expected) or _is_plain(inner[0])
+    if origin in (Union, types.UnionType):
+        return all(map(_is_plain, inner))
+    return origin in (int, float, bool, str, None, type(None), Literal)
+
+
+def with_grids(given: Mapping[str, Any], *functions: Callable[..., Any]) -> dict[str, Any]:
+    """Return options with each grid in the one form that `heatproof.base.grids.as_grid` gives it.
+
+    Grids are the arguments of the functions whose annotation is one of `PatchGrid`, and those in ``baseline_options``.
+    """
+    made = dict(given)
+    for function in functions:
+        for name, parameter in inspect.signature(function).parameters.items():
+            if made.get(name) is not None and _is_grid(_expected(parameter, function)):
+                made[name] = as_grid(made[name], f"The option {name!r}")
+    filled = made.get("baseline_options")
+    return {**made, "baseline_options": with_one_form(filled)} if isinstance(filled, Mapping) else made
+
+
+def _is_grid(expected: Any) -> bool:
+    return isinstance(expected, OfPatches) or any(
+        map(_is_grid, (*getattr(expected, "__metadata__", ()), *get_args(expected)))
+    )
+
+
+def of_python(value: Any) -> Any:
+    """Return a number of NumPy as one of Python, also in lists and tuples."""
+    if type(value) in (list, tuple):
+        return type(value)(map(of_python, value))
+    return value.item() if type(value).__module__ == "numpy" and getattr(value, "shape", None) == () else value
+
+
+def _check_value(value: Any, parameter: inspect.Parameter | None, function: Callable[..., Any], which: str) -> None:
+    for part in _parts(value):
+        if isinstance(part, float) and not math.isfinite(part):
+            raise HeatproofError(f"{which} must be finite, not {part}.")
+        if not isinstance(part, str | int | float | list | tuple | dict | None):
+            raise HeatproofError(
+                f"{which} cannot hold {short(part)}, a {type(part).__name__}: write it as a text or a number."
+            )
+        # JSON, in which jobs get their options, has texts alone for keys.
+        for key in part if isinstance(part, dict) else ():
+            if not isinstance(key, str):
+                raise HeatproofError(f"{which} has the key {short(key)}, which is no text: put it in quotes.")
+    if parameter is None:
+        return
+    default, expected = parameter.default, _expected(parameter, function)
+    if _fits(value, expected) or (type(value) is type(default) and value == default):
+        _check_size(value, expected, function, which)
+        return
+    number = isinstance(value, str) and any(_fits(number, expected) for number in _as_numbers(value))
+    hint = " (a text: leave out quotes, and write 1e-3 as 1.0e-3)" if number else ""
+    raise HeatproofError(f"{which} must be {_said(_near(value, expected))}, not {short(value)}{hint}.")
+
+
+def _is_number(expected: Any) -> bool:
+    return expected in (int, float) or (get_origin(expected) is Annotated and get_args(expected)[0] in (int, float))
+
+
+def _near(value: Any, expected: Any) -> Any:
+    """Return what is expected of a number, or of a list, where both may be given; else all that is expected."""
+    inner = get_args(expected) if get_origin(expected) in (Union, types.UnionType) else ()
+    lists = [one for one in inner if get_origin(one) in LISTS]
+    others = [one for one in inner if one not in lists]
+    if not lists or isinstance(value, str | dict | None) or not any(map(_is_number, others)):
+        return expected
+    chosen = lists if isinstance(value, list | tuple) else others
+    return Union[tuple(chosen)]  # noqa: UP007
+
+
+def _check_size(value: Any, expected: Any, function: Callable[..., Any], which: str) -> None:
+    """Refuse numbers out of all proportion where the annotation has no upper bound."""
+    if _is_bounded(expected):
+        return
+    most = MOST if str(_namespace(function).get("__name__")).startswith("heatproof.") else LARGEST
+    for part in _parts(value):
+        if isinstance(part, int | float) and abs(part) > most:
+            raise HeatproofError(f"{which} must be at most {most:,} in size, not {short(part)}.")
+
+
+def _is_bounded(expected: Any) -> bool:
+    if isinstance(expected, Bounds):
+        return expected.most is not None or expected.below is not None
+    return any(map(_is_bounded, getattr(expected, "__metadata__", ()))) or any(map(_is_bounded, get_args(expected)))
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    """Yield a value and everything in it."""
+    yield value
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
+        yield from _parts(item)
+
+
+def _as_numbers(text: str) -> Iterator[float]:
+    for kind in (int, float):
+        with suppress(ValueError):
+            yield kind(text)
+
+
+def short(value: Any) -> str:
+    """Return what a value is written as, in one line of at most 60 characters."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _expected(parameter: inspect.Parameter, function: Callable[..., Any]) -> Any:
+    annotation = parameter.annotation
+    if isinstance(annotation, str):
+        try:
+            # An annotation in the source of a module that is imported already: it can do nothing that this could not.
+            annotation = eval(annotation, _namespace(function))  # noqa: S307
+        except Exception:  # see the module's docstring
+            annotation = Any
+    if annotation is not parameter.empty:
+        return annotation
+    kinds = (bool, int, float, str, list, tuple, dict)
+    return next((kind for kind in kinds if isinstance(parameter.default, kind)), Any)
+
+
+def _namespace(function: Any) -> dict[str, Any]:
+    while isinstance(function, functools.partial):
+        function = function.func
+    if inspect.isclass(function):
+        function = function.__init__
+    elif not inspect.isroutine(function):
+        function = type(function).__call__
+    return getattr(inspect.unwrap(function), "__globals__", {})
+
+
+def _fits(value: Any, expected: Any) -> bool:
+    origin, inner = get_origin(expected) or expected, get_args(expected)
+    if origin is Annotated:
+        numbers = isinstance(value, int | float)
+        bounds = [
+            limit for limit in inner[1:] if isinstance(limit, OfPatches) or (numbers and isinstance(limit, Bounds))
+        ]
+        return _fits(value, inner[0]) and all(limit.hold(value) for limit in bounds)
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, one) for one in inner)
+    if origin is Literal:
+        return any(type(value) is type(one) and value == one for one in inner)
+    if origin in (None, type(None)):
+        return value is None
+    if origin in (int, float, bool, str):
+        # To Python true is a number as well.
+        fitting = int | float if origin is float else origin
+        return isinstance(value, fitting) and isinstance(value, bool) == (origin is bool)
+    if origin in LISTS and isinstance(value, list | tuple):
+        each = inner if len(inner) > 1 and inner[1] is not Ellipsis else [*inner[:1]] * len(value)
+        return not inner or (len(value) == len(each) and all(map(_fits, value, each)))
+    if origin in MAPPINGS and isinstance(value, dict):
+        return len(inner) < 2 or all(_fits(item, inner[1]) for item in value.values())
+    return origin not in (*LISTS, *MAPPINGS)
+
+
+def _said(expected: Any) -> str:
+    """Say in words what fits."""
+    origin, inner = get_origin(expected) or expected, get_args(expected)
+    if origin is Annotated:
+        for limit in inner[1:]:
+            if isinstance(limit, OfPatches):
+                return str(limit)
+        bounds = " and ".join(str(limit) for limit in inner[1:] if isinstance(limit, Bounds))
+        return f"{_said(inner[0])} {bounds}".strip()
+    if origin in (Union, types.UnionType):
+        return " or ".join(dict.fromkeys(map(_said, inner)))
+    if origin is Literal:
+        return " or ".join(map(repr, inner))
+    if origin in LISTS:
+        if len(inner) > 1 and inner[1] is not Ellipsis:
+            return f"a list of {len(inner)} ({', '.join(map(_said, inner))})"
+        return f"a list (each {_said(inner[0])})" if inner and inner[0] is not Any else "a list"
+    if origin in MAPPINGS:
+        return "a mapping"
+    return PLAIN.get(type(None) if origin is None else origin, getattr(origin, "__name__", str(origin)))
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Where a number has to lie, inside ``typing.Annotated``; None leaves a side open.
+
+    Attributes
+    ----------
+    least, most
+        Smallest and largest value, themselves allowed.
+    above, below
+        The same, themselves not allowed.
+    """
+
+    least: float | None = None
+    above: float | None = None
+    most: float | None = None
+    below: float | None = None
+
+    def hold(self, value: float) -> bool:
+        """Tell whether a number lies within."""
+        limits = ((ge, self.least), (gt, self.above), (le, self.most), (lt, self.below))
+        return all(limit is None or holds(value, limit) for holds, limit in limits)
+
+    def __str__(self) -> str:
+        words = {"of at least": self.least, "above": self.above, "of at most": self.most, "below": self.below}
+        return " and ".join(f"{word} {limit:g}" for word, limit in words.items() if limit is not None)
+
+
+@dataclass(frozen=True)
+class OfPatches:
+    """Mark of a grid of patches inside ``typing.Annotated``: a whole number, or a list of rows and columns.
+
+    Attributes
+    ----------
+    least
+        Smallest whole number; of rows and columns one can be 1 where it is 2.
+    """
+
+    least: int = 1
+
+    def hold(self, value: Any) -> bool:
+        """Tell whether a value is such a grid."""
+        try:
+            grid = as_grid(value)
+        except HeatproofError:
+            return False
+        return grid >= self.least if isinstance(grid, int) else max(grid) <= MOST_CELLS
+
+    def __str__(self) -> str:
+        return f"a whole number of at least {self.least} and of at most {MOST_CELLS} or [rows, columns]"
+
+
+class AtMost(int):
+    """A number that nobody set, such as a default's: fewer are taken where there are fewer."""
+
+
+Count = Annotated[int, Bounds(least=1)]
+ImageCount = Annotated[int, Bounds(least=1, most=100_000_000)]
+Side = Annotated[int, Bounds(least=1, most=8192)]
+PatchGrid = Annotated[int | tuple[int, int], Bounds(least=1, most=MOST_CELLS), OfPatches()]
+# Side of a square, or height and width.
+Size = Side | tuple[Side, Side]
+Width = Annotated[int, Bounds(least=1, most=8192)]
+Share = Annotated[float, Bounds(least=0, most=1)]
+BatchSize = Count | Literal["auto"]
+
+
+def height_and_width(size: int | Sequence[int]) -> tuple[int, int]:
+    """Return height and width of a size, which may be the side of a square."""
+    height, width = (size, size) if isinstance(size, int) else size
+    return height, width
+
+
+def as_option(sides: Sequence[int]) -> int | list[int]:
+    """Return height and width as a config has them: one number for a square."""
+    height, width = sides
+    return height if height == width else [height, width]
+
+
+UNITS = {"s": 1, "min": 60, "m": 60, "h": 3600}
+
+
+def seconds_of(given: str) -> float:
+    """Return the seconds of a time such as ``2h``, ``15min`` or ``90s``.
+
+    Raises
+    ------
+    HeatproofError
+        If it is no such time.
+    """
+    number = given.rstrip("hmins")
+    try:
+        seconds = float(number) * UNITS[given[len(number) :]]
+    except (ValueError, KeyError):
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise HeatproofError(f"The budget is {given}: give a time such as 2h, 15min or 90s.")
+    return seconds

@@ -1,0 +1,152 @@
+"""`heatproof accept`: keep results that the current code reproduces exactly, after an upgrade or edit.
+
+What other code made counts as stale, and an edit of a helper can so cost a week of work. Here a sample of each store
+is computed again: the first batch of its first shard, in the composition in which it was computed then. Of a training
+it is the first epoch, and what takes seconds is made again as a whole. Where every byte is the same, manifests get the
+key of today's code, and the next run leaves the files alone. What differs is said and stays stale.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from heatproof.base.provenance import Key, digest
+from heatproof.files.reading import file_digest
+from heatproof.jobs.shards import comparing
+from heatproof.plan.graph import Graph, Job, Product
+from heatproof.plan.paths import RESULTS
+from heatproof.stores.manifest import read_sealed, verified_bytes, write_sealed
+from heatproof.workflow.reconcile import Results
+
+if TYPE_CHECKING:
+    from heatproof.base.specs import Runtime
+    from heatproof.stages.shards import ShardStage
+    from heatproof.stages.weights import Training
+
+TRAININGS = ("pretrain", "finetune")
+# Made again as a whole.
+SHORT = ("prepare", "fetch_start", "fetch", "keep_epoch")
+
+Verdict = tuple[str, str | None]
+
+
+def accept(graph: Graph, runtime: Runtime) -> Iterator[Verdict]:
+    """Recompute samples of results made by other code, and update the keys of unchanged results.
+
+    Parameters
+    ----------
+    graph
+        Jobs of the config.
+    runtime
+        Batch size, threads and device of jobs.
+
+    Yields
+    ------
+    tuple
+        Path of a manifest, and a description of the difference or None. Scores, tables, figures and pages are not
+        compared, because a run recomputes them without network passes.
+    """
+    differing: set[str] = set()
+    for job in graph.jobs():
+        results = Results(graph)
+        todo = [product for product in job.products if _is_of_other_code(results, product)]
+        if not todo:
+            continue
+        for manifest, difference in _compare(job, todo, differing, runtime):
+            if difference is not None:
+                differing.add(_store(manifest))
+            yield manifest, difference
+
+
+def _is_of_other_code(results: Results, product: Product) -> bool:
+    """Tell whether a product is of this config, and of other code alone."""
+    manifest = results.manifest(product.manifest)
+    then = Key.of(manifest or {})
+    return then.config == product.key.config and then.code != product.key.code and results.holds(product)
+
+
+def _store(manifest: str) -> str:
+    """Return the manifest's path without the shard."""
+    return manifest.rsplit(".", 2)[0]
+
+
+def _compare(job: Job, todo: list[Product], differing: set[str], runtime: Runtime) -> Iterator[Verdict]:
+    if job.stage in SHORT:
+        yield from _made_again(job, runtime)
+    elif job.stage in TRAININGS:
+        yield from _first_epoch(job, runtime)
+    elif todo[0].images is not None:
+        yield from _sample(job, todo, differing, runtime)
+
+
+def _sample(job: Job, todo: list[Product], differing: set[str], runtime: Runtime) -> Iterator[Verdict]:
+    told = cast("ShardStage", job.told)
+    start, stop = told.shard.images
+    # What stands in the first shard stands for those after it.
+    size = runtime.batch_size
+    few = min(start + (64 if size == "auto" else size), stop) if told.shard.number == 0 else start
+    names = {product.manifest for product in todo}
+    refused = [name for name in sorted(names) if _store(name) in differing]
+    yield from ((name, "its first shard differs") for name in refused)
+    if len(refused) < len(names):
+        with comparing() as verdicts:
+            told.sampled((start, few), names.difference(refused)).run(runtime)
+        yield from (verdict for verdict in verdicts if verdict[0] in names)
+
+
+def _made_again(job: Job, runtime: Runtime) -> Iterator[Verdict]:
+    """Make all files of a short job beside the results, and compare."""
+    (product,) = job.products
+    manifest = read_sealed(product.manifest) or {}
+    with tempfile.TemporaryDirectory(prefix=".accept-", dir=RESULTS) as folder:
+        aside = {path: str(Path(folder) / Path(path).name) for path in product.files}
+        files = {name: aside[path] for name, path in job.told.files.items()}
+        replace(job.told, files=files, manifest=aside[product.manifest]).run(runtime)
+        other = [path for path in job.told.files.values() if file_digest(aside[path]) != file_digest(path)]
+        now = read_sealed(aside[product.manifest]) or {}
+    if any(now.get(key) != manifest.get(key) for key in ("name", "task", "class_names", "splits", "preprocessing")):
+        other.append("the list of images")
+    if other:
+        yield product.manifest, f"{', '.join(other)} differs"
+    else:
+        yield _date_forward(product, manifest)
+
+
+def _first_epoch(job: Job, runtime: Runtime) -> Iterator[Verdict]:
+    """Train for one epoch, and compare its row of the history."""
+    # Here, because torch takes long to import.
+    from heatproof.jobs.train import first_epoch
+
+    (product,) = job.products
+    told, manifest = cast("Training", job.told), read_sealed(product.manifest) or {}
+    if told.training.devices > 1:
+        yield product.manifest, "a training on several devices does not repeat its digits"
+        return
+    then = verified_bytes(told.files["history"], listed=False).decode("utf-8").splitlines()[:2]
+    now = first_epoch(told, runtime).splitlines()
+    other = (product.manifest, f"its first epoch is {now[-1]}, and was {then[-1]}")
+    yield _date_forward(product, manifest) if now == then else other
+
+
+def _date_forward(product: Product, manifest: Mapping[str, Any]) -> Verdict:
+    updated = {**manifest, **product.key._asdict()}
+    if "key" in manifest:
+        updated["key"] = digest([product.key, manifest.get("input_sha256", {})])
+    write_sealed(product.manifest, updated)
+    return product.manifest, None
+
+
+def report(graph: Graph, runtime: Runtime) -> str:
+    """Return what `accept` finds, as text: a line for each result that differs, and how many are the same."""
+    verdicts = list(accept(graph, runtime))
+    if not verdicts:
+        return "There is nothing to accept: no result is of this config and of other code."
+    lines = [f"{manifest}: {difference}." for manifest, difference in verdicts if difference is not None]
+    same = len(verdicts) - len(lines)
+    return "\n".join(
+        [*lines, f"{same} of {len(verdicts)} results of other code are the same under today's, and stand."]
+    )

@@ -1,0 +1,374 @@
+"""Bundles: the tables of a finished run with what made them, in one file to cite, verify and rank with others."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import os
+import shlex
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatch
+from importlib.metadata import version
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from heatproof.base.provenance import Key
+from heatproof.base.typed import as_type
+from heatproof.errors import HeatproofError
+from heatproof.files.archive import MOST_UNPACKED, Member, read_archive
+from heatproof.files.publishing import public
+from heatproof.files.reading import FOLDER, one_sentence, own_folder, parse_json, read_below
+from heatproof.files.strict_yaml import dump
+from heatproof.files.tables import MOST_BYTES, OwnTable, read_own_table
+from heatproof.files.writing import written_aside
+from heatproof.plan.paths import RESULTS
+from heatproof.stores.manifest import parse_sealed, read_sealed, verified_bytes
+
+if TYPE_CHECKING:
+    from heatproof.plan.graph import Graph
+
+# Of the files that manifests list; a pattern's * stays in its folder.
+PACKED = ("*.csv", "ranking/*.csv", "similarity/*.csv", "baselines/*.csv", "report/index.html", "figures/*.svg")
+SUMS, CONFIG, ABOUT = "SHA256SUMS", "config.yaml", "about.json"
+RANKED = ("scores.csv", "idsds_table.csv")
+# Raised whenever bundles of before cannot be checked any more.
+FORMAT = 2
+# The first moment that a zip file can tell: the same run makes the same bytes.
+NO_TIME = (1980, 1, 1, 0, 0, 0)
+MOST_ABOUT, MOST_SUMS, MOST_MANIFEST = 2**19, 2**22, 2**24
+# What is kept of a bundle that is read, beside the table that is ranked.
+KEPT = {SUMS: MOST_SUMS, CONFIG: MOST_ABOUT, ABOUT: MOST_ABOUT, ".json": MOST_MANIFEST}
+AGAIN = "ask for the bundle again, or make it with `heatproof bundle`"
+
+
+@dataclass(frozen=True)
+class About:
+    """What a bundle is of: two runs that agree in it can be compared.
+
+    Attributes
+    ----------
+    format
+        Of the bundle.
+    heatproof
+        The version that made it.
+    config
+        All values of the config, as they are published.
+    datasets
+        Name to the key of a dataset: its ``config`` and its ``code``.
+    keys
+        Manifest to the key that the config gives it.
+    """
+
+    format: int
+    heatproof: str
+    config: dict[str, Any]
+    datasets: dict[str, Key]
+    keys: dict[str, Key]
+
+
+def bundle(configs: Sequence[str], *, out: str) -> str:
+    """Write the tables, the page and the figures of a run with their manifests, its config and checksums.
+
+    Parameters
+    ----------
+    configs
+        As the run was given them; none for those of the last run.
+    out
+        The file, which ends in ``.zip``.
+
+    Returns
+    -------
+    str
+        What is in it, in a sentence.
+
+    Raises
+    ------
+    HeatproofError
+        If there is no table of scores, or a file is not what this config makes, or has other bytes than its manifest
+        says.
+    """
+    from heatproof.plan.graph import Graph
+    from heatproof.workflow.last_run import follow
+
+    if not out.endswith(".zip"):
+        raise HeatproofError(f"The bundle is called {out}: give it a name that ends in .zip.")
+    followed = follow(configs)
+    graph = Graph(followed.plan)
+    contents, keys = _made(graph, shlex.join(["heatproof", "run", *followed.named]))
+    if not any(name in contents for name in RANKED):
+        raise HeatproofError(f"{RESULTS} has neither {' nor '.join(RANKED)}: run the workflow to one of them first.")
+    if sum(map(len, contents.values())) > MOST_UNPACKED:
+        raise HeatproofError(f"The tables and figures have more than {MOST_UNPACKED >> 30} GiB: bundle fewer of them.")
+    files = len(contents)
+    datasets = {name: followed.plan.dataset_spec(name).key for name in followed.plan.datasets}
+    # As it is read: texts as keys.
+    config = json.loads(json.dumps(public(followed.plan.config), default=str))
+    about = About(FORMAT, version("heatproof"), config, datasets, keys)
+    contents[CONFIG], contents[ABOUT] = _as_yaml(config), json.dumps(asdict(about), indent=1, sort_keys=True).encode()
+    contents[SUMS] = _sums({name: hashlib.sha256(data).hexdigest() for name, data in contents.items()})
+    with written_aside(out) as aside, zipfile.ZipFile(aside, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in sorted(contents.items()):
+            archive.writestr(zipfile.ZipInfo(name, NO_TIME), data, zipfile.ZIP_DEFLATED)
+    size = Path(out).stat().st_size
+    told = f"{out}: {files} files of {RESULTS}, and the config, {size / 2**20:.1f} MiB"
+    return f"{told}; `heatproof verify {out}` checks it. {followed.told}".rstrip()
+
+
+def _made(graph: Graph, command: str) -> tuple[dict[str, bytes], dict[str, Key]]:
+    """Return the files to pack with their manifests by name, and the keys of the manifests.
+
+    Parameters
+    ----------
+    graph
+        The jobs of the config that is packed: only what a manifest of theirs lists is packed.
+    command
+        What makes it.
+    """
+    from heatproof.workflow.reconcile import Results
+
+    results, root = Results(graph), graph.plan.results.root
+    contents, keys = dict[str, bytes](), dict[str, Key]()
+    asked: list[str] = []
+    for job in graph.jobs():
+        for product in job.products:
+            names = {os.path.relpath(file, root): file for file in product.files if file != product.manifest}
+            names = {name: file for name, file in names.items() if _is_packed(name)}
+            if not any(map(os.path.lexists, [product.manifest, *names.values()] if names else [])):
+                continue
+            if results.manifest(product.manifest) is None or not results.holds(product):
+                lacks = next((file for file in product.files if not os.path.lexists(file)), product.manifest)
+                raise HeatproofError(f"{lacks} is missing or damaged: `{command}` makes it again; pack it then.")
+            own = os.path.relpath(product.manifest, root)
+            for name, file in {own: product.manifest, **names}.items():
+                with one_sentence(file, f"`{command}` makes it again; pack it then"):
+                    contents[name] = read_below(file)
+            recorded = parse_sealed(contents[own], Path(product.manifest)) or {}
+            keys[own] = Key.of(recorded)
+            for name, file in names.items():
+                if _listed(recorded, own).get(name) != (digest := hashlib.sha256(contents[name]).hexdigest()):
+                    raise HeatproofError(
+                        f"{file} has not the bytes that {product.manifest} lists (SHA-256 {digest[:8]}…): remove it, "
+                        f"and `{command}` makes it again; pack the results then."
+                    )
+            asked += names.values()
+    for job in graph.needed(asked):
+        for product in job.products:
+            if results.is_stale(job, product):
+                raise HeatproofError(
+                    f"{product.manifest} is of another config, code or input than the one to be packed: `{command}` "
+                    "makes it again; or name the config that the results are of."
+                )
+    return contents, keys
+
+
+def _is_packed(name: str) -> bool:
+    folder, _, last = name.rpartition("/")
+    return any(folder == one.rpartition("/")[0] and fnmatch(last, one.rpartition("/")[2]) for one in PACKED)
+
+
+def _listed(manifest: Mapping[str, Any], name: str) -> dict[str, str]:
+    """Return the files that a manifest lists, by their names in the results folder, with their digests."""
+    folder = os.path.dirname(name)
+    return {os.path.normpath(os.path.join(folder, one["file"])): one["sha256"] for one in manifest["files"]}
+
+
+def _as_yaml(config: Mapping[str, Any]) -> bytes:
+    # In one order, whether or not the values were read from JSON.
+    return dump(json.loads(json.dumps(config, sort_keys=True))).encode()
+
+
+def _sums(digests: Mapping[str, str]) -> bytes:
+    return "".join(f"{digest}  {name}\n" for name, digest in sorted(digests.items())).encode()
+
+
+# ---- bundles that come from others -----------------------------------------------------------------------------------
+
+
+def verify(path: str) -> str:
+    """Check the files of a bundle against its checksums and their manifests, and those against each other.
+
+    Nothing that the bundle names is imported or run, and nothing of it is written.
+
+    Returns
+    -------
+    str
+        What was checked.
+
+    Raises
+    ------
+    HeatproofError
+        If a file is missing, added, changed, or not what its manifest says.
+    """
+    members, about = read(path)
+    manifests = len(about.keys)
+    files = len(members) - manifests - len((CONFIG, ABOUT))
+    return (
+        f"{path} is whole: its {len(members)} files have their checksums; its {manifests} manifests list all {files} "
+        "tables, figures and pages as they are, and have the keys that it records for its config. Only a run can tell "
+        "whether the numbers follow from that config."
+    )
+
+
+def read(path: str | Path, keep: Mapping[str, int] = {}) -> tuple[dict[str, Member], About]:
+    """Return the files of a bundle by name, checked as `verify` says, and what it is of.
+
+    Parameters
+    ----------
+    path
+        The bundle.
+    keep
+        Names of files whose content is kept, beside that of manifests, each with the most bytes.
+
+    Raises
+    ------
+    HeatproofError
+        If it is no bundle, or not whole.
+    """
+    members = read_archive(path, {**keep, **KEPT}, AGAIN, "a bundle")
+    if SUMS not in members:
+        raise HeatproofError(f"{path} has no {SUMS}: it is no bundle of heatproof, or was packed again without it.")
+    sums = members.pop(SUMS).content
+    told = dict(line.split("  ", 1)[::-1] for line in sums.decode(errors="replace").split("\n") if "  " in line)
+    for what, names in (("lacks", told.keys() - members), ("has, beside what it lists,", members.keys() - told)):
+        if names:
+            raise HeatproofError(f"{path} {what} {min(names)}: somebody changed it; {AGAIN}.")
+    for name, member in members.items():
+        if member.sha256 != told[name]:
+            raise HeatproofError(f"{name} in {path} has other bytes than its checksum says: {AGAIN}.")
+    if sums != _sums(told):
+        raise HeatproofError(f"{SUMS} in {path} is not as heatproof writes it: {AGAIN}.")
+    about = _read_about(path, members)
+    _require_manifests(path, members, about)
+    return members, about
+
+
+def _read_about(path: str | Path, members: Mapping[str, Member]) -> About:
+    """Return what a bundle is of, whose config is the one beside it."""
+    if lacks := next((name for name in (ABOUT, CONFIG) if name not in members), None):
+        raise HeatproofError(f"{path} has no {lacks}: {AGAIN}.")
+    with one_sentence(f"{ABOUT} in {path}", AGAIN):
+        value = parse_json(members[ABOUT].content)
+        made = value.get("format") if isinstance(value, dict) else FORMAT
+        if made != FORMAT:
+            raise HeatproofError(
+                f"{path} is a bundle of another version of heatproof, which this version cannot check: make it again "
+                "with `heatproof bundle`, or use the other version."
+            )
+        about: About = as_type(About, value, "the record")
+        as_type(dict[str, Any], about.config.get("metrics"), "metrics")
+        same = members[CONFIG].content == _as_yaml(about.config)
+    if not same:
+        raise HeatproofError(f"{CONFIG} in {path} is not the config that {ABOUT} records: {AGAIN}.")
+    return about
+
+
+def _require_manifests(path: str | Path, members: Mapping[str, Member], about: About) -> None:
+    """Refuse a file that no manifest lists as it is, and a manifest that is damaged or of another config."""
+    names = {name for name in members if name.endswith(".json")} - {ABOUT}
+    if odd := names ^ about.keys.keys():
+        raise HeatproofError(f"{min(odd)} in {path} is no manifest that {ABOUT} knows: {AGAIN}.")
+    listed, keys = dict[str, tuple[str, int]](), dict[str, Any]()
+    read: list[tuple[str, dict[str, Any]]] = []
+    for name in sorted(names):
+        with one_sentence(f"{name} in {path}", AGAIN):
+            recorded = parse_sealed(members[name].content, Path(FOLDER, name))
+        if recorded is None or "files" not in recorded:
+            raise HeatproofError(f"{name} in {path} is damaged, or no manifest of files: {AGAIN}.")
+        if Key.of(recorded) != about.keys[name]:
+            raise HeatproofError(f"{name} in {path} is of another config or code than {ABOUT} says: {AGAIN}.")
+        folder = os.path.dirname(name)
+        for one in recorded["files"]:
+            file, facts = os.path.normpath(os.path.join(folder, one["file"])), (one["sha256"], one["bytes"])
+            if listed.setdefault(file, facts) != facts:
+                raise HeatproofError(f"Two manifests in {path} say different things of {file}: {AGAIN}.")
+        keys[name] = recorded.get("key")
+        read.append((name, recorded))
+    for name in members.keys() - names - {ABOUT, CONFIG}:
+        if listed.get(name) != (members[name].sha256, members[name].size):
+            raise HeatproofError(f"No manifest in {path} lists {name} with the bytes that it has: {AGAIN}.")
+    digests = {file: member.sha256 for file, member in members.items()}
+    for name, recorded in read:
+        for known, said in ((digests, recorded.get("input_sha256", {})), (keys, recorded.get("read", {}))):
+            for file, value in said.items():
+                own = PurePosixPath(file)
+                inside = str(own.relative_to(RESULTS)) if own.is_relative_to(RESULTS) else ""
+                if known.get(inside, value) != value:
+                    raise HeatproofError(f"{name} in {path} was made from another {inside} than it has: {AGAIN}.")
+
+
+def tables(paths: Sequence[str | Path]) -> list[OwnTable]:
+    """Return the tables to rank of bundles and results folders, and tables of the user's own, as they are.
+
+    Raises
+    ------
+    HeatproofError
+        If one cannot be read, a table of a run is not as its manifest says, or bundles cannot be compared, and why: the
+        same network in two of them, a dataset with other images, a metric with other options, another target or fill.
+    """
+    found: list[OwnTable] = []
+    abouts: dict[str, tuple[About, bytes]] = {}
+    for path in map(Path, paths):
+        if path.is_dir():
+            inside = own_folder(path / RESULTS if (path / RESULTS).is_dir() else path)
+            table = next((inside / name for name in RANKED if os.path.lexists(inside / name)), None)
+            if table is None:
+                raise HeatproofError(f"{path} has neither {' nor '.join(RANKED)}: name a run's results, or a table.")
+            found.append(OwnTable(table, verified_bytes(table, most=MOST_BYTES)))
+        elif path.suffix.lower() == ".zip":
+            members, about = read(path, dict.fromkeys(RANKED, MOST_BYTES))
+            name = next((name for name in RANKED if name in members), None)
+            if name is None:
+                raise HeatproofError(f"{path} has neither {' nor '.join(RANKED)}: {AGAIN}.")
+            found.append(OwnTable(path / name, members[name].content))
+            abouts[str(path)] = (about, members[name].content)
+        elif FOLDER in path.absolute().parts and _is_of_a_run(path):
+            found.append(OwnTable(path, verified_bytes(path, listed=False, most=MOST_BYTES)))
+        else:
+            found.append(read_own_table(path))
+    _require_comparable(abouts)
+    return found
+
+
+def _is_of_a_run(table: Path) -> bool:
+    """Tell whether what stands beside a table below a results folder can be its manifest."""
+    beside = table.with_suffix(".json")
+    return beside != table and (not beside.exists() or read_sealed(beside) is not None)
+
+
+def _require_comparable(abouts: Mapping[str, tuple[About, bytes]]) -> None:
+    seen: dict[tuple[str, str], tuple[str, Any]] = {}
+    cases: dict[tuple[str, ...], str] = {}
+    for path, (about, table) in abouts.items():
+        for kind, what, value in _facts(about):
+            before = seen.setdefault((kind, what), (path, value))
+            if before[1] != value:
+                raise HeatproofError(
+                    f"{path} and {before[0]} cannot be ranked together: {kind} {what} is {_short(value)} in one and "
+                    f"{_short(before[1])} in the other. Rank each by itself, or run both with the same."
+                )
+        with one_sentence(f"The table in {path}", AGAIN):
+            rows = csv.DictReader(io.StringIO(table.decode("utf-8-sig")))
+            found = {(row["dataset"], row["model"], row["weights"]) for row in rows}
+        for case in found:
+            other = cases.setdefault(case, path)
+            if other != path:
+                raise HeatproofError(
+                    f"{path} and {other} both have the network {' / '.join(case)}: they would count it twice. Give one "
+                    "another name in its config, or leave one out."
+                )
+
+
+def _facts(about: About) -> Iterator[tuple[str, str, Any]]:
+    yield from (("the dataset", name, key) for name, key in about.datasets.items())
+    yield from (("the metric", name, options) for name, options in about.config["metrics"].items())
+    yield from (("the setting", name, about.config.get(name)) for name in ("target", "drops"))
+    yield "the version of", "heatproof", about.heatproof
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True)
+    return text if len(text) <= 60 else text[:57] + "…"

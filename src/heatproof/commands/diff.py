@@ -1,0 +1,174 @@
+"""Two runs compared: which scores moved, and whether by more than chance in their images explains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy.stats import norm
+
+from heatproof.base.registry import listed
+from heatproof.commands.bundle import tables
+from heatproof.errors import HeatproofError
+from heatproof.files.publishing import escaped, public
+from heatproof.files.reading import one_sentence
+from heatproof.files.tables import parse_csv
+from heatproof.files.writing import write_table, write_text
+from heatproof.report.results import CASE, render, rounded, told
+from heatproof.report.tables.score_import import FIRST_ROW
+
+KEY = [*CASE, "method"]
+NUMBERS = ["score", "ci_low", "ci_high", "rank"]
+LEVEL = 0.95
+# Lines of a kind that are printed; the table has all of them.
+MOST = 10
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What differs between two runs.
+
+    Attributes
+    ----------
+    table
+        A row a score of either run: ``before`` and ``after``, ``change`` with ``change_low`` and ``change_high``, ``p``
+        of no change, ``moved``, ranks and sets before and after, and ``only`` ("before" or "after") where one run lacks
+        it. Those that moved come first, then by the size of the change.
+    sentences
+        What there is to say, the most important first.
+    """
+
+    table: pd.DataFrame
+    sentences: list[str]
+
+    def __str__(self) -> str:
+        return "\n".join(self.sentences)
+
+
+def diff(before: str | Path, after: str | Path, *, level: float = LEVEL) -> Difference:
+    """Compare the scores of two runs.
+
+    The interval of a change is that of a difference of two independent means: its variance is the sum of those that the
+    intervals of the scores tell. On the same images scores of two runs vary together, so that it is then too wide
+    rather than too narrow. Probabilities are corrected over all scores (Holm).
+
+    Parameters
+    ----------
+    before, after
+        Results, or bundles.
+    level
+        Coverage of the intervals in the tables, and of those here.
+
+    Raises
+    ------
+    HeatproofError
+        If a run cannot be read, or the two have no score in common.
+    """
+    table = _beside(_read(before), _read(after), level)
+    if not (table["only"] == "").any():
+        raise HeatproofError(f"{before} and {after} have no score in common: not one network, method and metric.")
+    return Difference(table, list(_sentences(table)))
+
+
+def _read(path: str | Path) -> pd.DataFrame:
+    ((_, content),) = tables([path])
+    with one_sentence(f"The table of {path}", "name results of the workflow, or a bundle of them"):
+        table = parse_csv(content)
+    if missing := [name for name in (*KEY, *NUMBERS, "in_best_set") if name not in table]:
+        raise HeatproofError(f"The table of {path} has no column {missing[0]!r}: name results of the workflow.")
+    for name in NUMBERS:
+        texts = table[name].fillna("")
+        table[name] = pd.to_numeric(texts, errors="coerce").astype(float)
+        wrong = ~np.isfinite(table[name]) & (texts != "")
+        if wrong.any():
+            said = f"{texts[wrong].iloc[0]!r:.60} in row {wrong.idxmax() + FIRST_ROW} of {name!r}"
+            raise HeatproofError(f"The table of {path} has {said}, which is not a finite number: name another.")
+    if (twice := table.duplicated(KEY)).any():
+        row = table.loc[twice, KEY].iloc[0]
+        raise HeatproofError(f"The table of {path} has {' / '.join(map(str, row))} twice: take one row out.")
+    return table.assign(in_best_set=table["in_best_set"] == "True")
+
+
+def _beside(before: pd.DataFrame, after: pd.DataFrame, level: float) -> pd.DataFrame:
+    from statsmodels.stats.multitest import multipletests
+
+    kept = [*KEY, *NUMBERS, "in_best_set"]
+    both = before[kept].merge(after[kept], on=KEY, how="outer", suffixes=("_before", "_after"), indicator="only")
+    width = norm.ppf((1 + level) / 2)
+    errors = [(both[f"ci_high_{one}"] - both[f"ci_low_{one}"]) / (2 * width) for one in ("before", "after")]
+    error = np.hypot(*errors)
+    change = both["score_after"] - both["score_before"]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        # Equal scores without a width have not moved.
+        sizes = np.where(change == 0, 0.0, change.abs() / error)
+    p = pd.Series(2 * norm.sf(sizes), index=both.index)
+    moved = pd.Series(False, index=both.index)
+    known = p.notna()
+    if known.any():
+        moved[known] = multipletests(p[known], alpha=1 - level, method="holm")[0]
+    table = both[KEY].assign(
+        before=both["score_before"],
+        after=both["score_after"],
+        change=change,
+        change_low=change - width * error,
+        change_high=change + width * error,
+        p=p,
+        moved=moved,
+        rank_before=both["rank_before"],
+        rank_after=both["rank_after"],
+        best_before=both["in_best_set_before"].eq(True),
+        best_after=both["in_best_set_after"].eq(True),
+        only=both["only"].map({"left_only": "before", "right_only": "after", "both": ""}).astype(str),
+    )
+    order = table.assign(size=-table["change"].abs()).sort_values(
+        ["moved", "size", *KEY], ascending=[False, True, *[True] * len(KEY)], kind="stable"
+    )
+    return order.drop(columns="size").reset_index(drop=True)
+
+
+def _sentences(table: pd.DataFrame) -> Iterator[str]:
+    shared = table[table["only"] == ""]
+    moved = shared[shared["moved"]]
+    untold = int(shared["p"].isna().sum())
+    told = f"Of {len(shared)} scores in both runs, {len(moved)} moved by more than their intervals"
+    yield f"{told}{f'; {untold} have no interval in one of them' if untold else ''}."
+    for row in moved.head(MOST).to_dict("records"):
+        place = f"{row['dataset']} / {row['model']} {row['weights']}, {row['metric']}"
+        interval = f"{rounded(row['change_low'], 3)} to {rounded(row['change_high'], 3)}"
+        yield f"  {row['method']} on {place}: {rounded(row['before'], 3)} → {rounded(row['after'], 3)} ({interval})"
+    if len(moved) > MOST:
+        yield f"  and {len(moved) - MOST} more"
+    for key, part in shared.groupby(CASE, sort=True):
+        case = [str(name) for name in key]
+        came, went = (
+            part.loc[part[f"best_{now}"] & ~part[f"best_{other}"], "method"].tolist()
+            for now, other in (("after", "before"), ("before", "after"))
+        )
+        if came or went:
+            said = [f"{listed(came)} came in"] * bool(came) + [f"{listed(went)} went out"] * bool(went)
+            yield f"The set of the best on {' / '.join(case[:3])}, {case[3]}: {', '.join(said)}."
+    for one in ("before", "after"):
+        alone = table[table["only"] == one]
+        if len(alone):
+            methods = sorted(set(alone["method"]) - set(shared["method"]))
+            told = f", among them all of {listed(methods[:MOST])}" if methods else ""
+            yield f"{len(alone)} scores are only in the run {one}{told}."
+
+
+def print_diff(before: str, after: str, out: str | None = None) -> None:
+    """Print what moved; write the table or a page where asked to."""
+    found = diff(before, after)
+    print(escaped(str(found)))
+    if out is None:
+        return
+    if out.endswith(".html"):
+        rows = found.table.to_dict("records")
+        values = {"names": public([before, after]), "found": found.sentences, "rows": rows, "number": told}
+        write_text(out, render("diff.html", title="What moved between two runs", **values))
+    elif out.endswith(".csv"):
+        write_table(found.table, out)
+    else:
+        raise HeatproofError(f"--out is {out}: give it a name that ends in .csv or .html.")

@@ -1,0 +1,406 @@
+"""`heatproof init`: a config for a folder of photographs and a network, to run as it is or to change."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from heatproof.base.grids import patches_in
+from heatproof.base.options import as_option, height_and_width
+from heatproof.base.registry import is_reference, look_up
+from heatproof.base.specs import DatasetSpec
+from heatproof.base.tasks import gives
+from heatproof.config.files import default_config, merge
+from heatproof.data.label_search import FoundTable, find_labels
+from heatproof.data.opening import picture_size
+from heatproof.data.pictures import pictures_below
+from heatproof.data.registry import DATASETS
+from heatproof.data.rows import as_rows
+from heatproof.errors import HeatproofError
+from heatproof.estimate.account import map_bytes, planned, size_told
+from heatproof.files.publishing import escaped
+from heatproof.files.reading import require_utf8
+from heatproof.files.strict_yaml import dump
+from heatproof.files.writing import write_text
+from heatproof.models.from_transformers import CONFIG, PROCESSOR, is_there, read_file
+from heatproof.models.packaged import is_file
+from heatproof.models.preprocessing import preprocessing
+from heatproof.models.published import look_up_architecture
+from heatproof.models.registry import InputFacts, ModelSpec
+from heatproof.plan import resolve
+from heatproof.plan.graph import Graph
+from heatproof.plan.validate import make_plan
+
+# Short forms of the architectures of libraries.
+LIBRARIES = {"timm": "timm_model", "torchvision": "torchvision_model", "transformers": "transformers_model"}
+DROPS, CURVES = 500, 64
+# Pictures whose headers are looked at.
+LOOKED_AT = 200
+# Longer over shorter side of pictures that are not cut to squares.
+MOST_OBLONG = 4
+# Classes that a sentence names.
+NAMED = 4
+# Grids in the order in which they are chosen: the paper's is 4.
+GRIDS = (4, 5, 3, 7, 6, 8, 2)
+# Cheap ones of several families, and the reference maps.
+EXPLAINERS: list[Any] = [
+    "saliency",
+    "input_x_gradient",
+    {"integrated_gradients": {"steps": 20}},
+    "grad_cam",
+    "layer_cam",
+    "random",
+    "edges",
+]
+HEAD = """\
+# Written by `heatproof init` for {photos}: {classes}; {splits} images.
+# Pictures: shorter sides of {smallest} pixels at least, median {middle}, of {count} looked at.
+# {model}: images of {size} pixels, normalised with mean {mean} and deviation {deviation}.
+# Grids that divide them: {grids}
+# Cost: {jobs} jobs to the tables; {passes:,} passes for patch drops; {maps} of maps.
+# `heatproof estimate` times a few images here and says hours; config/README.md explains every key.
+"""
+OWN_WEIGHTS = "Check mean and std of the model: they have to be those that the weights were trained with."
+
+
+def init(
+    photos: str,
+    model: str,
+    out: str = "mine.yaml",
+    checkpoint: str | None = None,
+    *,
+    labels: str | None = None,
+    task: str | None = None,
+    columns: Sequence[str] = (),
+) -> str:
+    """Write a config for photographs and a network, and return what to do next.
+
+    Parameters
+    ----------
+    photos
+        A folder as the dataset `image_folder` takes it.
+    model
+        ``timm:NAME``, ``torchvision:NAME``, ``transformers:FOLDER``, a function that builds a network,
+        ``package.module:function``, or an architecture of heatproof.
+    out
+        Where the config is written.
+    checkpoint
+        File or address of weights. Their head is kept where it has as many outputs as there are classes, and else
+        trained anew; left out, the network is trained from scratch.
+    labels
+        A table of labels, or ``folders`` for a folder a class; left out, what is found in the folder or beside it.
+    task
+        ``binary``, ``multiclass``, ``multilabel`` or ``regression``; left out, what the labels say.
+    columns
+        Columns of the table, such as ``label=diagnosis``; several for the label are one a class.
+
+    Raises
+    ------
+    HeatproofError
+        If the file is there, the folder is not laid out as it should be, or the network is unknown.
+    """
+    if os.path.lexists(out):
+        raise HeatproofError(f"{out} is there: give another name with --out, or remove it.")
+    require_utf8(photos, "folder")
+    require_utf8(checkpoint or "", "file")
+    settings, published, name = read_model(model)
+    if checkpoint and is_file(checkpoint) and not Path(checkpoint).expanduser().is_file():
+        raise HeatproofError(f"There is no file {checkpoint}: --checkpoint is a file of weights, or its address.")
+    facts, is_known = facts_of(settings)
+    top = Path(photos).expanduser()
+    table = find_labels(top, labels, task, _columns_of(columns)) if top.is_dir() else None
+    of_labels: dict[str, Any] = table.options if table else {"task": task} if task else {}
+    known = look_up(DATASETS, "image_folder", "dataset").load(seed=0, root=photos, **of_labels)
+    sizes = sizes_below(top)
+    sides = [min(size) for size in sizes]
+    middle = round(median(sides))
+    told = published.pop("size", None)
+    height, width = facts.size or (height_and_width(told) if told else _fitting(sizes))
+    grids = _grids(height, width)
+    counts = {name: len(known.splits[name]) for name in ("train", "validation", "evaluation")}
+    spec = DatasetSpec("image_folder", "", {}, 0, task=getattr(known, "task", "multiclass"))
+    # What is counted is what is scored: of several labels each that a picture has.
+    scored = len(as_rows(known, spec).splits["evaluation"])
+    _require_enough(photos, known.num_classes, counts, scored)
+    trained: dict[str, Any] = {"checkpoint": checkpoint} if checkpoint else {}
+    head = _Head("", False, {})
+    if checkpoint:
+        order = "labels of the table" if table else "sorted folder names"
+        head = _read_head(settings, checkpoint, order, known)
+        trained |= {} if head.is_kept else {"transfer": True}
+    if checkpoint or not is_known:
+        # Written out, as architectures of heatproof's own know nothing of what others trained.
+        trained |= {"mean": list(facts.mean), "std": list(facts.std)}
+    config: dict[str, Any] = {
+        "datasets": [
+            {
+                "photographs": {
+                    "dataset": "image_folder",
+                    "root": photos,
+                    **of_labels,
+                    "size": as_option((height, width)),
+                    **published,
+                    **head.labels,
+                }
+            }
+        ],
+        "models": [{name: {key: value for key, value in {**settings, **trained}.items() if value}}],
+        "weights": ["pretrained", "finetuned"],
+        "evaluation": {
+            "images": {"drops": min(DROPS, scored), "curves": min(CURVES, scored)},
+            "accuracy_images": 0,
+        },
+        "drops": {"grids": grids[:1], "baselines": ["mean"]},
+        "explainers": EXPLAINERS,
+        "metrics": _metrics_of(spec.task),
+        "report": {"all_metrics": False},
+        "batch_size": 64 if max(height, width) <= 64 else 16,
+    }
+    config["finetuning"] = {"grid": grids[0], "epochs": 10, "batch_size": 32}
+    if not head.is_kept:
+        config["pretraining"] = {"epochs": 10 if checkpoint else 30, "batch_size": 32, "lr": 0.01}
+    plan = make_plan(merge(default_config(), config))
+    variants = sum(patches_in(grid) + 1 for grid in plan.config["drops"]["grids"])
+    about = HEAD.format(
+        # A comment ends with its line, and what follows would be a key.
+        photos=escaped(photos, keep=""),
+        classes=_kind_of(getattr(known, "task", "multiclass"), known.num_classes),
+        splits=", ".join(f"{count} {split}" for split, count in counts.items()),
+        smallest=min(sides),
+        middle=middle,
+        count=len(sides),
+        model=escaped(model, keep=""),
+        size=f"{height}×{width}",
+        mean=_listed(facts.mean),
+        deviation=_listed(facts.std),
+        grids=", ".join(map(str, sorted(grids))),
+        jobs=len(planned(Graph(plan), False)),
+        passes=plan.drop_images * variants * len(list(plan.networks())),
+        maps=size_told(map_bytes(plan)),
+    )
+    scratch = f"It trains {name} from scratch: give published weights with --checkpoint{_weights_of(settings)}."
+    weights = OWN_WEIGHTS if checkpoint else scratch
+    about += f"# {OWN_WEIGHTS}\n" if checkpoint or not is_known else ""
+    about += f"# {head.found}\n" if head.found else ""
+    about += "".join(f"# {line}\n" for line in _told_of(table))
+    write_text(out, about + dump(config))
+    quoted = shlex.quote(out)
+    told = [f"{out} is written. {weights}", *([head.found] if head.found else []), *_told_of(table), "Next:"]
+    commands = (f"check {quoted}", f"estimate {quoted}", f"run {quoted} --cores 2")
+    return "\n".join([*told, *(f"  heatproof {command}" for command in commands)])
+
+
+def _metrics_of(task: str) -> list[Any]:
+    """Return further metrics, reading the number itself where there is no probability."""
+    names = ("deletion_morf", "deletion_lerf")
+    return [name if gives(task, "probability") else {name: {"output": "logit"}} for name in names]
+
+
+def _columns_of(given: Sequence[str]) -> dict[str, Any]:
+    """Return option of the dataset from ``what=name``."""
+    found: dict[str, list[str]] = {}
+    for one in given:
+        what, _, name = one.partition("=")
+        if not name:
+            raise HeatproofError(f"--column {one}: write what it is and its name, such as label=diagnosis.")
+        found.setdefault(what, []).append(name)
+    return {what: names if len(names) > 1 else names[0] for what, names in found.items()}
+
+
+def _kind_of(task: str, count: int) -> str:
+    kinds = {"regression": "numbers", "multilabel": f"{count} labels, several an image"}
+    return kinds.get(task, f"{count} classes")
+
+
+def _told_of(table: FoundTable | None) -> list[str]:
+    """Return what comments say of a table of labels, one line each."""
+    if table is None:
+        return []
+    said = [*(f"{note}." for note in table.table.notes), *(f"Assumed: {one}." for one in table.assumed)]
+    return [escaped(" ".join(line.split()), keep="") for line in said]
+
+
+class _Head(NamedTuple):
+    """What is done with the head of weights: in words, whether it is kept, and options of the dataset for its order."""
+
+    found: str
+    is_kept: bool
+    labels: dict[str, Any]
+
+
+def _read_head(settings: dict[str, Any], checkpoint: str, named: str, dataset: Any) -> _Head:
+    """Look at the head of weights, and write the options of the network with which the rest of them fits."""
+    from heatproof.jobs.fetch import head_of
+
+    classes = list(dataset.class_names)
+    # One output says which of two classes it is.
+    outputs = 1 if dataset.task == "binary" else len(classes)
+    local = Path(checkpoint).expanduser()
+    if not is_file(checkpoint):
+        return _Head("", False, {})
+    entry = None if is_reference(settings["architecture"]) else look_up_architecture(settings["architecture"])
+    module = entry.build.__module__ if entry else settings["architecture"].partition(":")[0]
+    spec = ModelSpec(settings["architecture"], module, settings["options"])
+    labels = _labels_of(settings, classes)
+    try:
+        head = head_of(spec, local, labels.get("num_outputs", outputs))
+    except Exception:  # a builder or a library can fail in any way, and `heatproof check` says of what file
+        return _Head("", False, {})
+    settings["options"] = head.options or settings["options"]
+    shown = [escaped(name, keep="") for name in classes[:NAMED]]
+    order = ", ".join(shown) + (", …" if len(classes) > NAMED else "")
+    file = escaped(Path(checkpoint).name, keep="")
+    if head.fits and labels:
+        return _Head(f"{file} keeps its head, whose config names the class of each output.", True, labels)
+    if head.fits:
+        return _Head(
+            f"{file} keeps its head: it has an output for each of the {len(classes)} classes, taken in the order of "
+            f"the {named} ({order}); expected_accuracy in the model's settings, such as 0.9, checks that.",
+            True,
+            {},
+        )
+    if head.outputs is None:
+        return _Head("", False, {})
+    anew = (
+        f"{file} has {head.outputs} output{'s' * (head.outputs != 1)}, and there are {len(classes)} classes: a new "
+        "head is trained (transfer: true)"
+    )
+    known = f"outputs: {{{escaped(classes[0], keep='')}: number, …}} and num_outputs: {head.outputs}"
+    among = f"; where the classes are among the {head.outputs}, give the dataset {known} instead"
+    return _Head(f"{anew}{among if head.outputs > len(classes) else ''}.", False, {})
+
+
+def _weights_of(settings: Mapping[str, Any]) -> str:
+    """Return where the weights of a network of transformers are, as the end of a sentence."""
+    folder = settings["options"].get("name", "") if settings["architecture"] == LIBRARIES["transformers"] else ""
+    weights = Path(folder) / "model.safetensors"
+    return f", as {escaped(str(weights), keep='')}" if folder and is_there(folder, weights.name) else ""
+
+
+def _labels_of(settings: Mapping[str, Any], classes: Sequence[str]) -> dict[str, Any]:
+    """Return options of the dataset with which labels are outputs, where the network's folder names all classes."""
+    if settings["architecture"] != LIBRARIES["transformers"]:
+        return {}
+    told = read_file(settings["options"]["name"], CONFIG).get("id2label")
+    named: dict[str, Any] = told if isinstance(told, dict) else {}
+    names = {str(name): number for number, name in named.items()}
+    try:
+        outputs = {name: int(names[name]) for name in classes}
+    except (KeyError, ValueError):
+        return {}
+    return {"outputs": outputs, "num_outputs": len(named)}
+
+
+def _require_enough(photos: str, classes: int, counts: Mapping[str, int], scored: int) -> None:
+    """Refuse a folder of which no two pictures would be scored.
+
+    Raises
+    ------
+    HeatproofError
+        With how many there are.
+    """
+    if counts["evaluation"] < 2:
+        raise HeatproofError(
+            f"{photos} has {sum(counts.values())} pictures of {classes} classes, which leaves {counts['evaluation']} "
+            "to be scored, and two at least are needed: add pictures, some ten a class."
+        )
+    if scored < 2:
+        raise HeatproofError(
+            f"The {counts['evaluation']} pictures of {photos} that are to be scored have {scored} label(s) that are "
+            "present, and two at least are needed: add pictures with labels."
+        )
+
+
+def read_model(model: str) -> tuple[dict[str, Any], dict[str, Any], str]:
+    """Return a model's settings, how its published weights read pictures (options of the dataset), and its name.
+
+    No weights are loaded.
+    """
+    library, _, name = model.partition(":")
+    if not name:
+        return {"architecture": model, "options": {}}, {}, model
+    if library in LIBRARIES:
+        settings: dict[str, Any] = {"architecture": LIBRARIES[library], "options": {"name": name}}
+        # Says in one sentence what is wrong with a name.
+        facts_of(settings)
+        return settings, preprocessing(**settings), escaped(Path(name).name.partition(".")[0], keep="")
+    try:
+        # It imports the function, as for any config.
+        resolve.read_model(model, {"architecture": model, "datasets": []}, default_config())
+    except HeatproofError as error:
+        raise HeatproofError(
+            f"--model {model}: write timm:NAME, torchvision:NAME, transformers:FOLDER, package.module:function or an "
+            f"architecture of heatproof. {error}"
+        ) from None
+    return {"architecture": model, "options": {}}, {}, library.rpartition(".")[2]
+
+
+def facts_of(settings: Mapping[str, Any]) -> tuple[InputFacts, bool]:
+    """Return what a network expects of its input, and whether mean and deviation are known."""
+    architecture, options = settings["architecture"], settings["options"]
+    if is_reference(architecture):
+        return InputFacts(), False
+    is_known = architecture != LIBRARIES["transformers"] or is_there(options["name"], PROCESSOR)
+    return look_up_architecture(architecture).facts_for(options, () if is_known else ("mean", "std")), is_known
+
+
+def sizes_below(folder: Path) -> list[tuple[int, int]]:
+    """Read the height and width of pictures below a folder, in pixels, from their headers."""
+    found = pictures_below(folder)
+    sizes = []
+    # From all of the folder, not the first class alone.
+    for picture in found[:: max(len(found) // LOOKED_AT, 1)]:
+        # What cannot be opened is named by the dataset.
+        with suppress(HeatproofError):
+            sizes.append(picture_size(folder / picture.path))
+    if not sizes:
+        raise HeatproofError(f"No picture below {folder} can be opened.")
+    return sizes
+
+
+def _fitting(sizes: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """Return height and width for a network that takes any.
+
+    Those of the pictures where all have one shape, and else the side of a square; the shorter side up to 224 pixels,
+    both multiples of 16 or 8.
+    """
+    middle = round(median(min(size) for size in sizes))
+    height, width = sizes[0] if len(set(sizes)) == 1 else (middle, middle)
+    if max(height, width) > MOST_OBLONG * min(height, width):
+        height = width = middle
+    scale = min(1, 224 / min(height, width))
+    return _multiple(round(height * scale)), _multiple(round(width * scale))
+
+
+def _grids(height: int, width: int) -> list[Any]:
+    """Return the square grids that divide images, the best first, or rows and columns where there are none.
+
+    Raises
+    ------
+    HeatproofError
+        If neither height nor width can be divided.
+    """
+    rows, columns = _divisors(height), _divisors(width)
+    both = [grid for grid in rows if grid in columns]
+    if not both and not rows + columns:
+        raise HeatproofError(f"Images of {height}×{width} pixels have no patch grid: take a network of another size.")
+    return both or [[next(iter(rows), 1), next(iter(columns), 1)]]
+
+
+def _divisors(length: int) -> list[int]:
+    """Return the numbers of patches along a side, those of `GRIDS` first."""
+    found = [count for count in range(2, min(length, 33)) if length % count == 0]
+    return sorted(found, key=lambda count: (GRIDS.index(count) if count in GRIDS else len(GRIDS), count))
+
+
+def _multiple(side: int) -> int:
+    return max(side - side % (16 if side >= 64 else 8), 8)
+
+
+def _listed(values: Iterable[float]) -> str:
+    return ", ".join(f"{value:g}" for value in values)

@@ -1,0 +1,239 @@
+"""`heatproof prune`: what a results folder could do without, and what it would cost to make it again.
+
+Of a store, the shards alone are removed. Its metadata and manifests are small, and by them tables, scores and pages
+stay what they are: Snakemake does not make again what is missing behind files that are current.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from heatproof.base.registry import nearest
+from heatproof.config.files import read_config
+from heatproof.errors import HeatproofError
+from heatproof.estimate.account import size_told
+from heatproof.files.lock import held_folder
+from heatproof.files.reading import refuse_links
+from heatproof.files.writing import write_text
+from heatproof.plan.folder import STORED as RESPONSES
+from heatproof.plan.graph import Graph, Job, Product
+from heatproof.plan.paths import RESULTS
+from heatproof.plan.validate import make_plan
+from heatproof.stores.manifest import read_sealed
+from heatproof.workflow.reconcile import Results, pruned_file
+
+KINDS = {
+    "maps": "attribution maps that everything which read them is done with",
+    "responses": "drops, curves and other responses that everything which read them is done with",
+    "epochs": "weights of kept epochs that were taken out already",
+    "others": "stores and scores that the config does not name",
+    "targets": "results of other targets",
+    "leftovers": "what killed jobs left: a run would go on from there",
+}
+NOTE = (
+    "Tables, scores and pages stay what they are, and the same command makes nothing again. A change that needs what\n"
+    "was removed makes it again: more images, another metric, or a page that is drawn anew."
+)
+# Stages whose stores are of one of the kinds.
+MAP_STAGES = ("attribute", "attribute_reference")
+# Folders of stores and scores; weights and datasets took work that no other file can stand for.
+STORED = sorted(("maps", *RESPONSES))
+FOLDERS = (*STORED, "scores")
+
+
+@dataclass
+class Prunable:
+    """Something that can go.
+
+    Attributes
+    ----------
+    kind, what
+        One of `KINDS`, and what it is for the reader.
+    paths
+        Files and folders that would be removed.
+    passes, seconds
+        Images that went through a network, and the time that it took, to make it; 0 where no manifest says.
+    manifest
+        What lists the files, where it stays; "" where nothing does.
+    bytes
+        Size of all paths.
+    """
+
+    kind: str
+    what: str
+    paths: list[Path]
+    passes: int = 0
+    seconds: float = 0.0
+    manifest: str = ""
+    bytes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.bytes = sum(map(_size, self.paths))
+
+    def remove(self) -> int:
+        """Remove it, and return its size."""
+        if self.manifest:
+            # Before the files: what is missing without a word would be made again where Snakemake remembers nothing.
+            write_text(pruned_file(self.manifest), "\n".join(path.name for path in self.paths))
+        for path in map(refuse_links, self.paths):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        return self.bytes
+
+
+def prune(
+    *configs: str | Path, targets: Sequence[str] = (), delete: Sequence[str] = (), folder: str | Path = RESULTS
+) -> str:
+    """Return what can go of a results folder, and remove the kinds that are named.
+
+    Parameters
+    ----------
+    configs
+        A config, and others laid over it.
+    targets
+        What the runs of this folder ask Snakemake for; left out, all of the rule ``all``.
+    delete
+        Kinds to remove, of `KINDS`.
+    folder
+        The results folder.
+
+    Raises
+    ------
+    HeatproofError
+        If the config is wrong, a kind or a target is unknown, or a run works on the folder.
+    """
+    for kind in delete:
+        if kind not in KINDS:
+            raise HeatproofError(f"--delete {kind}: there is no such kind, {nearest(kind, KINDS)}")
+    if not Path(folder).is_dir():
+        raise HeatproofError(f"There is no folder {folder} here: run this where the results are.")
+    plan = make_plan(read_config(*configs))
+    graph = Graph(plan)
+    wanted = graph.needed(targets or graph.targets())
+    if not wanted:
+        raise HeatproofError(f"No job of this config makes {targets[0]}: name a file as Snakemake is asked for it.")
+    with held_folder(str(folder)):
+        results = Results(graph)
+        damaged = list(filter(None, (results.damage(product) for job in graph.jobs() for product in job.products)))
+        found = find(graph, wanted, folder)
+        lines = [_line(kind, [one for one in found if one.kind == kind]) for kind in KINDS]
+        removed = sum(one.remove() for one in found if one.kind in delete)
+    last = f"Removed {size_told(removed)}." if delete else "Nothing was removed: --delete KIND removes a kind."
+    return "\n".join(
+        [
+            *damaged,
+            f"{'kind':<10} {'number':>7} {'size':>9} {'to make it again':<34} what it is",
+            *lines,
+            "",
+            NOTE,
+            last,
+        ]
+    )
+
+
+def find(graph: Graph, wanted: Sequence[Job], folder: str | Path = RESULTS) -> list[Prunable]:
+    """Return what can go.
+
+    Parameters
+    ----------
+    graph
+        The jobs of the config.
+    wanted
+        Those of them that runs ask for: what they still have to read stays.
+    folder
+        The results folder.
+    """
+    results, folder = Results(graph), Path(folder)
+    jobs, asked = list(graph.jobs()), {id(job) for job in wanted}
+    readers: dict[str, list[Job]] = {}
+    for job in jobs:
+        # What was never asked for waits for nothing.
+        if id(job) in asked or any(results.manifest(product.manifest) for product in job.products):
+            for file in job.inputs:
+                readers.setdefault(file, []).append(job)
+    found = [*_stores(jobs, readers, results), *_epochs(jobs, readers, results), *_others(jobs, folder)]
+    found += [Prunable("targets", path.name, [path]) for path in sorted(folder.glob(".targets/*"))]
+    journals = [path for name in STORED for path in sorted(folder.glob(f"{name}/**/.*.journal"))]
+    # Shards are written in folders beside the store, whose names go on after the store's.
+    aside = [path for name in STORED for path in sorted(folder.glob(f"{name}/**/.*.zarr.*")) if path.is_dir()]
+    found.append(Prunable("leftovers", "journals and half-written shards", [*journals, *aside]))
+    return [one for one in found if one.bytes]
+
+
+def _line(kind: str, found: Sequence[Prunable]) -> str:
+    again = f"{sum(one.passes for one in found):,} passes, {sum(one.seconds for one in found):,.0f} s"
+    cost = again if any(one.passes or one.seconds for one in found) else ""
+    size = size_told(sum(one.bytes for one in found))
+    return f"{kind:<10} {len(found):>7} {size:>9} {cost:<34} {KINDS[kind]}"
+
+
+def _is_done(job: Job, results: Results) -> bool:
+    """Tell whether all that a job makes was made by this config, whether or not it has been pruned since."""
+    manifests = [results.manifest(product.manifest) for product in job.products]
+    return all(manifests) and not any(results.is_stale(job, product) for product in job.products)
+
+
+def _is_read(files: Iterable[str], readers: Mapping[str, list[Job]], results: Results) -> bool:
+    """Tell whether some job reads the files, and all that do are done with them."""
+    using = [reader for file in files for reader in readers.get(file, ())]
+    return bool(using) and all(_is_done(reader, results) for reader in using)
+
+
+def _stores(jobs: Sequence[Job], readers: Mapping[str, list[Job]], results: Results) -> Iterator[Prunable]:
+    for job in jobs:
+        kind = "maps" if job.stage in MAP_STAGES else "responses"
+        for product in job.products if job.products[0].images is not None else ():
+            recorded = results.manifest(product.manifest)
+            if recorded is None or not _is_read(product.files, readers, results):
+                continue
+            files = [Path(product.manifest).parent / facts["file"] for facts in recorded["files"]]
+            cost = recorded.get("network_passes", 0), recorded.get("seconds", 0.0)
+            yield Prunable(kind, _named(product), [file for file in files if file.is_file()], *cost, product.manifest)
+
+
+def _epochs(jobs: Sequence[Job], readers: Mapping[str, list[Job]], results: Results) -> Iterator[Prunable]:
+    for product in (product for job in jobs for product in job.products):
+        kept = [file for file in product.files if "/kept/" in file and os.path.isfile(file)]
+        if _is_read(kept, readers, results):
+            yield Prunable("epochs", _named(product), list(map(Path, kept)), manifest=product.manifest)
+
+
+def _others(jobs: Sequence[Job], folder: Path) -> Iterator[Prunable]:
+    """Yield the stores and scores of the folder that no job of the config makes."""
+    known = {_base(product.manifest) for job in jobs for product in job.products}
+    found: dict[str, list[Path]] = {}
+    for name in FOLDERS:
+        for path in sorted(folder.glob(f"{name}/**/*")):
+            if path.name.startswith(".") or ".zarr/" in path.as_posix():
+                continue
+            ending = path.suffix in (".zarr", ".parquet") or (path.suffix == ".json" and path.is_file())
+            base = _base(path.as_posix())
+            if ending and base not in known:
+                found.setdefault(base, []).append(path)
+    for base, paths in found.items():
+        manifests = [read_sealed(path) or {} for path in paths if path.suffix == ".json"]
+        passes = sum(recorded.get("network_passes", 0) for recorded in manifests)
+        seconds = sum(recorded.get("seconds", 0.0) for recorded in manifests)
+        yield Prunable("others", os.path.relpath(base, folder), paths, passes, seconds)
+
+
+def _base(path: str) -> str:
+    """Return what the files of one store, or of one table of scores, share of their paths."""
+    folder, _, name = path.rpartition("/")
+    return f"{folder}/{name.partition('.')[0]}"
+
+
+def _named(product: Product) -> str:
+    return os.path.relpath(product.manifest.removesuffix(".json"), RESULTS)
+
+
+def _size(path: Path) -> int:
+    if path.is_symlink() or not path.is_dir():
+        return path.lstat().st_size
+    return sum(file.lstat().st_size for file in path.rglob("*") if file.is_symlink() or file.is_file())

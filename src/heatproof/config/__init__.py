@@ -1,0 +1,1 @@
+"""The keys of a config, their types, and the files that hold them."""

@@ -1,0 +1,545 @@
+"""The config: types, bounds, defaults and descriptions of all keys, and its validation.
+
+The JSON schema in ``workflow/schemas`` and the tables of ``config/README.md`` are written from these classes by
+``python docs/config.py``.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Tag, ValidationError, create_model
+from pydantic_core import ErrorDetails
+
+from heatproof.base.registry import is_reference, like, nearest
+from heatproof.config import types
+from heatproof.config.files import Config, merge
+from heatproof.config.types import ONE, SEVERAL, AtOnce, Entries, NumberOrAuto, OneOrSeveral, Precision
+from heatproof.errors import HeatproofError
+
+# The value of a key without a default that was not given.
+UNSET: Any = None
+
+
+class Section(BaseModel):
+    """A section of the config. Types are strict: a text is not a number, and 64.0 is not a whole number."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+    def plain(self) -> Config:
+        """Return a mapping without what has no value, unless null was written."""
+        return {key: _plain(value) for key, value in self if value is not None or key in self.model_fields_set}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Section):
+        return value.plain()
+    return {key: _plain(item) for key, item in value.items()} if isinstance(value, dict) else copy.copy(value)
+
+
+class Training(Section):
+    """Settings of a training."""
+
+    epochs: types.Epochs
+    """Passes over the training images."""
+    batch_size: Annotated[int, Field(ge=2, le=types.MOST_IN_BATCH)]
+    """Images in one step."""
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    """`sgd`, with momentum, `adam`, or `adamw`."""
+    lr: types.Positive
+    """Learning rate at the start."""
+    momentum: Annotated[float, Field(ge=0, le=1)] = 0.9
+    """Momentum of SGD."""
+    weight_decay: Annotated[float, Field(ge=0, le=1000)]
+    """Weight decay."""
+    schedule: Literal["step", "cosine"]
+    """`step` multiplies the rate by `decay` every `decay_every` epochs, `cosine` lowers it to zero."""
+    decay: types.Positive = 0.1
+    """Factor of the step schedule."""
+    decay_every: types.Epochs = 10
+    """Epochs between steps of the step schedule."""
+    loss: Literal["auto", "cross_entropy", "binary_cross_entropy", "squared_error"] = "auto"
+    """`cross_entropy` over the classes, or `binary_cross_entropy` of every class against the others, as B-cos networks
+    are trained. `auto` follows the dataset's `task`: `cross_entropy` for classes, `binary_cross_entropy` of every label
+    that is known for several labels, and `squared_error` for numbers, in units of their standard deviation."""
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Label smoothing in [0, 1)."""
+    labels: Literal["true", "shuffled"] = "true"
+    """`shuffled` trains on labels in random order, for a null control: such a network has learnt nothing that an
+    explanation could show (`docs/null_control.md`)."""
+    shift: Annotated[int, Field(ge=0, le=8192)] = 0
+    """Largest random shift of training images, in pixels per direction."""
+    random_resized_crop: types.Share = 0.0
+    """Smallest share of a training picture's area that a random crop has, which is resized to the size of the images;
+    as torchvision's `RandomResizedCrop`, whose default is 0.08. 0 for no crops."""
+    random_horizontal_flip: types.Share = 0.0
+    """Probability with which a training image is mirrored; as torchvision's `RandomHorizontalFlip`, whose default is
+    0.5."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Precision of the training passes: `float32`, or `bfloat16` to save time and memory. Weights, optimizer steps and
+    validation stay in float32. Later stages use the top-level `precision`."""
+    devices: types.Devices = 1
+    """Number of GPUs of one node that share each batch; on a CPU, processes. More than 1 needs `pip install
+    "heatproof[multi-gpu]"` and a `batch_size` of at least two images per device; see `docs/devices.md`."""
+    seed: types.Seed = UNSET
+    """Seed of this training, for example to finetune twice. Default: the top-level `seed`."""
+
+
+class Pretraining(Training):
+    """Training from scratch, for models without a `checkpoint`, or from the checkpoint with `transfer: true`."""
+
+    epochs: Annotated[int, Field(ge=0, le=100_000)] = 30
+    """Passes over the training images; 0 keeps the weights that the model is built with: random ones, or those that an
+    architecture of your own loads itself."""
+    keep: Annotated[list[types.Epochs], types.Distinct] = []
+    """Epochs whose weights are also kept, counted from 1; `[]` for none. Each becomes an entry of the weights, such as
+    `finetuned_epoch4` or `pretrained_epoch50`, and is scored. Those of `pretraining` need `pretrained` among the
+    weights, and models that are trained here."""
+    batch_size: Annotated[int, Field(ge=2, le=types.MOST_IN_BATCH)] = 128
+    lr: types.Positive = 0.1
+    weight_decay: Annotated[float, Field(ge=0, le=1000)] = 0.0005
+    schedule: Literal["step", "cosine"] = "cosine"
+
+
+class Finetuning(Training):
+    """In-domain finetuning with patch deletion (Hesse et al. 2024, section 3)."""
+
+    grid: types.Grid = 4
+    """Grid of patches, one of which per image is deleted: a number of patches along one side, or `[rows, columns]`."""
+    baseline: types.Baseline = UNSET
+    """What replaces the deleted patch. Default: the first of `drops.baselines`."""
+    labels: Literal["auto", "true", "shuffled", "own"] = "auto"  # type: ignore[assignment]
+    """As in `pretraining`; with `own` the network teaches itself: what it said of the intact image before (its softmax;
+    of labels the sigmoid of each; a number as it is) is what it learns to say of the image without a patch. No label is
+    read (`docs/self_taught.md`). `auto` is `true`, or `own` where `target` is a function, which is then learnt of the
+    whole output."""
+    share: types.Share = 0.5
+    """Share of the training images in which a patch is deleted."""
+    keep: Annotated[list[types.Epochs], types.Distinct] = []
+    """Epochs whose weights are also kept, as those of a pretraining."""
+    epochs: types.Epochs = 30
+    batch_size: Annotated[int, Field(ge=2, le=types.MOST_IN_BATCH)] = 256
+    lr: types.Positive = 0.001
+    weight_decay: Annotated[float, Field(ge=0, le=1000)] = 0.0001
+    schedule: Literal["step", "cosine"] = "step"
+
+
+def describe(section: type[Section], key: str) -> str:
+    """Return the description of a key, which a section that gives it another default inherits."""
+    fields = (getattr(base, "model_fields", {}).get(key) for base in section.__mro__)
+    return next(" ".join(field.description.split()) for field in fields if field and field.description)
+
+
+def _overrides(name: str, base: type[Training], *without: str) -> type[Section]:
+    """Return a section with the keys of another, each of which may be left out."""
+    fields: dict[str, Any] = {}
+    for key, field in base.model_fields.items():
+        if key not in without:
+            fields[key] = (field.rebuild_annotation(), Field(default=None, description=describe(base, key)))
+    return create_model(name, __base__=Section, __doc__=f"Overrides of `{base.__name__.lower()}`.", **fields)
+
+
+PretrainingOverrides = _overrides("PretrainingOverrides", Pretraining, "keep")
+FinetuningOverrides = _overrides("FinetuningOverrides", Finetuning, "keep")
+WeightsSettings = _overrides("WeightsSettings", Finetuning)
+
+
+class ModelSettings(Section):
+    """Settings of one model."""
+
+    architecture: Annotated[str, types.NameOf("architecture")] = UNSET
+    """A known architecture (`heatproof list models`, `docs/models.md`), or `package.module:callable` that takes
+    `num_classes` and returns a `torch.nn.Module`. Default: the entry's name."""
+    options: dict[str, Any] = UNSET
+    """Options of the architecture, for example `{width: 8}`."""
+    datasets: list[str] = UNSET
+    """Names of the datasets on which the model is evaluated. Default: all."""
+    checkpoint: Annotated[str, Field(min_length=1)] = UNSET
+    """File or URL of pretrained weights, instead of training from scratch: safetensors, or a format that
+    `torch.load(weights_only=True)` reads. `package:NAME` reads them from an installed package (`docs/models.md`)."""
+    sha256: types.Digest = UNSET
+    """SHA-256 of the checkpoint, or at least its first 8 digits, as in the names of published files. Required for a
+    URL."""
+    expected_accuracy: Annotated[float, Field(gt=0, le=1)] = UNSET
+    """Accuracy in [0, 1] that the checkpoint is known to have. Where it is lower by more than 0.05 on validation
+    images, the run ends before it begins, and says which mistake explains it: normalisation, order of channels or
+    classes, or how pictures are resized."""
+    transfer: bool = UNSET
+    """`true` starts `pretraining` from the checkpoint without its classification head, for weights that were trained on
+    other classes. The head, all weights whose shapes depend on the number of classes, is initialised at random."""
+    mean: Annotated[list[Annotated[float, Field(ge=0, le=1)]], types.ChannelNumbers] = UNSET
+    """Channel means for normalising input in [0, 1]. Default: the architecture's. Must be those that the weights were
+    trained with; the baseline `zeros` is zero after normalisation."""
+    std: Annotated[list[Annotated[float, Field(ge=1e-6, le=1000)]], types.ChannelNumbers] = UNSET
+    """Channel standard deviations for normalising input in [0, 1], as `mean`."""
+    cam_layer: str | None = None
+    """Submodule that class activation maps read. Default: the architecture's, or where it has none (`null`) the last
+    with a spatial grid, which a rule finds and `heatproof check` shows."""
+    pretraining: PretrainingOverrides = UNSET  # type: ignore[valid-type]
+    """Overrides of `pretraining` for this model."""
+    finetuning: FinetuningOverrides = UNSET  # type: ignore[valid-type]
+    """Overrides of `finetuning` for this model."""
+
+
+class ImagesOfResponses(Section):
+    """Number of images of each kind of response, where they differ."""
+
+    drops: types.Images
+    """Images of IDSDS and SDS, and of metrics that read patch drops or maps alone."""
+    curves: types.Images = UNSET
+    """Images of metrics that read responses along every method's map, which cost most. Default: those of `drops`."""
+    subsets: types.Images = UNSET
+    """Images of metrics that read responses to random subsets. Default: those of `curves`."""
+    parts: types.Images = UNSET
+    """Images of metrics that read responses to images without a part. Default: those of `curves`."""
+
+
+class Evaluation(Section):
+    """Number of images that are scored."""
+
+    images: Annotated[Annotated[types.Images, Tag(ONE)] | Annotated[ImagesOfResponses, Tag(SEVERAL)], OneOrSeveral] = 64
+    """Number of evaluation images that are explained and scored: of rows, where each of several labels of a picture, or
+    each of its numbers, is one. Raise it for narrower intervals; only the new images
+    are computed. Or a number for each kind of response, as `{drops: 500, curves: 64}`, with `subsets` and `parts` as
+    further kinds, which have those of `curves` where left out. Every metric is scored on the first images of the same
+    order: of several kinds that it reads, on the fewest; one with an `images` of its own, on that many. Maps are made
+    of the most. Where no config says a number, it is at most what each dataset has."""
+    only_correct: bool = False
+    """Whether to score a network only on the images that it classifies correctly when they are intact, as the authors
+    of MAS do. The share of the others stands beside the scores either way."""
+    balanced: bool = False
+    """Whether to score a network on equally many images of each class that has any: on the first of each."""
+    accuracy_images: Annotated[int, Field(ge=0, le=types.MOST_IMAGES)] = 0
+    """Number of evaluation images with patch drops, for `accuracy.csv`; never fewer than `images`. More are
+    cheap, because they need no maps. Where no config says a number, it is at most what each dataset has."""
+
+
+class PrecisionOfStages(Section):
+    """Precision of the networks in each stage, where it differs."""
+
+    maps: Precision = "float32"
+    """Attribution maps."""
+    drops: Precision = "float32"
+    """Patch drops, features and channels."""
+    curves: Precision = "float32"
+    """Responses along every method's map."""
+    subsets: Precision = "float32"
+    """Responses to random subsets."""
+    parts: Precision = "float32"
+    """Responses to images without a part."""
+
+
+class PrecisionGuard(Section):
+    """Check of a lower precision on the run's own images, before anything is made in it."""
+
+    images: Annotated[int, Field(ge=0, le=types.MOST_IMAGES)] = 32
+    """Number of images that every network is explained and scored on in float32 and in `precision`; 0 for no check.
+    `results/precision.csv` has the scores in both."""
+    refuse: bool = True
+    """Whether to end the run where a pair of methods that float32 tells apart on these images turns round."""
+
+
+class Drops(Section):
+    """Patch drops that are cached and scored, for every combination of grid and baseline."""
+
+    grids: Annotated[list[types.Grid], types.Distinct, Field(min_length=1)] = [4]
+    """Grids of patches, each a number of patches along one side of the image, or `[rows, columns]`, as in
+    `[4, [4, 8]]`; 4 corresponds to the paper's P = 16. Rows must divide the height of the images, columns the width."""
+    baselines: Annotated[list[types.Baseline], types.Distinct, Field(min_length=1)] = ["mean"]
+    """What replaces a deleted patch: `mean`, the mean colour of the training images, or of the evaluation
+    images where there are none for training; `zeros` (after normalisation),
+    which is the mean colour only where `mean` and `std` are the data's own; `black`, zero before normalisation;
+    `background`, the median colour of the image's border; `neighbours`, in-painting from the patch's border; `blur`;
+    `random`; or `package.module:callable` of your own (`docs/protocol.md`)."""
+    outputs: Annotated[list[Literal["logit", "probability"]], types.Distinct, Field(min_length=1)] = ["logit"]
+    """Output whose drops are scored: the target's `logit`, its softmax `probability`, or both. Names of probability
+    scores end in `_probability`. Needs no further network passes."""
+
+
+class Attribution(Section):
+    """Output that is explained."""
+
+    output: Literal["logit", "probability"] = "logit"
+    """Output that is explained: the label's `logit` or `probability`. Maps of the two have different scales."""
+    stored_as: Literal["float32", "float16", "patch_sums"] = "float32"
+    """What stores of maps hold: `float16` takes half of the disk, 11 significant bits of each value down to a
+    sixteen-thousandth of the map's largest; `docs/stores.md` says by how much scores change. `patch_sums` holds sums
+    over the patches of `drops.grids`, for IDSDS and SDS, whose scores stay exactly the same. Recomputes the maps."""
+    tolerance: Annotated[float, Field(gt=0, le=1000)] | Literal["own"] = "own"
+    """Share by which maps may miss the sum that their method promises before an explainer is a gap: of DeepLift, Deep
+    SHAP, LRP, BagNet, B-cos and `chefer_lrp`, where their option `tolerance` is `null`; `own` for each one's limit
+    (`docs/methods.md`). `results/applicability.csv` has the measured shares."""
+
+
+class Scores(Section):
+    """Summary statistics of scores."""
+
+    bootstrap: Annotated[int, Field(ge=10, le=1_000_000)] = 1000
+    """Number of bootstrap resamples of images (scores) and of test cases (Meta-Rank)."""
+    level: Annotated[float, Field(gt=0, lt=1)] = 0.95
+    """Confidence level of the intervals."""
+    least_coverage: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """Share of the images on which a method has to be defined to be ranked; below it, its score stands without a
+    rank."""
+
+
+class Similarity(Section):
+    """How networks before and after finetuning are compared (Hesse et al. 2024, section 4.1)."""
+
+    images: types.Images | None = None
+    """Number of images that are compared, or all that are explained where these are fewer, because maps are compared as
+    well; the table says how many in `n`. Default: at most 512. More images rerun what is compared, and of networks one
+    pass over the new images."""
+    channels: Annotated[list[types.Layer], types.Distinct] = []
+    """Channels whose most exciting images are compared, in layers by their names: `layer4.2.conv3:15` is channel 15 of
+    a layer, and `layer4` has all of its channels compared and three at even steps drawn. What a model does not have is
+    passed over for that model, and an error where no model has it. `[]` for the layer that CAMs read."""
+
+
+class Leaderboard(Section):
+    """Meta-Rank of some metrics and methods, as its paper has it: `results/ranking/leaderboard.csv`."""
+
+    metrics: Annotated[list[str], types.Distinct] = []
+    """Metrics whose test cases count, by their names in tables, also where another metric stands for one. `all` asks
+    for the leaderboard and the page shows it where there are any; `[]` for no leaderboard."""
+    methods: Annotated[list[str], types.Distinct] = []
+    """Methods that are ranked, by their names in tables, such as `saliency_abs`; `[]` for all."""
+    independent: Literal["network", "case"] = "case"
+    """What counts once: each test `case`, a dataset, a model, its weights and a metric, as in the paper (Duan et al.
+    2024, section 4.2); or a `network`, as in `results/meta_rank.csv`, whose intervals allow for test cases of one
+    network that rank alike."""
+
+
+class Report(Section):
+    """Content of figures and pages; scores do not depend on it."""
+
+    images: Annotated[int, Field(ge=0, le=10_000)] = 4
+    """Number of images on the page of maps and on the index page; 0 for none. More images make the pages larger."""
+    all_metrics: bool = False
+    """Whether `snakemake all` computes all `metrics`, the claims card, `results/ranking` and `results/similarity`, and
+    the index page shows them with the response curves. `false` restricts both to the patch drops, which need far fewer
+    network passes."""
+
+
+class Settings(Section):
+    """What to evaluate. Every key has a default; config/config.yaml is a whole example."""
+
+    seed: types.Seed = 0
+    """Seed of all random numbers. Change it to measure the effect of chance; everything is recomputed."""
+    plugins: list[str] = []
+    """Modules of your own, as `my_package.module`, that register explainers, metrics, models, datasets, claims or
+    figures. They are imported by the plan and by every job; installed packages declare theirs as entry points of the
+    group `heatproof` instead."""
+    baselines: Annotated[list[types.Baseline], types.Distinct] = []
+    """Baselines as an axis of the run: each finetuned weights are made once in the domain of each, from the same
+    pretraining, and the drops, responses and scores of each are made on those weights. The first carries the plain
+    names and takes the place of `finetuning.baseline` and `drops.baselines`; the others are a suffix, as in
+    `finetuned_zeros`. `results/baselines.csv` compares them. `[]` for the one of `finetuning`."""
+    target: Annotated[str | int, BeforeValidator(types.known_target)] = "label"
+    """What is explained and scored, the same for all maps and metrics: `label`, `predicted` (the class that the
+    network predicts for the intact image), or one class of all images, by its number. Of several labels, `label` is
+    each that a picture has; of a regression, each number. Or any other number of an image: `package.module:function` of
+    yours, from the network's whole output and the labels of the batch to one number an image
+    (`docs/protocol.md#any-question`)."""
+    training_seeds: Annotated[int, Field(ge=1, le=1000)] = 1
+    """Number of networks of each kind: each model is trained so many times, with seeds of its own, as `resnet20`,
+    `resnet20_seed1` and so on. Intervals of a ranking then include what chance in training does, and
+    `results/ranking/variance.csv` says how much that is. Published weights are finetuned so many times."""
+    datasets: Annotated[dict[str, dict[Any, Any]], Entries("dataset")] = {"digits": {}}
+    """Datasets by name. `dataset` is the kind, and `task` what a network on it is for: `binary`, one output for two
+    classes; `multiclass`; `multilabel`, where a picture can have several labels; or `regression`, numbers. Default:
+    what the loader says, else `multiclass`. Further settings are options of its loader; see
+    [docs/datasets.md](../docs/datasets.md)."""
+    evaluation: Evaluation = Evaluation()
+    models: Annotated[dict[str, ModelSettings], Entries("architecture")] = {"cifar_resnet20": ModelSettings()}
+    """Models by name; their settings are below."""
+    weights: Annotated[dict[str, WeightsSettings], Entries("weights")] = {  # type: ignore[valid-type]
+        "pretrained": WeightsSettings(),
+        "finetuned": WeightsSettings(),
+    }
+    """Which weights are scored. `pretrained` is the model as it is. All others are finetuned, and an entry's settings
+    override `finetuning`."""
+    pretraining: Pretraining = Pretraining()
+    finetuning: Finetuning = Finetuning()
+    drops: Drops = Drops()
+    attribution: Attribution = Attribution()
+    explainers: Annotated[dict[str, dict[Any, Any]], Entries("explainer")] = {"saliency": {}, "input_x_gradient": {}}
+    """Explainers by name. Settings besides `explainer`, the kind, are its options. Keep the reference maps `random`
+    and `edges`, which do not use the model. `randoms`, `gaussians`, `entropies`, `edge_detectors` and `frequencies` are
+    36 more reference maps; add them if response curves are cheap, or for IDSDS alone."""
+    metrics: Annotated[dict[str, dict[Any, Any]], Entries("metric", least=0)] = {}
+    """Metrics in `results/scores.csv` besides IDSDS and SDS; see below."""
+    scores: Scores = Scores()
+    similarity: Similarity = Similarity()
+    leaderboard: Leaderboard = Leaderboard()
+    report: Report = Report()
+    shard_size: AtOnce = 256
+    """Images in one job. Lower it to distribute a large evaluation over more jobs; the stores are recomputed."""
+    attribution_jobs: Literal["together", "apart"] = "together"
+    """`together` computes all maps of a model and shard in one job, and each response curve for all maps in another;
+    `apart` uses one job per explainer. Use `apart` on a cluster."""
+    batch_size: Annotated[Annotated[AtOnce, Tag(ONE)] | Annotated[Literal["auto"], Tag(SEVERAL)], NumberOrAuto] = 64
+    """Images in one network pass; `auto` starts with 512 on an NVIDIA GPU, and 64 on a CPU. Halved if memory runs out.
+    Reruns nothing."""
+    threads: types.Devices = 1
+    """CPU threads per job, independent of `--cores` because float sums depend on it. Reruns nothing."""
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """`auto` uses a GPU if one is allocated to the job, else the CPU. Reruns nothing."""
+    precision: Annotated[Annotated[Precision, Tag(ONE)] | Annotated[PrecisionOfStages, Tag(SEVERAL)], OneOrSeveral] = (
+        "float32"
+    )
+    """Precision of the networks in drops, maps and responses: `float32`, `tf32` (NVIDIA's tensor cores) or `bfloat16`
+    (autocast); or one for each stage, as `{maps: bfloat16, curves: bfloat16}`, with `drops`, `subsets` and `parts` as
+    further ones, which are `float32` where left out. Lower precision is faster and changes scores slightly
+    (`docs/devices.md`). Recomputes these stages."""
+    precision_guard: PrecisionGuard = PrecisionGuard()
+    compile: bool = False
+    """Whether to use `torch.compile` in stages without hooks: drops and responses. Worthwhile for jobs of many minutes.
+    Reruns nothing."""
+    deterministic: bool = False
+    """Whether to forbid nondeterministic algorithms on a GPU. On a CPU results are always bitwise reproducible. Reruns
+    nothing."""
+    budget: types.Time = "none"
+    """How long a run may take, such as `2h` or `15min`, or `none`: `heatproof estimate` prints the numbers of images
+    that fit on the machine where it runs, and the progress of a run says when the rest will take longer. Ends and
+    reruns nothing."""
+
+
+def normalise(config: Mapping[str, Any]) -> Config:
+    """Check a config, fill in defaults, and turn its lists of entries into mappings.
+
+    Returns
+    -------
+    dict
+        With ``datasets``, ``models``, ``weights``, ``explainers`` and ``metrics`` as {name: settings}, in the config's
+        order.
+
+    Raises
+    ------
+    HeatproofError
+        One sentence for the first thing that is wrong.
+    """
+    try:
+        return _over_baselines(_with_labels(Settings.model_validate(copy.deepcopy(dict(config))).plain()))
+    except ValidationError as error:
+        raise HeatproofError(_sentence(error.errors(include_url=False)[0])) from None
+
+
+def _with_labels(config: Config) -> Config:
+    """Fill in what finetunings learn: the true labels, or the network's own answers to a callable target."""
+    usual = "own" if is_reference(str(config["target"])) else "true"
+    finetunings = [config["finetuning"], *config["weights"].values()]
+    finetunings += [model["finetuning"] for model in config["models"].values() if "finetuning" in model]
+    for settings in finetunings:
+        if settings.get("labels") == "auto":
+            settings["labels"] = usual
+    return config
+
+
+def _over_baselines(config: Config) -> Config:
+    """Write the axis of baselines out: drops of each, and for each finetuned weights in its domain."""
+    first, *others = config["baselines"] or config["drops"]["baselines"]
+    if not config["baselines"]:
+        return {**config, "finetuning": {"baseline": first, **config["finetuning"]}}
+    weights: dict[str, Config] = {}
+    for name, settings in config["weights"].items():
+        weights[name] = settings
+        if name == "pretrained" or "baseline" in settings:
+            continue
+        for baseline in others:
+            variant = f"{name}_{baseline.rpartition(':')[2]}"
+            if other := like(variant, config["weights"]):
+                raise HeatproofError(
+                    f"The weights {other!r} have the name that `baselines` gives to {name!r}: rename them."
+                )
+            weights[variant] = {**settings, "baseline": baseline}
+    made = merge(config, {"finetuning": {"baseline": first}, "drops": {"baselines": config["baselines"]}})
+    return {**made, "weights": weights}
+
+
+def label_baselines(config: Any, found: dict[str, None], is_baseline: bool = False) -> Any:
+    """Return a config with the callable's name in place of every baseline of the user's own, and note those in `found`.
+
+    Names of baselines stand in paths and tables, where ``package.module:callable`` cannot.
+    """
+    if isinstance(config, Mapping):
+        kinds = {"baseline": str, "baselines": list}
+        return {key: label_baselines(one, found, isinstance(one, kinds.get(key, ()))) for key, one in config.items()}
+    if isinstance(config, list):
+        return [label_baselines(one, found, is_baseline) for one in config]
+    if is_baseline and isinstance(config, str) and ":" in config:
+        found[config] = None
+        return config.rpartition(":")[2]
+    return config
+
+
+def _sentence(error: ErrorDetails) -> str:
+    """Say in one sentence what pydantic found."""
+    # Of a key of several types pydantic names the type that it tried as well.
+    loc = [key for key in error["loc"] if not str(key).startswith("constrained-") and key not in (ONE, SEVERAL)]
+    inside: Any = Settings
+    where = "the config"
+    if loc[0] in ("models", "weights"):
+        where, inside = f"{loc[0]}: {loc[1]}", ModelSettings if loc[0] == "models" else WeightsSettings
+        loc = loc[2:]
+    value = error["input"]
+    if error["type"] in ("extra_forbidden", "invalid_key"):
+        *section, unknown = loc
+        for key in section:
+            inside = _section_in(inside.model_fields[key].annotation)
+        under = f" under {'.'.join(map(str, section))!r}" if section else ""
+        return f"There is no key {unknown!r}{under} in {where}: {nearest(str(unknown), inside.model_fields)}"
+    key_path = f"{'.'.join(map(str, loc))!r} in {where}"
+    if error["type"] == "literal_error" and isinstance(value, str):
+        known = re.findall(r"'(\w+)'", error["ctx"]["expected"])
+        return f"{key_path} cannot be {value!r}: {nearest(value, known)}"
+    if error["type"] == "twice":
+        return f"{key_path} {error['msg']}."
+    return f"{key_path} must be {_expected(error)}, not {value!r}{_hint(error, value)}."
+
+
+def _section_in(annotation: Any) -> Any:
+    """Return the section among the types of a key; the last one that stands there."""
+    if hasattr(annotation, "model_fields"):
+        return annotation
+    return next(filter(None, map(_section_in, reversed(get_args(annotation)))), None)
+
+
+def _hint(error: ErrorDetails, value: Any) -> str:
+    if "mean" in error["loc"] and isinstance(value, int | float) and value > 1:
+        return ": images have values in [0, 1], so divide mean and std by 255"
+    try:
+        written = error["type"] in ("int_type", "float_type") and isinstance(value, str) and f"{float(value):g}"
+    except ValueError:
+        return ""
+    return " (a text: leave out quotes, and write 1e-3 as 1.0e-3)" if written else ""
+
+
+EXPECTED = {
+    "int": "a whole number",
+    "float": "a number",
+    "finite_number": "a finite number",
+    "bool": "true or false",
+    "string": "a text",
+    "list": "a list",
+    "dict": "a mapping",
+    "model": "a mapping of keys to values",
+    "greater_than_equal": "at least {ge}",
+    "greater_than": "above {gt}",
+    "less_than_equal": "at most {le}",
+    "less_than": "below {lt}",
+    "too_short": "a list of at least {min_length}",
+    "too_long": "a list of at most {max_length}",
+    "string_too_short": "a text of at least {min_length} character",
+    "string_pattern_mismatch": "of the form {pattern}",
+    "literal_error": "one of {expected}",
+}
+
+
+def _expected(error: ErrorDetails) -> str:
+    kind = error["type"]
+    words = EXPECTED.get(kind) or EXPECTED.get(kind.partition("_")[0])
+    return words.format(**error.get("ctx", {})) if words else error["msg"].removeprefix("Input should be ")

@@ -1,0 +1,176 @@
+"""Types of the values of a config: names, bounds, and lists of entries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, WithJsonSchema
+from pydantic_core import PydanticCustomError, PydanticKnownError, core_schema
+
+from heatproof.base.grids import MOST, as_grid, shape_of
+from heatproof.base.options import seconds_of
+from heatproof.base.registry import folded, is_reference
+from heatproof.errors import HeatproofError
+
+# File systems take 255 bytes; endings, numbers and the names of temporary files come on top.
+LONGEST_NAME = 150
+MOST_ENTRIES = 1000
+# Where names of a table stand in the schema, until the table is laid in.
+NAMES = "names"
+
+
+class Entries:
+    """Annotation of a mapping of names to settings that a config writes as a list of names or {name: settings}."""
+
+    def __init__(self, kind: str, least: int = 1) -> None:
+        self.kind, self.least = kind, least
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
+        return core_schema.with_info_before_validator_function(self._read, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: core_schema.CoreSchema, handler: Any) -> dict[str, Any]:
+        settings = handler(schema)["additionalProperties"]
+        settings = {"anyOf": [{"type": "object"} if settings is True else settings, {"type": "null"}]}
+        entry = {"type": "object", "minProperties": 1, "maxProperties": 1, "additionalProperties": settings}
+        names = [{NAMES: self.kind}, {"type": "string"}]
+        return {"type": "array", "minItems": self.least, "items": {"anyOf": [*names, entry]}}
+
+    def _read(self, items: Any, info: Any) -> dict[str, Any]:
+        key = info.field_name
+        if isinstance(items, Mapping):  # read before
+            return dict(items)
+        if not isinstance(items, list) or len(items) < self.least:
+            raise HeatproofError(f"{key!r} in the config must be a list of names or {{name: settings}}, not {items!r}.")
+        if len(items) > MOST_ENTRIES:
+            raise HeatproofError(f"{key!r} in the config has {len(items)} entries: name at most {MOST_ENTRIES}.")
+        entries: dict[str, Any] = {}
+        files: dict[str, str] = {}
+        for index, item in enumerate(items):
+            name, settings = next(iter(item.items()), (None, None)) if isinstance(item, Mapping) else (item, None)
+            alone = isinstance(item, str) or (isinstance(item, Mapping) and len(item) == 1)
+            if not alone or not isinstance(settings, Mapping | None):
+                indent = isinstance(item, Mapping) and None in item.values()
+                hint = ": indent the settings further than the name" if indent else ""
+                raise HeatproofError(
+                    f"'{key}.{index}' in the config must be a name or {{name: settings}}, not {item!r}{hint}."
+                )
+            name = str(name)  # YAML reads 18 as a number
+            if name in entries:
+                raise HeatproofError(f"{key} names {name!r} twice: give the second entry another name.")
+            plain = name.replace("_", "").replace("-", "").replace(".", "").isalnum()
+            if not plain or name.startswith(".") or len(name.encode()) > LONGEST_NAME:
+                raise HeatproofError(
+                    f"{name!r} in {key} cannot name a folder: use letters, digits, '_', '-' and '.', {LONGEST_NAME} "
+                    "bytes at most; what it refers to goes into its settings."
+                )
+            if (other := files.setdefault(folded(name), name)) != name:
+                raise HeatproofError(
+                    f"{key} names {other!r} and {name!r}, which some file systems take for one name: rename one of "
+                    "the two."
+                )
+            entries[name] = dict(settings or {})
+            if not isinstance(entries[name].get(self.kind, ""), str):
+                raise HeatproofError(
+                    f"{self.kind!r} in {key}: {name} must be a name, not {entries[name][self.kind]!r}."
+                )
+        return entries
+
+
+class NameOf:
+    """Annotation of a name that a table of heatproof has; the plan looks it up."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def __get_pydantic_json_schema__(self, schema: core_schema.CoreSchema, handler: Any) -> dict[str, Any]:
+        return {NAMES: self.kind}
+
+
+def distinct(values: list[Any]) -> list[Any]:
+    """Return a list, if it names nothing twice and is not out of all proportion."""
+    if len(values) > MOST_ENTRIES:
+        told = {"count": len(values), "most": MOST_ENTRIES}
+        raise PydanticCustomError("twice", "has {count} entries: name at most {most}", told)
+    twice = next((value for index, value in enumerate(values) if value in values[:index]), None)
+    if twice is not None:
+        raise PydanticCustomError("twice", "names {value} twice", {"value": repr(twice)})
+    return values
+
+
+def known_target(value: Any) -> Any:
+    """Return what a config can name as its target: ``label``, ``predicted``, the number of a class, or a function."""
+    named = isinstance(value, str) and (value in ("label", "predicted") or is_reference(value))
+    if not named and (type(value) is not int or not 0 <= value < MOST_IMAGES):
+        raise PydanticCustomError(
+            "target",
+            "`label`, `predicted`, the number of a class, counted from 0, or a function of yours as "
+            "`package.module:function`",
+        )
+    return value
+
+
+def known_grid(value: Any) -> Any:
+    """Return a grid of at least two patches in the one form of `heatproof.base.grids.as_grid`."""
+    if type(value) is int and value < 2:
+        raise PydanticKnownError("greater_than_equal", {"ge": 2})
+    if type(value) is int and value > MOST:
+        raise PydanticKnownError("less_than_equal", {"le": MOST})
+    try:
+        grid = as_grid(value)
+    except HeatproofError:
+        grid = 1
+    if grid == 1 or max(shape_of(grid)) > MOST:
+        told = f"a whole number of at least 2 and at most {MOST}, or [rows, columns]"
+        raise PydanticCustomError("grid", told)
+    return grid
+
+
+def known_time(value: str) -> str:
+    """Return a time that `seconds_of` reads, or ``none``."""
+    try:
+        _ = value == "none" or seconds_of(value)
+    except HeatproofError:
+        raise PydanticCustomError("time", "a time such as 2h, 15min or 90s, or none") from None
+    return value
+
+
+# Upper bounds are far above what anybody runs: above them a slip of the hand, or a config that is to break a machine.
+Epochs = Annotated[int, Field(ge=1, le=100_000)]
+MOST_IMAGES = 100_000_000
+MOST_IN_BATCH = 1_000_000
+Images = Annotated[int, Field(ge=2, le=MOST_IMAGES)]
+# A layer by its name in the network, with the number of one of its channels behind a colon.
+Layer = Annotated[str, Field(pattern=r"^[^:\s]+(:[0-9]{1,9})?$", max_length=LONGEST_NAME)]
+AtOnce = Annotated[int, Field(ge=1, le=MOST_IN_BATCH)]
+# Tags of a value that is one for all, or several by name; they stand in no message.
+ONE, SEVERAL = "one value", "several values"
+OneOrSeveral = Discriminator(lambda value: ONE if isinstance(value, int | float | str) else SEVERAL)
+NumberOrAuto = Discriminator(lambda value: SEVERAL if value == "auto" else ONE)
+Precision = Literal["float32", "tf32", "bfloat16"]
+Devices = Annotated[int, Field(ge=1, le=1024)]
+Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(gt=0, le=1000)]
+Grid = Annotated[
+    Any,
+    BeforeValidator(known_grid),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 2, "maximum": MOST},
+                {
+                    "type": "array",
+                    "items": {"type": "integer", "minimum": 1, "maximum": MOST},
+                    "minItems": 2,
+                    "maxItems": 2,
+                },
+            ]
+        }
+    ),
+]
+Baseline = Annotated[str, NameOf("baseline")]
+Time = Annotated[str, AfterValidator(known_time)]
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{8,64}$")]
+Distinct = AfterValidator(distinct)
+ChannelNumbers = Field(min_length=1, max_length=1000)

@@ -1,0 +1,113 @@
+"""One run at a time on a results folder, which several working folders can share."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+import psutil
+
+from heatproof.errors import HeatproofError, fault_of
+from heatproof.files.reading import read_json
+from heatproof.files.writing import open_lock
+
+LOCK = ".lock"
+# Seconds between two signs of life of whoever holds the folder.
+BEAT = 15.0
+
+
+def hold_folder(folder: str, kind: str = "results folder") -> IO[str]:
+    """Refuse to run beside another run on the same results, and hold them until `let_go`.
+
+    The system lets go of the lock when the process ends, even by a kill. Where a file system has no locks between
+    hosts, the file says who holds it; its time, which is set every few seconds, says that the holder is alive.
+
+    Parameters
+    ----------
+    folder
+        The results folder, or another one that one process at a time may write to.
+    kind
+        What it is.
+
+    Raises
+    ------
+    HeatproofError
+        If another run is going on; the sentence names its host and process.
+    """
+    path = Path(folder) / LOCK
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = open_lock(path)
+        locked, holder = _lock(file), read_json(path) or {}
+        age = time.time() - os.fstat(file.fileno()).st_mtime
+    except OSError as error:
+        raise HeatproofError(fault_of(error) or f"{path} cannot be opened ({error.strerror}).") from None
+    me = {"host": os.uname().nodename, "process": os.getpid(), "started": psutil.Process().create_time()}
+    if not locked or _is_alive(holder, me, age):
+        process, host = holder.get("process", "unknown"), holder.get("host", "an unknown host")
+        file.close()
+        raise HeatproofError(
+            f"Another run works on {folder} (process {process} on {host}): wait for it, or give this one a {kind} "
+            f"of its own. If that process is gone, remove {path} and run the same command again."
+        )
+    file.truncate()
+    json.dump(me, file)
+    file.flush()
+    threading.Thread(target=_show_life, args=(file,), daemon=True).start()
+    return file
+
+
+@contextmanager
+def held_folder(folder: str, kind: str = "results folder") -> Iterator[None]:
+    """Hold a folder within a context, as `hold_folder` does."""
+    held = hold_folder(folder, kind)
+    try:
+        yield
+    finally:
+        let_go(held)
+
+
+def let_go(file: IO[str]) -> None:
+    """Give the results folder back."""
+    # Closed already, or the folder is gone: there is nothing to give back.
+    with suppress(OSError, ValueError):
+        file.seek(0)
+        file.truncate()
+        # A process that was forked in between has the file open as well.
+        fcntl.flock(file, fcntl.LOCK_UN)
+        file.close()
+
+
+def _lock(file: IO[str]) -> bool:
+    """Take the system's lock; a file system without locks has none to refuse."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return not isinstance(error, BlockingIOError)
+    return True
+
+
+def _is_alive(holder: Mapping[str, Any], me: Mapping[str, Any], age: float) -> bool:
+    """Tell whether another process, which wrote the lock file, still runs."""
+    if not holder or holder == me:
+        return False
+    if holder.get("host") != me["host"]:
+        return age < 4 * BEAT
+    try:
+        return bool(psutil.Process(holder.get("process")).create_time() == holder.get("started"))
+    except (psutil.Error, TypeError, ValueError):
+        return False
+
+
+def _show_life(file: IO[str]) -> None:
+    while not file.closed:
+        with suppress(OSError, ValueError):
+            os.utime(file.fileno())
+        time.sleep(BEAT)

@@ -1,0 +1,205 @@
+"""What `heatproof.finetune` leaves on a network, and for which deleted patches the network is in its domain."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from heatproof.base.grids import Grid, as_grid
+from heatproof.base.tasks import CALLABLE
+from heatproof.metrics.single_deletion import Deletion
+from heatproof.perturbation.baselines import BASELINES
+
+if TYPE_CHECKING:
+    import torch
+
+# The attribute of a network that holds the record of its finetuning.
+HELD = "heatproof"
+PRECISIONS = ("float64", "float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True)
+class Domain:
+    """Which deleted patches a network was finetuned on.
+
+    Attributes
+    ----------
+    finetuned
+        Grid and filling of the finetuning; None where nothing shows that there was one.
+    reason
+        Why it is None, as a part of a sentence; else empty.
+    record
+        What the finetuning left on the network; empty where it left nothing.
+    """
+
+    finetuned: Deletion | None
+    reason: str
+    record: Mapping[str, Any]
+
+    @property
+    def reference(self) -> tuple[Grid, str]:
+        """Grid and baseline that are taken where none are named: those of the finetuning."""
+        return (4, "zeros") if self.finetuned is None else (as_grid(self.finetuned.grid), self.finetuned.baseline)
+
+    def complete(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return options of a metric, with those of the finetuning for its baseline, and its colour for the mean."""
+        known: Mapping[str, Any] = {}
+        if self.record and options.get("baseline") == self.record["baseline"]:
+            known = self.record["baseline_options"]
+        elif options.get("baseline") == "mean" and "colour" in self.record:
+            known = {"value": list(self.record["colour"])}
+        given = {key: one for key, one in (options.get("baseline_options") or {}).items() if one is not None}
+        return {**options, "baseline_options": {**known, **given}} if known else dict(options)
+
+
+def domain_of(model: Any, images: Any = None, task: str = "") -> Domain:
+    """Read which deleted patches a network was finetuned on.
+
+    The record counts for the very weights and layers that the finetuning left, in any floating-point precision. A
+    wrapper has no record, because it can change what a filling is for the network inside; only those of
+    ``torch.compile`` and ``DataParallel`` are seen through.
+
+    Parameters
+    ----------
+    model
+        Any callable.
+    images
+        What is explained, (N, C, H, W): patches of a grid are as large as in the finetuning on images of its size
+        alone. What tells no shape before it is read, such as a folder, counts as of that size.
+    task
+        ``multilabel``, ``regression`` or ``callable``; empty for classes. What was finetuned on labels of one task is
+        in domain for that alone, and on its own answers for all.
+
+    Returns
+    -------
+    Domain
+    """
+    model = _within(model)
+    record = _record_of(model)
+    if record is None:
+        from heatproof.models.reachable import reachable_modules
+
+        inside = any(_record_of(one) for _, one in reachable_modules(model))
+        return Domain(
+            None,
+            "the network is no copy by heatproof.finetune, but has one as a part"
+            if inside
+            else ("the network has no record of a finetuning by heatproof.finetune"),
+            {},
+        )
+    tensors = model.state_dict().values()
+    kinds = [str(one.dtype).removeprefix("torch.") for one in tensors if _is_floating(one)]
+    if not kinds or record["weights"].get(kinds[0]) != _digest(tensors, kinds[0]):
+        return Domain(None, "the network has other weights than heatproof.finetune left", {})
+    if record.get("layers") != layer_digest(model):
+        return Domain(None, "the network has other layers than heatproof.finetune left", {})
+    learnt = record.get("task", "")
+    if record.get("labels") == "given" and learnt != task:
+        said = {"": "classes", CALLABLE: "a target function"}
+        then_and_now = [said.get(one, f"task={one!r}") for one in (learnt, task)]
+        return Domain(None, "the network was finetuned on labels of {}, and asked about {}".format(*then_and_now), {})
+    size, then = tuple(getattr(images, "shape", ()))[-2:], tuple(record["size"])
+    if len(size) == 2 and size != then:
+        sizes = " and these have ".join(f"{height}×{width}" for height, width in (then, size))
+        return Domain(None, f"the network was finetuned on images of {sizes} pixels", {})
+    return Domain(deletion_of(record), "", record)
+
+
+def deletion_of(options: Mapping[str, Any]) -> Deletion:
+    """Return the deletion of patches with a ``grid``, a ``baseline`` and all of its ``baseline_options``."""
+    known = BASELINES[options["baseline"]].options
+    filled = {**known, **(options.get("baseline_options") or {})}
+    if "grid" in filled:
+        filled["grid"] = as_grid(filled["grid"] or options["grid"])
+    return Deletion(as_grid(options["grid"]), options["baseline"], filled)
+
+
+def warn_out_of_domain(scored: Sequence[Mapping[str, Any]], domain: Domain) -> None:
+    """Warn the caller of the function that calls this one of options of scores that are SDS, asked for as IDSDS."""
+    if not scored:
+        return
+    done = " and ".join(dict.fromkeys(str(deletion_of(options)) for options in scored))
+    why = domain.reason
+    if domain.finetuned is not None:
+        mine = str(domain.finetuned)
+        why = f"the network was finetuned with {mine}" + (" of other options" if mine == done else "")
+    warnings.warn(
+        f"These scores are SDS and not IDSDS: {why}, and patches are deleted with {done}, which may be outside of its "
+        "domain.",
+        stacklevel=3,
+    )
+
+
+def _within(model: Any) -> Any:
+    """Return the network in wrappers that pass images and outputs on as they are."""
+    for _ in range(3):
+        parts = getattr(model, "_modules", None)
+        kind = type(model).__name__
+        name = "module" if kind in ("DataParallel", "DistributedDataParallel") else "_orig_mod"
+        model = parts.get(name, model) if isinstance(parts, dict) else model
+    return model
+
+
+def _record_of(model: Any) -> Mapping[str, Any] | None:
+    record = getattr(model, "__dict__", {}).get(HELD)
+    return record if isinstance(record, Mapping) and "weights" in record else None
+
+
+def layer_digest(model: torch.nn.Module) -> str:
+    """Return a digest of a network's layers with their settings, as they are printed but for addresses in memory.
+
+    Hooks, and methods that a layer has of its own, change what a layer does as well; they are told by their code.
+    """
+    told = [repr(model)]
+    for name, module in model.named_modules():
+        for key in ("_forward_pre_hooks", "_forward_hooks"):
+            told += [f"{name}.{key}: {_code_of(one)}" for one in vars(module).get(key, {}).values()]
+        told += [f"{name}.{key}: {_code_of(one)}" for key, one in vars(module).items() if key == "forward"]
+    return hashlib.blake2b(re.sub(r"0x[0-9a-fA-F]+", "", "\n".join(told)).encode(), digest_size=8).hexdigest()
+
+
+def _code_of(function: Any) -> str:
+    """Return what tells a function from another in this process and the next one: its name and its code."""
+    function = getattr(function, "__func__", function)
+    code = getattr(function, "__code__", None)
+    kind = f"{type(function).__module__}.{type(function).__qualname__}"
+    if code is None:
+        return kind
+    return f"{function.__module__}.{function.__qualname__} {hashlib.blake2b(code.co_code, digest_size=8).hexdigest()}"
+
+
+def weight_digests(model: torch.nn.Module) -> dict[str, str]:
+    """Return a digest of a network's weights and buffers in every floating-point precision."""
+    return {name: _digest(model.state_dict().values(), name) for name in PRECISIONS}
+
+
+def image_digests(images: torch.Tensor) -> list[str]:
+    """Return a digest of 16 hexadecimal digits of each image of (N, C, H, W), as float32."""
+    return [_digest([one], "float32") for one in images]
+
+
+def _is_floating(value: Any) -> bool:
+    import torch
+
+    # Quantised layers keep their dtype beside packed weights, and dtypes have the attribute as well.
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def _digest(values: Iterable[Any], precision: str) -> str:
+    import torch
+
+    found = hashlib.blake2b(digest_size=8)
+    for value in values:
+        if not isinstance(value, torch.Tensor):
+            found.update(repr(value).encode())
+            continue
+        value = value.detach().cpu().contiguous()
+        value = value.dequantize() if value.is_quantized else value
+        value = value.to(getattr(torch, precision)) if value.is_floating_point() else value
+        found.update(f"{tuple(value.shape)}".encode())
+        found.update(value.reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()

@@ -1,0 +1,1 @@
+"""What jobs run; reads and writes stores."""

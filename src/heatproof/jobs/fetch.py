@@ -1,0 +1,317 @@
+"""Fetch checkpoints from files or URLs, check them, and store them as safetensors."""
+
+from __future__ import annotations
+
+import http.client
+import logging
+import os
+import tempfile
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pandas as pd
+import torch
+import yaml
+
+from heatproof.base.options import enumerated
+from heatproof.base.provenance import digest as key_of_inputs
+from heatproof.base.tasks import EXCLUSIVE
+from heatproof.data.checks import open_dataset
+from heatproof.data.registry import DATASETS
+from heatproof.errors import HeatproofError, fault_of
+from heatproof.files.publishing import public, without_secrets
+from heatproof.files.reading import file_digest, require_regular
+from heatproof.files.writing import write_table
+from heatproof.models.expected_accuracy import IMAGES, Accuracy, require_accuracy, said_of_accuracy
+from heatproof.models.from_transformers import read_weights
+from heatproof.models.names import fit_names, misfits
+from heatproof.models.network import (
+    build_network,
+    build_without_weights,
+    find_head,
+    load_weights,
+    reader_of_dataset,
+    save_weights,
+)
+from heatproof.models.output_reader import OutputReader
+from heatproof.models.packaged import find_packaged, is_file, is_packaged
+from heatproof.models.registry import ARCHITECTURES, ModelSpec
+from heatproof.models.weights_file import most_bytes, read_state, require_copies, require_finite, require_size
+from heatproof.stores.manifest import write_manifest
+from heatproof.stores.sources import images_of
+
+if TYPE_CHECKING:
+    from heatproof.stages.weights import Checkpoint
+
+log = logging.getLogger(__name__)
+
+SCHEMES = ("https", "http", "file")
+# What outputs of a network are.
+WHAT = {"binary": "classes", "multiclass": "classes", "multilabel": "labels", "regression": "numbers"}
+# Images on which `heatproof check` looks at weights of which nothing is expected.
+FEW = 64
+# Seconds without an answer, and bytes a second of one, after which a download ends.
+PATIENCE, SLOWEST = 60, 2**13
+
+
+def fetch(job: Checkpoint) -> None:
+    """Copy or download a checkpoint into the results as safetensors, after checking that it fits the network.
+
+    Without a dataset the checkpoint is the start of a training, and all weights but the head must fit.
+
+    Raises
+    ------
+    HeatproofError
+        If the checkpoint cannot be read or downloaded, its SHA-256 differs from the config, it needs a pickle, or it
+        does not fit the network.
+    """
+    # Beside the target under a name of its own: it is moved into place only once it is known to fit.
+    weights, history = job.files["weights"], job.files["history"]
+    aside = Path(weights).with_suffix(".unchecked")
+    try:
+        digest, accuracy, said = _bring(job, aside)
+        os.replace(aside, weights)
+    finally:
+        aside.unlink(missing_ok=True)
+    row: dict[str, Any] = {"checkpoint": public(job.checkpoint), "sha256": digest}
+    if accuracy:
+        row |= {"accuracy": accuracy.value, "images": accuracy.images}
+        if said:
+            log.warning("%s", said)
+    write_table(pd.DataFrame([row]), history)
+    # By these bytes a results folder tells whether the file behind the path is still the same.
+    foreign = {public(Path(job.checkpoint).as_posix()): digest} if is_file(job.checkpoint) else {}
+    key = key_of_inputs([job.key, foreign])
+    images = images_of(job.dataset.manifest if job.dataset else "")
+    data = images.data((accuracy.split, 0, accuracy.images)) if accuracy else {}
+    write_manifest(job.manifest, [weights, history], spec_key=job.key, key=key, input_sha256=foreign, data=data)
+
+
+def check_checkpoint(job: Checkpoint) -> str:
+    """Check that `fetch` can read a checkpoint, without writing results, and return what is odd of a few images.
+
+    Raises
+    ------
+    HeatproofError
+        As `fetch` does.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        # Unless something is expected, the job measures more, and a check stays quick.
+        return _bring(job, Path(folder) / "checked", FEW)[2]
+
+
+def _bring(job: Checkpoint, aside: Path, most: int = IMAGES) -> tuple[str, Accuracy | None, str]:
+    """Write the weights of a checkpoint as safetensors, check them, and return its SHA-256 and their accuracy.
+
+    The last is a sentence on weights that are seldom right, where nothing is expected of them; else empty.
+    """
+    told = _told(job.checkpoint)
+    dataset = open_dataset(job.dataset) if job.dataset else None
+    reader = reader_of_dataset(job.dataset, dataset) if job.dataset and dataset else OutputReader(classes=2)
+    classes = reader.classes or 2
+    network = build_network(job.model, classes, reader=reader)
+    # A binary classifier may come with two outputs.
+    most_read = most_bytes(build_network(job.model, 2) if reader.given == "binary" else network)
+    with tempfile.TemporaryDirectory() as folder:
+        path = _local(job.checkpoint, Path(folder), most_read)
+        # Before it is read for its digest.
+        require_size(path, told, most_read)
+        digest = file_digest(path)
+        if job.sha256 and not digest.startswith(job.sha256):
+            raise HeatproofError(
+                f"The checkpoint {told} has SHA-256 {digest}, not {job.sha256}: it is another file, "
+                "or the download was damaged: run again, or check the URL and the sha256 in the config."
+            )
+        if job.model.architecture == "transformers_model":
+            state = read_weights(path, job.model.options["name"], most_read)
+        else:
+            state = read_state(path, told, most_read)
+    if reader.given == "binary":
+        network = _of_one_or_two(job.model, state, network, reader)
+    advise = partial(_advice, job.model, state, classes)
+    state, done = fit_names(state, network.state_dict(), partial(find_head, job.model))
+    if done:
+        log.info("the checkpoint %s: %s", told, done)
+    require_copies(state, job.checkpoint, most_read)
+    save_weights(state, aside)
+    if job.dataset:
+        # Before the fit, which tries again without the head and would blame that.
+        own = network.state_dict()
+        require_finite({name: value for name, value in state.items() if name in own}, own, job.checkpoint)
+        outputs = {len(state[name]) for name in find_head(job.model) if name in state and state[name].ndim}
+        _check_fit(job, network, classes, aside, outputs, advise)
+    else:
+        load_weights(network, aside, find_head(job.model), job.checkpoint, advise)
+    expected = job.expected_accuracy
+    if dataset is None or job.dataset is None or job.dataset.task not in EXCLUSIVE or job.unanswered:
+        # Of labels and numbers nobody expects an accuracy here.
+        return digest, None, ""
+    measured = network, dataset, job.model.facts
+    accuracy = require_accuracy(*measured, expected, told, IMAGES if expected else most)
+    return digest, accuracy, "" if expected else said_of_accuracy(*measured, told, most)
+
+
+def _of_one_or_two(
+    model: ModelSpec, state: Mapping[str, torch.Tensor], one: torch.nn.Module, reader: OutputReader
+) -> torch.nn.Module:
+    """Return the binary classifier that weights fit: of one output, or of two where they have two."""
+    two = build_network(model, 2, reader=reader)
+    heads = partial(find_head, model)
+    fits = [not misfits(fit_names(state, own, heads)[0], own) for own in (one.state_dict(), two.state_dict())]
+    return two if fits == [False, True] else one
+
+
+def fitting_options(model: ModelSpec, state: Mapping[str, torch.Tensor], classes: int) -> dict[str, Any] | None:
+    """Return the options with which weights fit a network, but for its head: the given ones, or with one changed.
+
+    Options that take one of a few values are tried. None where the weights fit with none of them.
+    """
+    entry = ARCHITECTURES.get(model.architecture)
+    choices = enumerated(entry.build) if entry else {}
+    given = dict(model.options)
+    for options in [given, *({**given, name: value} for name, values in choices.items() for value in values)]:
+        with suppress(Exception):  # a builder can refuse options in any way
+            tried = replace(model, options=options)
+            own, head = build_without_weights(tried, classes).state_dict(), find_head(tried)
+            named, _ = fit_names(state, own, partial(set, head))
+            if not misfits({**named, **{name: own[name] for name in head}}, own):
+                return options
+    return None
+
+
+class Head(NamedTuple):
+    """What a file of weights has for the head of a network.
+
+    Attributes
+    ----------
+    options
+        Those of the architecture with which all but the head fits; None where it fits with none.
+    outputs
+        Number of outputs that the weights have; None where they do not say one.
+    fits
+        Whether the weights fit as they are, head included.
+    """
+
+    options: dict[str, Any] | None
+    outputs: int | None
+    fits: bool
+
+
+def head_of(model: ModelSpec, path: Path, classes: int) -> Head:
+    """Hold the head of a local file of weights against that of a network with so many classes.
+
+    Raises
+    ------
+    HeatproofError
+        If the file cannot be read, or the network cannot be built.
+    """
+    if model.architecture == "transformers_model":
+        state = read_weights(path, model.options["name"])
+    else:
+        state = read_state(path, str(path), most_bytes(build_without_weights(model, classes)))
+    options = fitting_options(model, state, classes)
+    if options is None:
+        return Head(None, None, fits=False)
+    fitting = replace(model, options=options)
+    own, head = build_without_weights(fitting, classes).state_dict(), find_head(fitting)
+    named, _ = fit_names(state, own, partial(set, head))
+    outputs = {len(named[name]) for name in head if name in named and named[name].ndim}
+    return Head(options, outputs.pop() if len(outputs) == 1 else None, not misfits(named, own))
+
+
+def _advice(model: ModelSpec, state: Mapping[str, torch.Tensor], classes: int) -> str:
+    """Return what to do about weights that do not fit a network."""
+    entry = ARCHITECTURES.get(model.architecture)
+    known = ", ".join(f"{name}={value}" for name, value in entry.options.items() if value is not ...) if entry else ""
+    shown = f" (by default {known}; `heatproof list models` shows them)" if known else ""
+    fitting = fitting_options(model, state, classes)
+    if fitting is not None and fitting != model.options:
+        written = yaml.safe_dump(fitting, default_flow_style=True, sort_keys=False).strip()
+        return f"with options: {written} they fit{shown}"
+    return f"check the model's architecture and options{shown}, and the number of classes"
+
+
+def _check_fit(
+    job: Checkpoint, network: torch.nn.Module, classes: int, weights: Path, outputs: set[int], advise: Callable[[], str]
+) -> None:
+    """Check that weights fit a network; `outputs` are the sizes of their own head."""
+    assert job.dataset is not None
+    try:
+        load_weights(network, weights, called=job.checkpoint, advise=advise)
+    except HeatproofError as error:
+        try:
+            load_weights(network, weights, but=find_head(job.model), called=job.checkpoint)
+        except HeatproofError:
+            raise error from None
+        keep, entry, task = "", DATASETS.get(job.dataset.kind), job.dataset.task
+        named = entry is not None and "outputs" in entry.options and task != "regression"
+        if named and len(outputs) == 1 and max(outputs) > classes:
+            number = max(outputs)
+            keep = (
+                f"where these {WHAT[task]} are among the {number} that the weights know, name their outputs in the "
+                f"dataset's settings, as outputs: {{class: number}} with num_outputs: {number}; else "
+            )
+        what = f"the {classes} {WHAT[task]} of"
+        if task == "regression":
+            what = "one output for the number of" if classes == 1 else f"{classes} outputs for the numbers of"
+        if task == "binary":
+            what = "one output, or two, for the two classes of"
+        elif task == "multiclass" and classes == 2 and outputs == {1}:
+            keep = "write task: binary in the dataset's settings for a network of one output; else "
+        raise HeatproofError(
+            f"The weights {_told(job.checkpoint)} fit the network except for its head, which has {what} "
+            f"{job.dataset.name!r}: {keep}set transfer: true in the model's settings to train a new head."
+        ) from None
+
+
+def _told(checkpoint: str) -> str:
+    """Return what messages call a checkpoint: a file by its path, and an address without its secrets."""
+    return checkpoint if is_file(checkpoint) else without_secrets(checkpoint, checkpoint)
+
+
+def _local(checkpoint: str, folder: Path, most: int) -> Path:
+    if is_packaged(checkpoint):
+        return find_packaged(checkpoint)
+    if is_file(checkpoint):
+        if not os.path.isfile(checkpoint):
+            raise HeatproofError(f"The checkpoint {checkpoint} does not exist: check the path in the model's settings.")
+        return Path(checkpoint)
+    path = folder / "checkpoint"
+    try:
+        if checkpoint.startswith("file:"):
+            local = urllib.request.url2pathname(urllib.parse.urlsplit(checkpoint).path)
+            require_regular(local, os.stat(local).st_mode)
+        # The plan lets https, http and file pass, and what comes must have the SHA-256 of the config.
+        with urllib.request.urlopen(checkpoint, timeout=PATIENCE) as answer, open(path, "xb") as file:  # noqa: S310
+            # It follows redirects to ftp as well.
+            if urllib.parse.urlsplit(getattr(answer, "url", checkpoint)).scheme not in SCHEMES:
+                raise urllib.error.URLError("it is redirected to an address that is none of the web")
+            began, fetched = time.monotonic(), 0
+            # What has come, and not what was asked for: a trickle would never fill a block.
+            while block := answer.read1(2**20):
+                file.write(block)
+                fetched += len(block)
+                # What is answered can be without end.
+                if fetched > most:
+                    raise HeatproofError(
+                        f"The checkpoint {_told(checkpoint)} has more than {most:,} bytes, the limit for this "
+                        "architecture: check the address and the architecture."
+                    )
+                if time.monotonic() - began > PATIENCE + fetched / SLOWEST:
+                    raise TimeoutError(f"fewer than {SLOWEST:,} bytes a second came")
+    except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
+        fault, reason = fault_of(error), without_secrets(str(error), checkpoint)
+        raise HeatproofError(
+            fault
+            or f"The checkpoint {_told(checkpoint)} cannot be fetched ({reason}): check the address in the config and "
+            "this machine's way to the network, and run again."
+        ) from None
+    return path

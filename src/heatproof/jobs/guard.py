@@ -1,0 +1,149 @@
+"""The guard of lower precision: what it does to scores and orders, on a sample of a run's own images.
+
+Before a network's maps and responses are made in TF32 or bfloat16, the jobs that make and score them run on a few
+images in both precisions, in a folder that is removed. A pair of methods that float32 separates on these images and
+that lower precision puts the other way round ends the run.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import shutil
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+from scipy.stats import rankdata
+
+from heatproof.errors import HeatproofError
+from heatproof.files.tables import parse_csv
+from heatproof.files.writing import write_table
+from heatproof.plan.stage import read_back
+from heatproof.ranking.per_image import of_pictures
+from heatproof.stores.manifest import publish_tables, verified_bytes
+from heatproof.stores.tables import read_parquet
+
+if TYPE_CHECKING:
+    from heatproof.base.specs import Runtime
+    from heatproof.stages.precision import Guard, Precision
+
+log = logging.getLogger(__name__)
+
+# Two-sided, of a difference of means in its standard errors.
+SEPARATED = 1.96
+NETWORK = ["dataset", "model", "weights"]
+COLUMNS = ["metric", "method", "images", "float32", "lower", "difference", "rank_float32", "rank_lower", "swapped_with"]
+
+
+def guard(told: Guard, runtime: Runtime) -> None:
+    """Compare the scores of a network in two precisions on a sample of its images.
+
+    Parameters
+    ----------
+    told
+        What the job is told.
+    runtime
+        As of any job.
+
+    Raises
+    ------
+    HeatproofError
+        If a pair of methods swaps, and the config refuses that.
+    """
+    try:
+        for job in (*told.exact, *told.lower):
+            read_back(job.run, job.told).run(runtime)
+        both = {one: (_scores(one.exact), _scores(one.lower)) for one in told.scores}
+    finally:
+        shutil.rmtree(told.folder, ignore_errors=True)
+    rows, swapped = [], []
+    for of, (exact, lower) in both.items():
+        found, swaps = compare(exact, lower, higher_is_better=of.higher_is_better)
+        rows.append(found.assign(metric=of.metric))
+        swapped += [(of.metric, *pair) for pair in swaps]
+    table = pd.concat(rows, ignore_index=True)
+    largest = table["difference"].abs().max()
+    log.info("%s changes scores by %.2g at most, and swaps %d pairs", told.about, largest, len(swapped))
+    output = told.files["table"]
+    if swapped and told.refuse:
+        # Snakemake removes what a failed job leaves under the names that it knows.
+        kept = output.replace(".csv", ".refused.csv")
+        write_table(table[COLUMNS], kept)
+        raise HeatproofError(_refusal(told, swapped, kept))
+    write_table(table[COLUMNS], output)
+    publish_tables(told, [output], [told.weights])
+
+
+def _refusal(told: Guard, swapped: list[tuple[str, str, str]], table: str) -> str:
+    metric, one, two = swapped[0]
+    more = f", and {len(swapped) - 1} more pairs" if len(swapped) > 1 else ""
+    return (
+        f"{told.about} would turn the order of {one} and {two} in {metric}{more}, which float32 tells apart on "
+        f"{told.images} images: see {table}; set precision: float32 for the stages where that happens, or "
+        "precision_guard: {refuse: false}."
+    )
+
+
+def compare(
+    exact: pd.DataFrame, lower: pd.DataFrame, *, higher_is_better: bool = True
+) -> tuple[pd.DataFrame, list[tuple[str, str]]]:
+    """Compare the scores of a metric in two precisions.
+
+    Parameters
+    ----------
+    exact, lower
+        Scores (images, methods), NaN where undefined.
+    higher_is_better
+        Of the metric, for ranks.
+
+    Returns
+    -------
+    table : pandas.DataFrame
+        A row for each method: its mean scores and ranks in both, and with which methods it swaps.
+    swapped : list of tuple
+        Pairs of methods whose means differ in `exact` by more than chance does on as many images, and whose means in
+        `lower` are the other way round or equal. Differences are paired by image; images where either is undefined do
+        not count.
+    """
+    lower = lower.reindex(index=exact.index, columns=exact.columns)
+    pairs = list(itertools.combinations(exact.columns, 2))
+    swapped = [pair for pair in pairs if _swaps(*(table[list(pair)].to_numpy() for table in (exact, lower)))]
+    means = pd.DataFrame({"float32": exact.mean(), "lower": lower.mean()})
+    sign = -1 if higher_is_better else 1
+    ranks = {f"rank_{name}": rankdata(sign * means[name], nan_policy="omit") for name in means}
+    table = means.assign(difference=means["lower"] - means["float32"], images=exact.notna().sum(), **ranks)
+
+    def beside(method: str) -> str:
+        return " ".join(other for pair in swapped if method in pair for other in pair if other != method)
+
+    table["swapped_with"] = table.index.map(beside)
+    return table.rename_axis("method").reset_index(), swapped
+
+
+def _swaps(exact: np.ndarray, lower: np.ndarray) -> bool:
+    """Tell whether two methods, (N, 2) in each precision, are told apart by the first and not so by the second."""
+    first, second = exact[:, 0] - exact[:, 1], lower[:, 0] - lower[:, 1]
+    first, second = first[np.isfinite(first)], second[np.isfinite(second)]
+    if len(first) < 2:
+        return False
+    error = first.std(ddof=1) / np.sqrt(len(first))
+    separated = abs(first.mean()) > SEPARATED * error
+    return bool(separated and (not len(second) or np.sign(second.mean()) != np.sign(first.mean())))
+
+
+def _scores(path: str) -> pd.DataFrame:
+    """Return scores (images, methods)."""
+    return of_pictures(read_parquet(path)).pivot(index="image", columns="method", values="score")
+
+
+def all_guards(told: Precision) -> None:
+    """Write the tables of all networks as one."""
+    tables = [
+        parse_csv(verified_bytes(one.table, listed=False), text=False).assign(
+            **{key: getattr(one, key) for key in NETWORK}
+        )
+        for one in told.networks
+    ]
+    write_table(pd.concat(tables, ignore_index=True)[[*NETWORK, *COLUMNS]], told.files["table"])
+    publish_tables(told, told.files.values(), [one.table for one in told.networks])

@@ -1,0 +1,250 @@
+"""Training on several devices of one machine, one process per device, by Lightning Fabric."""
+
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import nn
+from torch.multiprocessing import ProcessContext, ProcessExitedException, ProcessRaisedException
+
+from heatproof.base.ending import CONTROLLER, children, end_in_order, end_processes, end_with_controller
+from heatproof.base.randomness import derive_seed
+from heatproof.base.specs import Runtime
+from heatproof.errors import RESUME_HINT, HeatproofError, fault_of
+from heatproof.models.network import use_machine
+from heatproof.training.devices import Devices, Part, T
+
+if TYPE_CHECKING:
+    from heatproof.stages.weights import Training
+
+log = logging.getLogger(__name__)
+
+J = TypeVar("J", bound="Training")
+Train = Callable[[J, Devices], None]
+
+# The others wait while one validates and writes; a process that is gone ends them by other means.
+PATIENCE = timedelta(days=1)
+# By these an outer launcher tells a process its place; here nobody but Fabric may.
+PLACES = ("LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "STANDALONE_PORT")
+
+QUIET = "TORCH_CPP_LOG_LEVEL"
+# PyTorch kills what does not end within 30 s of the first failure; who was killed earlier was killed by others.
+KILLS_AFTER = 25.0
+
+
+def train_on_several(train: Train[J], job: J, runtime: Runtime, devices: int) -> None:
+    """Run a training in one process for each device, and wait for all of them.
+
+    Parameters
+    ----------
+    train
+        A function of a module, called in each process with the job and its team.
+    job
+        What the job is told.
+    runtime
+        Settings of the machine; the threads are divided over the processes, at least one each.
+    devices
+        Number of GPUs of this machine, or of processes on its CPU.
+
+    Raises
+    ------
+    HeatproofError
+        If the library is not installed, there are fewer GPUs, or a process raised a HeatproofError.
+    RuntimeError
+        If a process failed otherwise; the message has its traceback.
+    """
+    try:
+        from lightning_fabric import Fabric
+        from lightning_fabric.plugins.environments import LightningEnvironment
+        from lightning_fabric.strategies import DDPStrategy
+    except ImportError:
+        raise HeatproofError(
+            "A training on several devices needs lightning-fabric, which is not installed: pip install "
+            '"heatproof[multi-gpu]", or set devices to 1.'
+        ) from None
+    kind = _kind(runtime, devices)
+    shared = replace(runtime, threads=max(1, runtime.threads // devices))
+    level = logging.getLogger("heatproof").getEffectiveLevel()
+    others = set(children())
+    with tempfile.TemporaryDirectory(prefix="heatproof-training-") as reports, _no_outer_launcher():
+        # Buckets of gradients stay as they are where unused parameters are looked for: with three devices or more, the
+        # sums of a training that goes on after a kill would be made in another order otherwise.
+        strategy = DDPStrategy(start_method="spawn", find_unused_parameters=True, timeout=PATIENCE)
+        # Not SLURM's own environment, which Fabric would find in a job and which wants one task for each device.
+        fabric: Any = Fabric(accelerator=kind, devices=devices, strategy=strategy, plugins=[LightningEnvironment()])
+        try:
+            # Fabric looks for networks in arguments, and refuses frozen dataclasses there.
+            fabric.launch(partial(_member, train=train, job=job, runtime=shared, level=level, reports=reports))
+        except (ProcessExitedException, ProcessRaisedException) as error:
+            raise _cause(error, Path(reports)) from None
+        finally:
+            end_processes(lambda: set(children()) - others)
+
+
+def _kind(runtime: Runtime, devices: int) -> str:
+    kind = use_machine(runtime).type
+    if kind == "mps":
+        raise HeatproofError(
+            f"A training has devices: {devices}, but there is only one Apple GPU: set devices to 1, or set device: cpu."
+        )
+    if kind == "cuda" and torch.cuda.device_count() < devices:
+        raise HeatproofError(
+            f"A training has devices: {devices}, but this job sees {torch.cuda.device_count()} GPU(s): lower devices, "
+            "or run it on a node with more GPUs."
+        )
+    return kind
+
+
+@contextmanager
+def _no_outer_launcher() -> Iterator[None]:
+    before = {name: os.environ.pop(name) for name in (*PLACES, QUIET, CONTROLLER) if name in os.environ}
+    # PyTorch warns in every process that all parameters were used, which they may be.
+    os.environ[QUIET] = before.get(QUIET, "ERROR")
+    # By this a process of a training knows whose it is, before Fabric calls it.
+    os.environ[CONTROLLER] = str(os.getpid())
+    try:
+        yield
+    finally:
+        for name in (*PLACES, QUIET, CONTROLLER):
+            os.environ.pop(name, None)
+        os.environ.update(before)
+
+
+def _cause(error: ProcessExitedException | ProcessRaisedException, reports: Path) -> Exception:
+    # The others fail as well, because they miss the first.
+    first = next(iter(sorted(reports.iterdir())), None)
+    early = first is None or time.time() - first.stat().st_mtime < KILLS_AFTER
+    killed = next((rank for rank, code in _exit_codes(error) if code == -signal.SIGKILL), None) if early else None
+    if isinstance(error, ProcessExitedException) and error.signal_name == "SIGKILL":
+        killed = error.error_index
+    if killed is not None:
+        return HeatproofError(
+            f"The process that trains on device {killed} was ended by SIGKILL, most likely sent by the kernel because "
+            "memory ran out: ask for more memory, or let fewer jobs run at once, and run the same command again; "
+            f"{RESUME_HINT}."
+        )
+    if isinstance(error, ProcessExitedException):
+        how = error.signal_name or f"exit code {error.exit_code}"
+        return HeatproofError(
+            f"The process that trains on device {error.error_index} was ended by {how}: look for its cause in this "
+            f"job's log, and run the same command again; {RESUME_HINT}."
+        )
+    if first is None:
+        if "EADDRINUSE" in str(error):
+            return HeatproofError(
+                "The port on which the processes of this training were to meet was taken by another program in the "
+                f"meantime: run the same command again; {RESUME_HINT}."
+            )
+        return RuntimeError(str(error))
+    report = json.loads(first.read_text(encoding="utf-8"))
+    return HeatproofError(report["sentence"]) if report["sentence"] else RuntimeError(report["traceback"])
+
+
+def _exit_codes(error: BaseException) -> Iterator[tuple[int, int | None]]:
+    """Yield rank and exit code of each process, which Fabric does not pass on from PyTorch's context."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        context = frame.f_locals.get("self")
+        if isinstance(context, ProcessContext):
+            yield from ((rank, process.exitcode) for rank, process in enumerate(context.processes))
+
+
+def _member(fabric: Any, train: Train[J], job: J, runtime: Runtime, level: int, reports: str) -> None:
+    """Run the training in one of the processes."""
+    end_in_order()
+    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
+    logging.getLogger("heatproof").setLevel(level if fabric.global_rank == 0 else logging.ERROR)
+    try:
+        use_machine(runtime)
+        train(job, Together(fabric))
+    except Exception as error:
+        sentence = str(error) if isinstance(error, HeatproofError) else fault_of(error)
+        report = {"sentence": sentence, "traceback": f"On device {fabric.global_rank}:\n{traceback.format_exc()}"}
+        with suppress(OSError):
+            Path(reports, f"{time.monotonic_ns():020d}.{fabric.global_rank}").write_text(
+                json.dumps(report), encoding="utf-8"
+            )
+        raise
+
+
+# When a process reads what it is to do: before the processes meet, for which they would wait a day.
+if multiprocessing.parent_process() is not None:
+    end_with_controller()
+
+
+class Together(Devices):
+    """One of several devices: takes its rows of each batch and steps with averaged gradients."""
+
+    def __init__(self, fabric: Any) -> None:
+        super().__init__(fabric.device)
+        self.fabric = fabric
+        self.devices = fabric.world_size
+        self.is_main = fabric.global_rank == 0
+
+    def join(self, model: nn.Module) -> nn.Module:
+        """Return the model, with batch norm over the batch as a whole where there is such: on GPUs."""
+        if self.device.type == "cuda":
+            synchronise_batch_norm(model)
+        every = [layer for layer in model.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
+        apart = sum(not isinstance(layer, nn.SyncBatchNorm) for layer in every)
+        if apart:
+            log.info("%d batch norm layers compute their statistics on each device separately", apart)
+        return self.fabric.setup_module(model)
+
+    def begin(self, seed: int, epoch: int) -> None:
+        """Seed what a network draws by itself, as dropout does: apart on each device, the same after a kill."""
+        torch.manual_seed(derive_seed(seed, f"training epoch {epoch} on device {self.fabric.global_rank}"))
+
+    def part(self, images: int) -> Part:
+        """Return about as many rows as the others get.
+
+        A batch with fewer than two images for each device is taken whole by all: batch norm cannot be trained on one,
+        and networks need not be able to take none.
+        """
+        if images < 2 * self.devices:
+            return Part(slice(0, images), 1.0)
+        rank, (few, more) = self.fabric.global_rank, divmod(images, self.devices)
+        start = rank * few + min(rank, more)
+        rows = few + (rank < more)
+        return Part(slice(start, start + rows), rows * self.devices / images)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Add the mean over the devices to the gradients."""
+        self.fabric.backward(loss)
+
+    def total(self, value: float) -> float:
+        """Return the sum over the devices."""
+        return float(self.fabric.all_reduce(torch.tensor(value, dtype=torch.float64), reduce_op="sum"))
+
+    def broadcast(self, value: T | None) -> T:
+        """Return the value of the device that leads, on all devices; the others give None and wait for it."""
+        return self.fabric.broadcast(value)
+
+
+def synchronise_batch_norm(model: nn.Module) -> None:
+    """Replace batch norm layers of PyTorch and timm by synchronised ones.
+
+    Subclasses of other libraries, as B-cos networks have them, compute something else and stay as they are.
+    """
+    from timm.layers import BatchNormAct2d, convert_sync_batchnorm
+
+    known = {nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, BatchNormAct2d}
+    for parent in list(model.modules()):
+        for name, layer in list(parent.named_children()):
+            if type(layer) in known:
+                setattr(parent, name, convert_sync_batchnorm(layer))

@@ -1,0 +1,266 @@
+"""Stages `pretrain` and `finetune`: training from scratch, and in-domain finetuning with patch deletion."""
+
+from __future__ import annotations
+
+import csv
+import io
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from safetensors import SafetensorError
+
+from heatproof.base.provenance import library_versions
+from heatproof.base.randomness import derive_seed, torch_generator
+from heatproof.base.specs import Runtime
+from heatproof.data.checks import open_dataset
+from heatproof.data.registry import Dataset
+from heatproof.data.rows import pictures_of
+from heatproof.errors import RESUME_HINT, HeatproofError, runs_out
+from heatproof.files.writing import write_text
+from heatproof.jobs.several_devices import J, Train, train_on_several
+from heatproof.models.adapter import attach, hooks_of
+from heatproof.models.network import (
+    build_loaded,
+    build_network,
+    find_head,
+    load_weights,
+    reader_of_dataset,
+    save_weights,
+    use_machine,
+)
+from heatproof.models.weights_file import read_safetensors
+from heatproof.perturbation.dataset_mean import dataset_options
+from heatproof.stores.manifest import publish_tables, touch, verified, verified_bytes, whole, whole_key
+from heatproof.stores.sources import holds, images_of
+from heatproof.training.checkpoint import EpochEnded, EpochRow, FirstEpoch, Journal
+from heatproof.training.devices import Devices
+from heatproof.training.in_domain import SCALED, fit_in_domain
+from heatproof.training.loop import (
+    Examples,
+    Session,
+    Trained,
+    as_built,
+    fit,
+)
+from heatproof.training.losses import WholeOutput, scale_of
+from heatproof.training.reading import read_examples
+
+if TYPE_CHECKING:
+    from heatproof.models.output_reader import OutputReader
+    from heatproof.stages.weights import Finetune, KeepEpoch, Pretrain, Training
+
+log = logging.getLogger(__name__)
+
+
+def _training(fit_network: Callable[[J, torch.device, Session], Trained]) -> Train[J]:
+    """Return the whole of a training: with its journal, a remedy where memory runs out, and its files in the end."""
+
+    @wraps(fit_network)
+    def train(job: J, team: Devices, kind: type[Journal] = Journal) -> None:
+        try:
+            journal = kind(job.files["weights"], _journal_key(job))
+            trained = fit_network(job, team.device, Session(job.keep, journal, team))
+            if team.is_main:
+                _publish(job, trained)
+                journal.forget()
+        except (RuntimeError, MemoryError) as error:
+            if not runs_out(error):
+                raise
+            # A smaller batch would be another training, whose finished epochs would not count.
+            raise HeatproofError(
+                f"Memory ran out in the training of {job.files['weights']}: run fewer jobs at once or use a device "
+                f"with more memory, and run the same command again; {RESUME_HINT}. A smaller batch_size of the "
+                "training, precision: bfloat16 or more devices need less memory, and restart the training."
+            ) from None
+
+    return train
+
+
+def pretrain(job: Pretrain, runtime: Runtime) -> None:
+    """Train a network from random weights, or from published ones with a new head.
+
+    The checkpoint is the epoch with the lowest validation loss.
+    """
+    _run(_pretrain, job, runtime)
+
+
+@_training
+def _pretrain(job: Pretrain, device: torch.device, session: Session) -> Trained:
+    dataset = open_dataset(job.dataset)
+    seed, reader = job.training.seed, reader_of_dataset(job.dataset, dataset)
+    assert reader.classes is not None, "a dataset says how many outputs there are"
+    network = build_network(job.model, reader.classes, derive_seed(seed, "initial weights"), reader)
+    if job.start:
+        load_weights(network, job.start, but=find_head(job.model))
+    if job.whole_output:
+        # What it answers need not be what labels say, and nothing is learnt of them.
+        return as_built(network)
+    train, validation = _examples(dataset, job)
+    return fit(network.to(device), train, validation, job.training, seed, session=session)
+
+
+def finetune(job: Finetune, runtime: Runtime) -> None:
+    """Finetune on images of which a share lost one random patch (Hesse et al. 2024, section 3).
+
+    With ``labels: own`` no label is read: the answer is learnt that the network gave to the intact image before.
+
+    The checkpoint is the epoch with the lowest loss on validation images, each once intact and once with a patch
+    deleted, because the finetuned network must be good at both. Epochs that are kept are left in one file beside it,
+    whatever their loss.
+    """
+    _run(_finetune, job, runtime)
+
+
+@_training
+def _finetune(job: Finetune, device: torch.device, session: Session) -> Trained:
+    dataset = open_dataset(job.dataset)
+    reader = reader_of_dataset(job.dataset, dataset)
+    assert reader.classes is not None, "a dataset says how many outputs there are"
+    network = build_loaded(job.model, reader.classes, job.start, reader)
+    train, validation = _examples(dataset, job)
+    if job.whole_output:
+        train, validation = of_whole_output(network.to(device).eval(), [train, validation], job.training.batch_size)
+    options = dataset_options(job.training.baseline, None, dataset, job.model.facts)
+    return fit_in_domain(network.to(device), train, validation, job.training, options, session)
+
+
+def _publish(job: Training, trained: Trained) -> None:
+    """Write weights, history, and the epochs that are kept where the job has a file for them."""
+    save_weights(trained.best, job.files["weights"])
+    write_text(job.files["history"], _history(trained.history))
+    more: dict[str, Any] = {}
+    if "kept" in job.files:
+        save_kept(trained.kept, job.files["kept"])
+        more = {"kept": sorted(trained.kept)}
+    publish_tables(job, job.files.values(), _start(job), data=_data(job), **more)
+
+
+def first_epoch(job: Training, runtime: Runtime) -> str:
+    """Return the history of the first epoch, by running it on one device."""
+    train: Callable[..., None] = _pretrain if job.name == "pretrain" else _finetune
+    try:
+        train(job, Devices(use_machine(runtime)), FirstEpoch)
+    except EpochEnded as ended:
+        return _history(ended.history)
+    raise AssertionError("a training has at least one epoch")
+
+
+def _start(job: Training) -> list[str]:
+    """Return the file of weights with which a training begins, if any."""
+    return [job.start] if job.start else []
+
+
+def _run(train: Train[J], job: J, runtime: Runtime) -> None:
+    if is_current(job):
+        return
+    devices = job.training.devices
+    if devices == 1:
+        train(job, Devices(use_machine(runtime)))
+    else:
+        train_on_several(train, job, runtime, devices)
+
+
+def is_current(job: Training) -> bool:
+    """Return whether the weights and all kept epochs are current: same settings, code and input bytes."""
+    key, _ = whole_key(job.key, _start(job))
+    recorded = whole(job.manifest, key)
+    if recorded is None or not set(job.keep) <= set(recorded.get("kept", ())) or not holds(recorded, _data(job)):
+        return False
+    log.info("the weights are current: %s", job.files["weights"])
+    touch(job.manifest)
+    Journal(job.files["weights"], _journal_key(job)).forget()
+    return True
+
+
+def _journal_key(job: Training) -> str:
+    # An epoch that was not kept before the kill cannot be kept after it; another library need not go on as this one.
+    return whole_key(job.key, _start(job), job.keep, library_versions(), _data(job))[0]
+
+
+def _data(job: Training) -> dict[str, list[list[Any]]]:
+    """Return what is known of the images that are trained on."""
+    images = images_of(job.dataset.manifest)
+    return images.data(*images.whole("train", "validation"))
+
+
+def _examples(dataset: Dataset, job: Training) -> list[Examples]:
+    """Return the training and the validation images, normalised, with the labels that are learnt."""
+    dataset = pictures_of(dataset)
+    found, settings, scale = [], job.training, None
+    for split in ("train", "validation"):
+        if not len(dataset.splits[split]):
+            raise HeatproofError(
+                f"The dataset {job.dataset.name!r} has no {split} images, and a network is to be trained on it: "
+                "add some, or give the model a checkpoint and leave all `weights` but pretrained out."
+            )
+        labels = torch.from_numpy(dataset.splits[split].labels)
+        if settings.labels == "shuffled":
+            # By the dataset's seed: pretraining and finetuning learn the same wrong labels.
+            order = torch_generator(job.dataset.seed, f"shuffled labels of {split}")
+            labels = labels[torch.randperm(len(labels), generator=order)]
+        if job.dataset.task == "regression" and settings.labels != "own":
+            labels = labels.float()
+            # Of the training images, for the validation images too.
+            scale = scale_of(labels) if scale is None else scale
+        smallest = settings.random_resized_crop if split == "train" else 0.0
+        read = read_examples(dataset, split, labels, job.model.facts, smallest, settings.seed)
+        found.append(replace(read, scale=scale))
+    return found
+
+
+def of_whole_output(network: torch.nn.Module, examples: list[Examples], batch_size: int) -> list[Examples]:
+    """Let a network be read as a whole, and return images with the scale on which its answers differ."""
+    if hooks := hooks_of(network):
+        hooks.remove()
+    attach(network, reader=cast("OutputReader", whole := WholeOutput()))
+    images, device = examples[0].images, next(network.parameters()).device
+    first = min(SCALED, len(examples[0].labels))
+    with torch.no_grad():
+        told = [network(images[at : min(at + batch_size, first)].to(device)) for at in range(0, first, batch_size)]
+    scale = whole.scale_of(torch.cat(told)).cpu()
+    return [replace(one, scale=scale) for one in examples]
+
+
+def _history(history: list[EpochRow]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(history[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(history)
+    return text.getvalue()
+
+
+def save_kept(states: Mapping[int, Mapping[str, torch.Tensor]], path: str | Path) -> None:
+    """Write the weights of some epochs into one safetensors file, each tensor named ``epoch/name``."""
+    save_weights({f"{epoch}/{name}": value for epoch, state in states.items() for name, value in state.items()}, path)
+
+
+def keep_epoch(job: KeepEpoch) -> None:
+    """Write one kept epoch as weights of their own, with the history up to it.
+
+    Raises
+    ------
+    HeatproofError
+        If the training did not keep that epoch, or its file is damaged.
+    """
+    prefix = f"{job.epoch}/"
+    # The training's manifest lists them; they lie in a folder of their own, away from the weights' names.
+    verified(job.kept, job.trained.removesuffix(".history.csv") + ".json")
+    try:
+        state = read_safetensors(job.kept, job.kept, prefix)
+    except (OSError, SafetensorError) as error:
+        raise HeatproofError(f"{job.kept} cannot be read ({error}): {_remedy(job)}") from None
+    if not state:
+        raise HeatproofError(f"{job.kept} has no weights of epoch {job.epoch}: {_remedy(job)}")
+    save_weights(state, job.files["weights"])
+    history = verified_bytes(job.trained, listed=False).decode("utf-8").splitlines(keepends=True)
+    write_text(job.files["history"], "".join(history[: 1 + job.epoch]))
+    publish_tables(job, job.files.values(), [job.kept, job.trained])
+
+
+def _remedy(job: KeepEpoch) -> str:
+    return f"remove it with `rm {job.kept}`, and run your snakemake command with this path as its target."

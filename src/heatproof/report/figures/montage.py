@@ -1,0 +1,115 @@
+"""Montages: the first images under every method of one network, each map with its score, as one picture."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from heatproof.data.checks import open_dataset
+from heatproof.report.figures.drawing import draw_colour_bar, draw_map, plain
+from heatproof.report.figures.pictures import channels_last, drawn_as, image_scores, read_maps
+from heatproof.report.results import CASE, publish, save, score_told
+
+if TYPE_CHECKING:
+    from heatproof.stages.montage import Montage
+
+# Inches.
+CELL, NAME, SCORE = 0.62, 0.06, 0.15
+# Above and below all maps: the title, and the colours with what they mean.
+TOP, BOTTOM = 0.35, 0.36
+# Of a letter of the title, and of a line of it.
+LETTER, LINE = 0.078, 0.14
+MOST_ROWS = 12
+
+
+def montage(told: Montage) -> None:
+    """Write the montage of every network."""
+    outputs, files = [], []
+    for case in told.cases:
+        where = dict(zip(CASE, case, strict=True))
+        opened = open_dataset(told.datasets[where["dataset"]])
+        ids = opened.splits["evaluation"].ids[: told.images]
+        scores = image_scores(told.results, where, ids)
+        read = {one.method: read_maps(told.results, where, one, ids) for one in told.methods}
+        maps = {name: values for name, values in read.items() if not isinstance(values, str)}
+        # Best first; what is undefined everywhere comes last.
+        means = scores.groupby(level="method").mean().reindex([*maps]).sort_values(ascending=False, kind="stable")
+        each = scores.unstack("image").reindex(index=means.index, columns=ids)
+        title = "{dataset} · {model} ({weights}): {metric} of each map, and its mean over all images".format_map(where)
+        files.append(told.results.scores.format(**where))
+        outputs.append(told.files["{dataset}/{model}".format_map(where)])
+        save(draw_montage(opened.images("evaluation", 0, told.images), maps, means, each, title), outputs[-1])
+    publish(told, dict.fromkeys(outputs), files, [(one, told.images) for one in told.datasets.values()])
+
+
+@plain
+def draw_montage(
+    images: np.ndarray, maps: Mapping[str, np.ndarray], means: pd.Series, scores: pd.DataFrame, title: str
+) -> Figure:
+    """Draw maps with their scores.
+
+    Parameters
+    ----------
+    images
+        (N, C, H, W) in [0, 1].
+    maps
+        Method to its maps (N, H, W).
+    means
+        Mean score of every method, drawn in this order; NaN is told as undefined.
+    scores
+        The score of each image, methods by images.
+    title
+        Over all.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        A row a method and a column an image, in blocks side by side where there are many methods. Every map has its own
+        scale: full colour at the 99th percentile of its absolute values.
+    """
+    blocks = max(1, -(-len(means) // MOST_ROWS))
+    height = max(1, -(-len(means) // blocks))
+    names = NAME * max(map(len, means.index), default=1) + 0.15
+    drawn = drawn_as(images.shape[1])
+    width = max(blocks * (names + len(images) * CELL + 0.15), 4.5)
+    lines = [*textwrap.wrap(title, int(width / LETTER)), *([f"Images are {drawn}."] if drawn else [])]
+    top = TOP + LINE * (len(lines) - 1)
+    # Wide images need less height.
+    flat = min(1, images.shape[2] / images.shape[3])
+    tall = (height + 1) * (CELL * flat + SCORE) + top + BOTTOM
+    figure, edges = (
+        Figure(figsize=(width, tall), facecolor="white"),
+        {"left": 0, "right": 0.99, "wspace": 0.06, "hspace": 0.2 / flat},
+    )
+    grid = figure.subplots(
+        height + 1,
+        blocks * (len(images) + 1),
+        squeeze=False,
+        width_ratios=[names / CELL, *[1] * len(images)] * blocks,
+        gridspec_kw={"top": 1 - top / tall, "bottom": (SCORE + BOTTOM) / tall, **edges},
+    )
+    for axes in grid.flat:
+        axes.set_axis_off()
+    cells = grid.reshape(height + 1, blocks, len(images) + 1)
+    for first in cells[0]:
+        for axes, image in zip(first[1:], images, strict=True):
+            axes.imshow(np.clip(channels_last(image), 0, 1), interpolation="nearest")
+    for place, method in enumerate(means.index):
+        block, line = divmod(place, height)
+        label, *own = cells[line + 1, block]
+        label.text(0.97, 0.5, f"{method}\n{score_told(means[method])}", ha="right", va="center", size=7)
+        for axes, values, score in zip(own, maps[method], scores.loc[method], strict=True):
+            draw_map(axes, values)
+            axes.text(0.5, -0.04, score_told(score), transform=axes.transAxes, ha="center", va="top", size=6)
+    draw_colour_bar(
+        figure,
+        cax=figure.add_axes((0.5 - 0.9 / width, 0.24 / tall, 1.8 / width, 0.07 / tall)),
+        orientation="horizontal",
+    )
+    figure.text(0.01, 1 - 0.08 / tall, "\n".join(lines), ha="left", va="top", size=8.5, weight="bold")
+    return figure

@@ -1,0 +1,202 @@
+"""All metrics in one picture, and soundness against completeness: from scores.csv alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.figure import Figure
+
+from heatproof.ranking.consistency import MINIMUM
+from heatproof.ranking.verdict import disagreement
+from heatproof.report.figures.drawing import broken, lay_out, new_figure, plain
+from heatproof.report.results import CASE, NETWORK, publish, read_table
+
+if TYPE_CHECKING:
+    from heatproof.stages.overview import Overview
+
+RANKS = ["method", "metric", "place", "n_cases"]
+DUAL = [*NETWORK, "method", "soundness", "completeness"]
+CAPTIONS = ["figure", "shows", "conclusion"]
+
+
+def overview(told: Overview) -> None:
+    """Write the tables and figures of `places_table` and `dual_table`, with what to conclude of each."""
+    scores = read_table(told.scores)
+    scores["higher_is_better"] = scores["higher_is_better"] == "True"
+    places, dual = places_table(scores), dual_table(scores, told.kinds)
+    shows, conclusion = told_places(places)
+    conclusion = " ".join(filter(None, [conclusion, disagreement(scores)]))
+    captions = [[told.files["places_png"], shows, conclusion], [told.files["dual_png"], *told_dual(dual)]]
+    made: dict[str, Any] = {
+        "places": places,
+        "dual": dual,
+        "places_png": draw_places(places),
+        "dual_png": draw_dual(dual),
+        "captions": pd.DataFrame(captions, columns=CAPTIONS),
+    }
+    publish(told, {told.files[name]: content for name, content in made.items()}, [told.scores])
+
+
+def places_table(scores: pd.DataFrame) -> pd.DataFrame:
+    """Return where every method stands under every metric.
+
+    Parameters
+    ----------
+    scores
+        The rows of scores.csv.
+
+    Returns
+    -------
+    pandas.DataFrame
+        `RANKS`: ``place`` is the mean over ``n_cases`` networks of (rank - 1) / (methods - 1), 0 for the first and 1
+        for the last, lower is better; ties share their mean rank. Methods are sorted by their mean place over all
+        metrics, metrics by name; a network with one method alone is left out.
+    """
+    known = scores[scores["score"].notna()].copy()
+    better = np.where(known["higher_is_better"].astype(bool), -1.0, 1.0)
+    groups = (known["score"] * better).groupby([known[key] for key in CASE])
+    known["place"] = (groups.rank(method="average") - 1) / (groups.transform("size") - 1).where(lambda n: n > 0)
+    means = known.groupby(["method", "metric"])["place"].agg(place="mean", n_cases="count").dropna().reset_index()
+    means["lead"] = means.groupby("method")["place"].transform("mean")
+    return means.sort_values(["lead", "method", "metric"], ignore_index=True)[RANKS]
+
+
+def dual_table(scores: pd.DataFrame, kinds: Mapping[str, str]) -> pd.DataFrame:
+    """Return soundness beside completeness of every method on every network that has both (Li et al. 2024, figure 9).
+
+    Parameters
+    ----------
+    scores
+        The rows of scores.csv.
+    kinds
+        ``soundness`` and ``completeness`` to the names that they have in the table; empty where one is not scored.
+
+    Returns
+    -------
+    pandas.DataFrame
+        `DUAL`, both as scored, higher is better.
+    """
+    if not kinds:
+        return pd.DataFrame(columns=DUAL)
+    rows = scores[scores["metric"].isin(list(kinds.values())) & scores["score"].notna()]
+    wide = rows.pivot_table(index=[*NETWORK, "method"], columns="metric", values="score", sort=False)
+    wide = wide.reindex(columns=[kinds["soundness"], kinds["completeness"]]).dropna()
+    return wide.reset_index().set_axis(DUAL, axis=1)
+
+
+def told_places(places: pd.DataFrame) -> list[str]:
+    """Return what the picture of all metrics shows, and what to conclude."""
+    shows = (
+        "Place of every method under every metric, mean over networks: 0 is first, 100 last. Rows are sorted by their "
+        "mean, columns by how well they agree with it."
+    )
+    if places.empty:
+        return [shows, "There are no two methods to compare."]
+    wide = _wide(places)
+    agreement = _agreement(wide)
+    first = wide.idxmin()
+    leaders = first.value_counts()
+    text = f"{leaders.index[0]} is first under {leaders.iloc[0]} of {wide.shape[1]} metrics"
+    text += f", {first.nunique()} methods are first under one or more."
+    if agreement.notna().any():
+        low = agreement.idxmin()
+        text += (
+            f" Metrics agree with the mean of all with ρ from {agreement.min():.2f} ({low}) to {agreement.max():.2f} "
+            f"({agreement.idxmax()}): a ranking by {low} alone is another ranking."
+            if agreement.min() < 0.7
+            else f" All metrics agree with the mean of all, ρ {agreement.min():.2f} and more."
+        )
+    return [shows, text]
+
+
+def told_dual(dual: pd.DataFrame) -> list[str]:
+    """Return what the picture of soundness and completeness shows, and what to conclude."""
+    shows = "Soundness and completeness of every method, a panel a network; up and right is better."
+    networks = [part for _, part in dual.groupby(NETWORK, sort=False)]
+    rhos = [rho for part in networks if not np.isnan(rho := _spearman(part["soundness"], part["completeness"]))]
+    if not rhos:
+        return [shows, "Fewer than five methods have both, or one of the two is the same for all: nothing to conclude."]
+    tied = [part["soundness"].round(6).value_counts(normalize=True).iloc[0] for part in networks]
+    text = f"ρ of the two over methods is {min(rhos):.2f} to {max(rhos):.2f} on {len(rhos)} networks"
+    text += ": they measure different things." if max(rhos) < 0.7 else "."
+    if max(tied) > 0.5:
+        text += f" Up to {max(tied):.0%} of the methods share one soundness there, which then tells nothing of them."
+    return [shows, text]
+
+
+@plain
+def draw_places(places: pd.DataFrame) -> Figure:
+    """Draw `places_table` as a heat map, methods by metrics.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    if places.empty:
+        return Figure()
+    wide = _wide(places)
+    wide = wide[_agreement(wide).sort_values(ascending=False, kind="stable").index]
+    figure = new_figure(2.6 + 0.42 * wide.shape[1], 1.6 + 0.24 * len(wide))
+    axes = figure.subplots()
+    sns.heatmap(
+        wide, ax=axes, vmin=0, vmax=1, cmap="viridis_r", annot=wide * 100, fmt=".0f", annot_kws={"size": 7},
+        cbar_kws={"label": "place: 0 first, 100 last", "format": lambda value, _: f"{100 * value:.0f}"},
+    )  # fmt: skip
+    axes.set(xlabel="", ylabel="")
+    axes.tick_params(axis="x", rotation=60, labelsize=8)
+    for label in axes.get_xticklabels():
+        label.set(ha="right", rotation_mode="anchor")
+    axes.tick_params(axis="y", rotation=0, labelsize=8)
+    return figure
+
+
+@plain
+def draw_dual(dual: pd.DataFrame) -> Figure:
+    """Draw `dual_table`, a panel a network.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Without axes where there is nothing.
+    """
+    groups = list(dual.groupby(NETWORK, sort=False))
+    if not groups:
+        return Figure()
+    rows = broken(groups, 3)
+    figure = new_figure(4.6 * len(rows[0]), 3.9 * len(rows))
+    for axes, ((dataset, model, weights), part) in lay_out(figure, rows):
+        axes.scatter(part["completeness"], part["soundness"], s=18, alpha=0.75)
+        # The corners of the cloud are what is read; a name at each point would hide them all.
+        for row in _corners(part).to_dict("records"):
+            place = (row["completeness"], row["soundness"])
+            axes.annotate(row["method"], place, fontsize=7, xytext=(3, 4), textcoords="offset points")
+        axes.set_title(f"{model}, {weights} ({dataset})", fontsize=9)
+        axes.set(xlabel="completeness", ylabel="soundness")
+        axes.margins(0.18)
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _corners(part: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the methods that alone have the largest or smallest of one of the two."""
+    both = part["soundness"].round(6), part["completeness"].round(6)
+    alone = [part[one.isin([one.max(), one.min()]) & ~one.duplicated(keep=False)] for one in both]
+    return pd.concat(alone).drop_duplicates("method")
+
+
+def _wide(places: pd.DataFrame) -> pd.DataFrame:
+    return places.pivot(index="method", columns="metric", values="place").loc[places["method"].unique()]
+
+
+def _agreement(wide: pd.DataFrame) -> pd.Series:
+    """Return Spearman's ρ of every metric with the mean of all others."""
+    return pd.Series({name: _spearman(own, wide.drop(columns=name).mean(axis=1)) for name, own in wide.items()})
+
+
+def _spearman(one: pd.Series, other: pd.Series) -> float:
+    """Return ρ over the methods that have both; NaN with few of them or no difference."""
+    return pd.concat([one, other], axis=1).corr("spearman", min_periods=MINIMUM).to_numpy()[0, 1]

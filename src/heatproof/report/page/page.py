@@ -1,0 +1,311 @@
+"""The pages: one file with all tables, maps, curves, claims and where each number is from; and all maps side by side.
+
+Both open from disk. The tables are DataTables, from the copy that the package itables brings; it is written into the
+page, so that nothing is fetched. The page's own script puts names on it as text, never as markup, and its content
+security policy lets no other script run.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import numpy as np
+import pandas as pd
+
+from heatproof.base.provenance import Key
+from heatproof.ranking.verdict import NAMED, disagreement
+from heatproof.report import results
+from heatproof.report.figures.pictures import SCALE, SIDE, colours, data_uri, maps_base
+from heatproof.report.page import data as page_data
+from heatproof.report.results import CASE, above_reference, publish, render
+from heatproof.report.tables.baselines import sentence
+from heatproof.stores.manifest import read_sealed, read_shard, require_manifest, verified_bytes
+from heatproof.stores.tables import read_text
+
+if TYPE_CHECKING:
+    from heatproof.stages.pages import ReportPage
+
+log = logging.getLogger(__name__)
+
+# Path of a file to the address that a page has for it.
+Link = Callable[[str], str]
+
+# A larger table is linked to and not written into the page.
+DOWNLOAD_BYTES = 2_000_000
+PAGE_BYTES = 20_000_000
+ENDS = ["score", "ci_low", "ci_high"]
+# What is counted where each label, or each number, of an image is a row of its own.
+ROWS = {"multilabel": "labels of images", "regression": "numbers of images"}
+# The verdict of claims that neither the run nor published numbers can test.
+UNTESTED = "not testable here"
+# Reasons that name one thing of many, and the words under which they stand together.
+LACKS = {
+    r"the config has no(ne of)? ": "a method or a network is not in the config",
+    r"no two networks differ|no \w+ stands beside": "no two kinds of network differ in one thing alone",
+    r"(no \w+( with .*)? was scored|both kinds of metric|MAS and RISE)": "a metric is not scored on such weights",
+}
+
+
+def report_page(told: ReportPage) -> None:
+    """Write the index page, and the page of maps where images are shown."""
+    tables = {name: read_text(facts.path) for name, facts in told.tables_shown.items()}
+    # Of the very test cases that the table of scores has.
+    ranked = tables.get("ranking", tables["meta_rank"])
+    alone = tables["meta_rank"] if "ranking" in tables else None
+    link = partial(address, told.files["page"])
+    look: dict[str, Any] = {"scale": SCALE, "colours": colours(), "numbers": results}
+    data = {
+        "scores-data": leaderboard(tables.get("scores", tables["idsds_table"]), told, link),
+        "provenance-data": provenance(told, link),
+    }
+    made = {}
+    if told.images:
+        maps = [page_data.maps(entry, told) for entry in told.datasets]
+        gallery: dict[str, Any] = {
+            "title": "Attribution maps",
+            "datasets": maps,
+            "methods": told.methods,
+            "side": SIDE,
+        }
+        made[told.files["gallery"]] = render("gallery.html", **gallery, **look)
+        named = [{"method": method.method, "reference": method.reference} for method in told.methods]
+        data["maps-data"] = {"methods": named, "datasets": page_data.fitting(maps, len(named))}
+    # What no metric reads on any dataset of the run was not made.
+    if any(one.datasets for one in told.curves):
+        ranks = ranked.set_index("method")["rank"]
+        best = [name for name in ranks[ranks != ""].astype(float).sort_values().index if name not in told.references]
+        data["curves-data"] = {**page_data.curves(told), "best": best[:4], "references": told.references}
+    made[told.files["page"]] = render(
+        "index.html",
+        title="Which attribution method can be trusted",
+        told=told,
+        rows=_rows_told(told),
+        tables={name: table.to_dict("records") for name, table in tables.items()},
+        about_baselines=sentence(tables["baselines_conclusions"]) if "baselines_conclusions" in tables else "",
+        ranking=ranking(ranked, alone),
+        leaderboard=ranking(tables["leaderboard"]) if "leaderboard" in tables else [],
+        about_metrics=against(tables["scores"], told) if "scores" in tables else "",
+        beside=side_by_side(tables["idsds_table"], told.references),
+        figures=[
+            {**vars(one), "uri": data_uri(verified_bytes(one.path, listed=False), "image/svg+xml")}
+            for one in told.figures
+        ],
+        claims=judged_claims(tables["claims"]) if "claims" in tables else {},
+        downloads=[_download(facts.path, link) for facts in told.tables_shown.values()],
+        link=link,
+        named=NAMED,
+        data=data,
+        script="index_script.html",
+        **look,
+        **_library(),
+    )
+    for path, page in made.items():
+        size = len(page.encode())
+        (log.warning if path == told.files["page"] and size > PAGE_BYTES else log.info)("%s: %d kB", path, size // 1000)
+    shows = [(entry.dataset, told.images) for entry in told.datasets]
+    publish(told, made, [facts.path for facts in told.tables_shown.values()], shows)
+
+
+def _rows_told(told: ReportPage) -> str:
+    """Say what an image that is counted is: an image, or one of its labels or numbers."""
+    specs = [entry.dataset for entry in told.datasets]
+    words = dict.fromkeys(ROWS.get(spec.task, "images") if spec.rows == "label" else "images" for spec in specs)
+    return " or ".join(words)
+
+
+def judged_claims(table: pd.DataFrame) -> dict[str, Any]:
+    """Return claims as the page shows them: those with a verdict, on the run first, and the others by reason.
+
+    Returns
+    -------
+    dict
+        ``judged``, rows with a verdict on the run or on published numbers; ``untested``, reason to rows; ``counts``,
+        how often each verdict is on the run, and ``published``, on published numbers.
+    """
+    rows: list[dict[Any, Any]] = table.to_dict("records")
+    here = [row for row in rows if row["verdict"] != UNTESTED]
+    published = [row for row in rows if row["verdict"] == UNTESTED != row["published_verdict"]]
+    untested: dict[str, list[dict[Any, Any]]] = {}
+    for row in rows:
+        if row["verdict"] == UNTESTED == row["published_verdict"]:
+            reason = row["reason"].removeprefix("because ")
+            group = next((words for pattern, words in LACKS.items() if re.match(pattern, reason)), reason)
+            untested.setdefault(group, []).append({**row, "lack": "" if group == reason else reason})
+    return {
+        "judged": here + published,
+        "untested": dict(sorted(untested.items(), key=lambda item: -len(item[1]))),
+        "counts": Counter(row["verdict"] for row in rows),
+        "published": Counter(row["published_verdict"] for row in rows),
+    }
+
+
+def address(page: str, path: str) -> str:
+    """Return the address of a file as seen from a page, by a relative path."""
+    return quote(Path(os.path.relpath(path, Path(page).parent)).as_posix())
+
+
+def _library() -> dict[str, Any]:
+    """Return DataTables as the installed itables has it: script, style, and the version."""
+    folder = files("itables") / "html"
+    script = (folder / "dt_bundle.js").read_text(encoding="utf-8")
+    style = (folder / "dt_bundle.css").read_text(encoding="utf-8").replace("</", "<\\/")
+    return {"library": script, "library_style": style, "itables": version("itables")}
+
+
+def _download(path: str, link: Link) -> dict[str, Any]:
+    size = Path(path).stat().st_size
+    uri = data_uri(verified_bytes(path, listed=False), "text/csv;charset=utf-8") if size <= DOWNLOAD_BYTES else None
+    return {"name": Path(path).name, "uri": uri, "href": link(path), "kilobytes": f"{size / 1000:.1f}"}
+
+
+# ---- scores and ranking ----------------------------------------------------------------------------------------------
+
+
+def leaderboard(table: pd.DataFrame, told: ReportPage, link: Link) -> dict[str, Any]:
+    """Return the scores of all methods for the page's script.
+
+    Parameters
+    ----------
+    table
+        Of idsds_table.csv or scores.csv, as text.
+    told
+        What the job is told.
+    link
+        Path to the address that the page has for it.
+
+    Returns
+    -------
+    dict
+        ``cases``: one mapping each, with the names, ``higher``, the ``range`` of the metric's intervals over the whole
+        table, with 0 in it, and ``href`` and ``key`` of the scores' manifest. ``rows``: case number, method, score,
+        low, high, distance from the best reference (positive is better), rank, images, undefined images, reason of a
+        gap. None where there is no number.
+    """
+    counts = ["rank", "n_images", "n_undefined"]
+    known = table.assign(**table[[*ENDS, *counts]].apply(pd.to_numeric))
+    known["above"] = above_reference(known, told.references, told.directions)
+    ends = known.groupby("metric")[ENDS]
+    low, high = ends.min().min(axis=1).clip(upper=0).fillna(0), ends.max().max(axis=1).clip(lower=0).fillna(0)
+    # With the digits that sort and draw a number.
+    ranges = dict(zip(low.index, page_data.short(np.stack([low, high], axis=1), 6), strict=True))
+    cases = []
+    for case in dict.fromkeys(zip(*(known[key] for key in CASE), strict=True)):
+        names = dict(zip(CASE, case, strict=True))
+        manifest, metric = told.results.scores_manifest.format(**names), names["metric"]
+        of = {"higher": told.directions[metric], "range": ranges[metric]}
+        key = (read_sealed(manifest) or {}).get("key") or ""
+        cases.append({**names, **of, "href": link(manifest), "key": key})
+    places = known.groupby(CASE, sort=False).ngroup()
+    values = page_data.short(known[[*ENDS, "above", *counts]].to_numpy(), 6)
+    gaps = known["gap"] if "gap" in known else [""] * len(known)
+    facts = zip(places, known["method"], values, gaps, strict=True)
+    return {"cases": cases, "rows": [[place, method, *row, gap] for place, method, row, gap in facts]}
+
+
+def against(table: pd.DataFrame, told: ReportPage) -> str:
+    """Return which metrics of scores.csv, as text, disagree about the order of the methods, and what to do."""
+    scores = table.assign(score=pd.to_numeric(table["score"]), higher_is_better=table["metric"].map(told.directions))
+    return disagreement(scores)
+
+
+def ranking(table: pd.DataFrame, alone: pd.DataFrame | None = None) -> list[dict[Any, Any]]:
+    """Return the rows of the Meta-Rank with where each interval lies, as shares of the widest one's axis.
+
+    Where `alone`, the Meta-Rank of the patch drops alone, is given, its κ stands beside that of all metrics.
+    """
+    if alone is not None:
+        table = table.merge(alone[["method", "kappa"]].rename(columns={"kappa": "alone"}), on="method", how="left")
+        table["alone"] = table["alone"].fillna("")
+    ends = table[["kappa", "ci_low", "ci_high"]].apply(pd.to_numeric).assign(zero=0.0)
+    low, high = ends.min(axis=None), ends.max(axis=None)
+    places = ((ends - low) / ((high - low) or 1.0)).round(4).astype(object)
+    return table.join(places.where(places.notna(), None).add_suffix("_at")).to_dict("records")
+
+
+def side_by_side(table: pd.DataFrame, references: Collection[str]) -> dict[Any, dict[str, Any]]:
+    """Return dataset to its ``methods``, and ``cases``: (model, weights, metric) to method to the row of the table.
+
+    A row also has how far its score is ``above`` the best reference.
+    """
+    # Of the metrics of patch drops, higher is better.
+    scores = table.assign(score=pd.to_numeric(table["score"]))
+    above = above_reference(scores, references, dict.fromkeys(table["metric"], True))
+    found = {}
+    for dataset, part in table.assign(above=above).groupby("dataset", sort=False):
+        by_case = part.groupby(CASE[1:], sort=False)
+        cases = {case: rows.set_index("method").to_dict("index") for case, rows in by_case}
+        found[dataset] = {"methods": list(dict.fromkeys(part["method"])), "cases": cases}
+    return found
+
+
+# ---- where numbers come from -----------------------------------------------------------------------------------------
+
+
+def manifests(told: ReportPage) -> Iterator[tuple[str, str, str, int]]:
+    """Yield the kind and name of what each manifest is of, its path, and the number of shards.
+
+    From the tables back to the images. A store of several shards is yielded once, with the manifest of its first and
+    their number; others have 0 shards.
+    """
+    for facts in told.tables_shown.values():
+        yield "table", Path(facts.path).name, facts.manifest, 0
+    explainers = {method.explainer: method for method in told.methods}
+    for entry in told.datasets:
+        name = entry.dataset.name
+        for network in entry.networks:
+            where = network.where
+            of = " · ".join(map(str, where.values()))
+            for metric in network.scored:
+                scores = told.results.scores_manifest.format(**where, metric=metric)
+                yield "scores", f"{of} · {metric}", scores, 0
+            for explainer, method in explainers.items():
+                whose = name if method.reference else of
+                yield "maps", f"{whose} · {explainer}", maps_base(told.results, where, method), told.shards
+                for response in (one for one in told.curves if name in one.datasets):
+                    base = told.results.store("curves").format(**where, explainer=explainer, response=response.name)
+                    yield "curves", f"{of} · {explainer} · {response.name}", base, response.shards
+            for grid, baseline in network.grids:
+                base = told.results.drops.format(**where, grid=grid, baseline=baseline)
+                yield "patch drops", f"{of} · grid {grid}, {baseline}", base, told.drop_shards
+            yield "weights", of, told.results.weights_manifest.format(**where), 0
+        yield "dataset", name, entry.dataset.manifest, 0
+
+
+def provenance(told: ReportPage, link: Link) -> dict[str, Any]:
+    """Return what the manifests say.
+
+    Returns
+    -------
+    dict
+        ``rows``: what, of, href, path, key, digests of config and code, seed, images, device. ``versions``: each set of
+        library versions with how many manifests have it.
+    """
+    rows: list[list[Any]] = []
+    versions: Counter[str] = Counter()
+    # Maps that know no model are those of every network.
+    for what, of, path, shards in dict.fromkeys(manifests(told)):
+        if shards:
+            made, path = read_shard(path, 0), f"{path}.0.json"
+            of += f" (first of {shards} shards)" if shards > 1 else ""
+        else:
+            made = require_manifest(path) if os.path.exists(path) else {}
+        made_by = made.get("made_by", {})
+        keys = [made.get("key") or "", *Key.of(made)]
+        images = made["images"][1] if "images" in made else None
+        seed, device = made_by.get("seed", told.seed), made.get("device") or ""
+        rows.append([what, of, link(path), path, *keys, seed, images, device])
+        if "versions" in made:
+            versions[json.dumps(made["versions"], sort_keys=True)] += 1
+    distinct = [{"libraries": json.loads(said), "count": count} for said, count in versions.items()]
+    return {"rows": rows, "versions": distinct}

@@ -1,0 +1,1 @@
+"""Tables of the report, with the figures drawn from them."""

@@ -1,0 +1,225 @@
+"""Comparison of baselines: scores in the domain of each, agreement of the orders, and which conclusions hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from heatproof.base.methods import ABS
+from heatproof.base.registry import listed
+from heatproof.metrics.arrays import spearman_rows
+from heatproof.metrics.bootstrap import bootstrap_means, interval, summarise
+from heatproof.ranking.per_image import of_pictures
+from heatproof.ranking.ranks import rank_methods
+from heatproof.report.figures.drawing import draw_legend, draw_points, lay_out, new_figure, palette, prepare_rows, white
+from heatproof.report.results import NETWORK, publish
+from heatproof.stores.tables import read_parquet
+
+if TYPE_CHECKING:
+    from heatproof.stages.baselines import Baselines
+
+SCORES = [*NETWORK, "baseline", "metric", "method", "reference", "score", "ci_low", "ci_high", "n_images", "rank"]
+AGREEMENT = ["dataset", "model", "baseline", "other", "methods", "n_methods", "rho", "ci_low", "ci_high"]
+CONCLUSIONS = ["dataset", "model", "conclusion", "baseline", "difference", "ci_low", "ci_high", "verdict"]
+# Verdicts on a conclusion under one baseline, by where the interval of the difference lies.
+HOLDS, REVERSED, OPEN = "holds", "reversed", "open"
+OPPOSITE = {HOLDS: REVERSED, REVERSED: HOLDS, OPEN: OPEN}
+RAW_ABOVE_ABSOLUTE = "raw maps score above their absolute values"
+ABOVE = "{} methods score above {} methods"
+REFERENCES_NEAR_ZERO = "reference maps score about zero"
+# A mean score within this of zero is about zero: half of what separates neighbouring ranks of 15 methods over [-1, 1].
+NEAR_ZERO = 0.05
+
+
+@dataclass(frozen=True, eq=False)
+class Domains:
+    """The in-domain scores of one network under several baselines, on the same images.
+
+    Attributes
+    ----------
+    baselines
+        B names.
+    methods
+        M rows: ``method``, ``family``, ``transform`` and ``reference``.
+    scores
+        (B, M, N); NaN where a score is undefined.
+    seed, repetitions, level
+        Of the bootstrap over images, which draws the same images for all baselines and methods.
+    """
+
+    baselines: Sequence[str]
+    methods: pd.DataFrame
+    scores: np.ndarray
+    seed: int
+    repetitions: int
+    level: float
+
+    @cached_property
+    def means(self) -> np.ndarray:
+        """Means over the images, and over those of each resample: (B, M, 1 + R)."""
+        flat = self.scores.reshape(-1, self.scores.shape[-1])
+        defined = (~np.isnan(flat)).sum(axis=1)
+        mean = np.divide(np.nansum(flat, axis=1), defined, out=np.full(len(flat), np.nan), where=defined > 0)
+        resampled = bootstrap_means(flat, self.seed, self.repetitions)
+        return np.column_stack([mean, resampled]).reshape(*self.scores.shape[:2], -1)
+
+    def bounds(self, name: str, values: np.ndarray) -> dict[str, float]:
+        """Return the value of all images under a name, and the interval of those of the resamples, of (1 + R,)."""
+        low, high = interval(values[None, 1:], self.level)
+        return {name: float(values[0]), "ci_low": float(low[0]), "ci_high": float(high[0])}
+
+    def agreement(self) -> Iterator[dict[str, Any]]:
+        """Yield Spearman's ρ between the orders of methods under every two baselines, references in and out."""
+        ranked = ~np.isnan(self.means[:, :, 0]).any(axis=0)
+        for name, chosen in (("all", ranked), ("without references", ranked & ~self.methods["reference"].to_numpy())):
+            for one, other in combinations(range(len(self.baselines)), 2):
+                rho = spearman_rows(self.means[one][chosen].T, self.means[other][chosen].T)
+                pair = {"baseline": self.baselines[one], "other": self.baselines[other]}
+                yield {**pair, "methods": name, "n_methods": int(chosen.sum()), **self.bounds("rho", rho)}
+
+    def conclusions(self) -> Iterator[dict[str, Any]]:
+        """Yield what is concluded of the methods, and whether it holds under each baseline."""
+        for conclusion, differences in self._differences():
+            for baseline, values in zip(self.baselines, differences, strict=True):
+                told = self.bounds("difference", values)
+                verdict = HOLDS if told["ci_low"] > 0 else REVERSED if told["ci_high"] < 0 else OPEN
+                yield {"conclusion": conclusion, "baseline": baseline, **told, "verdict": verdict}
+
+    def _differences(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield each conclusion with a number (B, 1 + R) that is positive where it is right."""
+        rows = self.methods.reset_index(drop=True)
+        place = {method: index for index, method in enumerate(rows["method"])}
+        pairs = [(place[name], place[name + ABS]) for name in place if name + ABS in place]
+        if pairs:
+            raw, absolute = (list(indices) for indices in zip(*pairs, strict=True))
+            yield RAW_ABOVE_ABSOLUTE, np.nanmean(self.means[:, raw] - self.means[:, absolute], axis=1)
+        known = rows[~rows["reference"] & (rows["transform"] == "raw") & (rows["family"] != "")]
+        groups = {str(family): self.means[:, part.index].mean(axis=1) for family, part in known.groupby("family")}
+        for one, other in combinations(groups, 2):
+            yield ABOVE.format(one, other), groups[one] - groups[other]
+        references = rows.index[rows["reference"]]
+        if len(references):
+            yield REFERENCES_NEAR_ZERO, NEAR_ZERO - np.abs(self.means[:, references]).max(axis=1)
+            best = self.means[:, references].max(axis=1)
+            others = rows.index[~rows["reference"] & (rows["transform"] == "raw")]
+            yield "the median method scores above all reference maps", np.nanmedian(self.means[:, others], 1) - best
+
+
+def compare_baselines(told: Baselines) -> None:
+    """Write results/baselines.csv, the two tables in results/baselines, and what they come to in words."""
+    methods = pd.DataFrame(told.methods)
+    scores, agreement, conclusions = [], [], []
+    for (dataset, model), cases in pd.DataFrame(told.cases).groupby(["dataset", "model"], sort=False):
+        tables = [
+            of_pictures(read_parquet(path))
+            .pivot(index="method", columns="image", values="score")
+            .reindex(methods["method"])
+            for path in cases["scores"]
+        ]
+        values = np.stack([table.reindex(columns=tables[0].columns).to_numpy(dtype=np.float64) for table in tables])
+        domains = Domains(list(cases["baseline"]), methods, values, **told.resampling)
+        where = {"dataset": dataset, "model": model}
+        agreement += [{**where, **row} for row in domains.agreement()]
+        conclusions += [{**where, **row} for row in domains.conclusions()]
+        for case, part in zip(cases.to_dict("records"), values, strict=True):
+            found = summarise(part, **told.resampling)
+            table = methods.join(pd.DataFrame(found)).rename(columns={"mean": "score"})
+            about = {key: case[key] for key in (*NETWORK, "baseline", "metric")}
+            table = table.assign(**about, rank=rank_methods(found["mean"], True))
+            scores.append(table[SCORES].sort_values(["rank", "method"]))
+    drawn = as_drawn(pd.DataFrame(conclusions, columns=CONCLUSIONS))
+    made: dict[str, pd.DataFrame | str] = {
+        "scores": pd.concat(scores, ignore_index=True).astype({"rank": "Int64"}),
+        "agreement": pd.DataFrame(agreement, columns=AGREEMENT),
+        "conclusions": drawn,
+        "summary": sentence(drawn) + "\n",
+    }
+    publish(told, {told.files[name]: table for name, table in made.items()}, [case.scores for case in told.cases])
+
+
+def as_drawn(conclusions: pd.DataFrame) -> pd.DataFrame:
+    """Turn comparisons of two families round where the first baseline shows the reverse, in the mean over networks.
+
+    So a conclusion is one that somebody would draw who had that baseline alone.
+    """
+    first = conclusions[conclusions["baseline"] == conclusions["baseline"].iloc[0]]
+    means = conclusions["conclusion"].map(first.groupby("conclusion")["difference"].mean())
+    turned = conclusions["conclusion"].str.replace(ABOVE.format("(.+)", "(.+)"), ABOVE.format(r"\2", r"\1"), regex=True)
+    rows = (turned != conclusions["conclusion"]) & (means < 0)
+    told = conclusions.copy()
+    told["conclusion"] = turned.where(rows, conclusions["conclusion"])
+    for end, other in (("difference", "difference"), ("ci_low", "ci_high"), ("ci_high", "ci_low")):
+        told[end] = conclusions[end].mask(rows, -conclusions[other])
+    told["verdict"] = conclusions["verdict"].mask(rows, conclusions["verdict"].map(OPPOSITE))
+    return told
+
+
+def sentence(conclusions: pd.DataFrame) -> str:
+    """Say which conclusions hold under all baselines, on all networks, and which depend on the baseline.
+
+    Parameters
+    ----------
+    conclusions
+        The table of conclusions.
+    """
+    names = list(dict.fromkeys(conclusions["baseline"]))
+    always, depends, rest = [], [], 0
+    for conclusion, rows in conclusions.groupby("conclusion", sort=False):
+        by = {name: set(part["verdict"]) for name, part in rows.groupby("baseline", sort=False)}
+        holding = [name for name in names if by.get(name) == {HOLDS}]
+        turned = [name for name in names if REVERSED in by.get(name, ())]
+        if holding == names:
+            always.append(str(conclusion))
+        elif holding and turned:
+            depends.append(f"{conclusion} (holds under {listed(holding)}; reversed under {listed(turned)})")
+        else:
+            rest += 1
+    parts = [f"Under all {len(names)} baselines ({', '.join(names)}): {'; '.join(always) or 'no conclusion'}."]
+    parts += [f"The baseline decides: {'; '.join(depends)}."] if depends else []
+    parts += [f"{rest} more stay open, or hold under no baseline on all networks."] if rest else []
+    return " ".join(parts)
+
+
+@white
+def draw_baselines(table: pd.DataFrame, references: Sequence[str], level: float) -> Figure:
+    """Draw the scores of methods, a colour a baseline and a panel a network.
+
+    Parameters
+    ----------
+    table
+        results/baselines.csv.
+    references
+        Methods that know no model; they stand apart at the bottom.
+    level
+        Coverage of the intervals.
+    """
+    means = table.groupby("method", sort=False)["score"].mean().sort_values(ascending=False, kind="stable")
+    order = sorted(means.index, key=lambda method: method in references)
+    baselines = list(dict.fromkeys(table["baseline"]))
+    colours = palette(baselines)
+    panels = list(table.groupby(["dataset", "model"], sort=False))
+    figure = new_figure(3.2 + 3.2 * len(panels), 1.4 + max(0.2, 0.07 * len(baselines)) * len(order))
+    handles: dict[str, Any] = {}
+    for axes, ((dataset, model), part) in lay_out(figure, [panels], sharex=True, sharey=True):
+        prepare_rows(axes, order)
+        for index, baseline in enumerate(baselines):
+            rows = part[(part["baseline"] == baseline) & part["score"].notna()]
+            heights = rows["method"].map(order.index) + 0.8 * ((index + 0.5) / len(baselines) - 0.5)
+            points = rows[["score", "ci_low", "ci_high"]]
+            handles[baseline] = draw_points(axes, heights, points, colours[baseline], marker="o", markersize=3.6)
+        axes.axhline(len(order) - len(set(order) & set(references)) - 0.5, color="0.35", linewidth=0.8)
+        axes.set_title(f"{dataset} · {model}", size=10, weight="bold", loc="left")
+    figure.supxlabel(
+        f"IDSDS on weights finetuned in the domain of each baseline, mean with {level:.0%} interval over images; "
+        "higher is better",
+        size=8.5,
+    )
+    draw_legend(figure, handles, title="baseline", ncols=min(len(handles), 6))
+    return figure

@@ -1,0 +1,27 @@
+"""The leaderboard: Meta-Rank of the metrics and methods that a config names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from heatproof.ranking.table import chosen, counted, meta_rank_table, property_of
+from heatproof.report.results import publish, read_scores
+from heatproof.report.tables.scores import mean_scores, with_kinds
+
+if TYPE_CHECKING:
+    from heatproof.stages.leaderboard import Leaderboard
+
+
+def leaderboard(told: Leaderboard) -> None:
+    """Write leaderboard.csv, as `heatproof.ranking.table.meta_rank_table` returns it.
+
+    It is of mean scores, as the paper's is: `heatproof rank results/scores.csv` with the same choice gives the same.
+    """
+    files, scores = read_scores(told.results.scores, told.cases)
+    means = mean_scores(scores, told.directions, told.least_coverage)
+    means["property"] = means["metric"].map({name: property_of(name, told.kinds) for name in told.directions})
+    rows = counted(chosen(with_kinds(means, told.model_kinds), told.metrics), told.kinds)
+    # Which metrics count is decided over all methods: few of them are alike by chance.
+    rows = chosen(rows, methods=told.methods)
+    table = meta_rank_table(rows, independent=told.independent, **told.resampling)
+    publish(told, {told.files["leaderboard"]: table}, files)

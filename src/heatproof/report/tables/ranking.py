@@ -1,0 +1,286 @@
+"""`heatproof rank`: Meta-Rank, stability and consistency of anybody's table of scores."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.figure import Figure
+
+from heatproof.attribution.registry import EXPLAINERS
+from heatproof.base.methods import ABS
+from heatproof.errors import HeatproofError
+from heatproof.files.publishing import escaped
+from heatproof.files.tables import OwnTable
+from heatproof.files.writing import write_table
+from heatproof.ranking.consistency import MINIMUM, Agreement, agreement, group_means, split_order
+from heatproof.ranking.per_image import of_pictures
+from heatproof.ranking.stability import family_leaderboards, stability
+from heatproof.ranking.table import (
+    WORDS,
+    Independent,
+    chosen,
+    counted,
+    design,
+    meta_rank_table,
+    over_images,
+    properties_table,
+)
+from heatproof.report.figures.drawing import new_figure, plain
+from heatproof.report.figures.pictures import COLOURS
+from heatproof.report.results import CASE, save
+from heatproof.report.tables.score_import import read_scores
+
+# Rows of a printed table.
+SHOWN = 15
+# Test cases of which a heat map can be read with its numbers, and with its names.
+WITH_NUMBERS, WITH_NAMES = 15, 60
+# Each test case is left out once, and methods are compared in pairs: what is below these takes at most half a minute.
+MOST_CASES, MOST_METHODS, MOST_SCORES = 400, 3_000, 30_000
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """What `rank_table` finds: Meta-Rank, and the agreement of the test cases in `names`.
+
+    The other tables, by the name of their file, tell how far the ranking can be believed. ``independent`` and
+    ``level`` are those of `rank_table`.
+    """
+
+    meta_rank: pd.DataFrame
+    names: list[str]
+    agreement: Agreement
+    tables: dict[str, pd.DataFrame]
+    note: str
+    independent: Independent
+    level: float
+
+
+def rank(
+    paths: Sequence[str | Path | OwnTable],
+    *,
+    out: str | Path | None = None,
+    lower: Sequence[str] = (),
+    metrics: Sequence[str] = (),
+    methods: Sequence[str] = (),
+    **options: Any,
+) -> None:
+    """Print the ranking of tables of scores, and write it to a folder where one is given.
+
+    Parameters
+    ----------
+    paths, lower
+        As in `heatproof.report.tables.score_import.read_scores`.
+    out
+        Folder for meta_rank.csv, consistency.csv (one row a pair of test cases), consistency_groups.csv,
+        stability_methods.csv, stability_cases.csv, properties.csv (κ within each property that metrics measure),
+        families.csv where families are known, and consistency.png.
+    metrics, methods
+        Those that count, as `heatproof.ranking.table.chosen` takes them; left out, all.
+    options
+        ``independent``, ``seed``, ``repetitions`` and ``level`` of `rank_table`.
+
+    Raises
+    ------
+    HeatproofError
+        If the tables cannot be read or ranked, or have more test cases or methods than can be ranked in a minute.
+    """
+    scores = chosen(read_scores(paths, lower), metrics)
+    _require_rankable(chosen(scores, methods=methods))
+    found = rank_table(scores, methods=methods, **options)
+    remedy = "name metrics of which lower is better by --lower"
+    sys.stdout.write(escaped(f"{directions_told(scores, remedy)}\n\n{told(found)}"))
+    if out is None:
+        return
+    folder = Path(out)
+    if folder.exists() and not folder.is_dir():
+        raise HeatproofError(f"{folder} is a file: name a folder for the results.")
+    for name, table in {"meta_rank": found.meta_rank, **found.tables}.items():
+        if len(table):
+            write_table(table, folder / f"{name}.csv")
+    save(draw(found), folder / "consistency.png")
+    sys.stdout.write(escaped(f"\nTables and consistency.png are in {folder}.\n"))
+
+
+def _require_rankable(scores: pd.DataFrame) -> None:
+    cases, methods = len(scores[CASE].drop_duplicates()), scores["method"].nunique()
+    if cases > MOST_CASES or methods > MOST_METHODS or cases * methods > MOST_SCORES:
+        raise HeatproofError(
+            f"There are {cases:,} test cases (networks with a metric) and {methods:,} methods, and at most "
+            f"{MOST_CASES:,} of {MOST_METHODS:,} are ranked, {MOST_SCORES:,} scores together: rank a part of the table."
+        )
+
+
+def directions_told(scores: pd.DataFrame, remedy: str) -> str:
+    """Return which direction every metric of a table was read with, and what to do if one is wrong."""
+    said = []
+    for better, word in ((False, "lower"), (True, "higher")):
+        names = sorted(set(scores.loc[scores["higher_is_better"] == better, "metric"]))
+        said += [f"{word} is better for {', '.join(names)}"] if names else []
+    sentence = "; ".join(said)
+    return f"{sentence[:1].upper()}{sentence[1:]}. If that is wrong, {remedy}."
+
+
+def rank_table(
+    scores: pd.DataFrame,
+    *,
+    images: pd.DataFrame | None = None,
+    methods: Sequence[str] = (),
+    independent: Independent = "network",
+    seed: int = 0,
+    repetitions: int | None = None,
+    level: float = 0.95,
+) -> Ranking:
+    """Rank methods, and ask how far the ranking can be believed.
+
+    Parameters
+    ----------
+    scores
+        As `heatproof.report.tables.score_import.read_scores` returns it. With a column ``image`` the scores are those
+        of images, and the interval is over images and networks. Metrics that others stand for are left out, as
+        `heatproof.ranking.table.counted` says.
+    images
+        The scores of images, where `scores` are their means.
+    methods
+        Those that are ranked; left out, all. Which metrics count is decided over all methods.
+    independent
+        What counts once: a ``network`` or each test ``case``, as in `heatproof.ranking.table.meta_rank_table`.
+    seed, repetitions, level
+        As in `heatproof.ranking.meta_rank.meta_rank`.
+
+    Raises
+    ------
+    HeatproofError
+        As in `heatproof.ranking.table.meta_rank_table`.
+    """
+    scores = of_pictures(scores) if "image" in scores else scores
+    families = families_of(scores)
+    every = dict.fromkeys(scores["metric"])
+    scores = chosen(counted(scores), methods=methods)
+    left_out = ", ".join(name for name in every if name not in set(scores["metric"]))
+    # From here on higher is better everywhere.
+    scores = scores.assign(score=scores["score"].where(scores["higher_is_better"], -scores["score"]))
+    if "image" in scores:
+        images, scores = scores, over_images(scores)
+    elif images is not None:
+        directions = scores.drop_duplicates("metric").set_index("metric")["higher_is_better"]
+        images = images[images["metric"].isin(directions.index)]
+        images = images.assign(score=images["score"] * np.where(images["metric"].map(directions), 1, -1))
+    means = scores.assign(higher_is_better=True)
+    options: dict[str, Any] = {"independent": independent, "seed": seed, "repetitions": repetitions, "level": level}
+    ranked = meta_rank_table(means, images=images, **options)
+    wide = means.pivot(index=CASE, columns="method", values="score")
+    wide = wide.loc[wide.notna().any(axis=1), wide.notna().any()]
+    cases = wide.index.to_frame(index=False)
+    split = cases["metric"].map(split_order)
+    factors = cases.assign(metric=split.str[0], order=split.str[1])
+    values, names = wide.to_numpy(), case_names(cases)
+    agree = agreement(values)
+    first, second = np.triu_indices(len(names), 1)
+    one, other = (np.array(names, dtype=object)[places] for places in (first, second))
+    pairs = {name: getattr(agree, name)[first, second] for name in ("spearman", "kendall", "shared")}
+    groups, weights = design(cases, means, independent)
+    by_method, by_case = stability(values, wide.columns.tolist(), names, groups, weights)
+    tables = {
+        "consistency": pd.DataFrame({"case": one, "other_case": other, **pairs}),
+        "consistency_groups": group_means(agree, factors, groups=groups, seed=seed, level=level),
+        "stability_methods": by_method,
+        "stability_cases": by_case,
+        "families": family_leaderboards(ranked, families),
+        "properties": properties_table(means, images=images, **options),
+    }
+    several = f" and {images['image'].nunique()} images" if images is not None else ""
+    networks = f"{len(set(groups))} {WORDS[independent]}{'' if len(set(groups)) == 1 else 's'}"
+    alone = f"; left out, because others stand for them: {left_out}" if left_out else ""
+    return Ranking(ranked, names, agree, tables, f"over {networks}{several}{alone}", independent, level)
+
+
+def families_of(scores: pd.DataFrame) -> dict[str, str]:
+    """Return the family of each method: the column ``family``, or that of heatproof's explainer of its maps."""
+    if "family" in scores:
+        return {name: family for name, family in scores[["method", "family"]].to_numpy() if family}
+    families = {name: entry.family for entry in EXPLAINERS.values() if entry.family for name in entry.maps}
+    bases = {method: method.removesuffix(ABS) for method in scores["method"].unique()}
+    return {method: families[base] for method, base in bases.items() if base in families}
+
+
+def case_names(cases: pd.DataFrame) -> list[str]:
+    """Name test cases by what tells them apart."""
+    varied = [column for column in CASE if cases[column].nunique() > 1] or CASE
+    return [" · ".join(filter(None, row)) for row in cases[varied].itertuples(index=False)]
+
+
+@plain
+def draw(found: Ranking) -> Figure:
+    """Draw Spearman's ρ below the diagonal and Kendall's τ-b above it."""
+    count = len(found.names)
+    lower = np.tril(np.ones((count, count), dtype=bool))
+    values = np.where(lower, found.agreement.spearman, found.agreement.kendall)
+    labels = found.names if count <= WITH_NAMES else False
+    size = 0.5 * count if count <= WITH_NUMBERS else 0.28 * count
+    room = 0.07 * max(map(len, found.names)) if labels else 0.3
+    figure = new_figure(min(size, 16) + room + 2.2, min(size, 16) + room + 1)
+    axes = figure.subplots()
+    numbers: dict[str, Any] = {"annot": count <= WITH_NUMBERS, "fmt": ".2f", "annot_kws": {"size": 7}}
+    bar = {"shrink": 0.7, "label": "1: same order, -1: reversed"}
+    table = pd.DataFrame(values, found.names, found.names)
+    scale: dict[str, Any] = {"vmin": -1, "vmax": 1, "cmap": COLOURS, "square": True, "cbar_kws": bar}
+    sns.heatmap(table, xticklabels=labels, yticklabels=labels, ax=axes, **scale, **numbers)
+    axes.set_facecolor("0.85")
+    axes.set(xlabel="", ylabel="")
+    axes.tick_params(labelsize=7, length=0)
+    how = "below the diagonal Spearman's ρ, above it Kendall's τ-b; grey: too few shared methods"
+    axes.set_title(f"Do test cases rank methods alike?\n{how}", size=8.5, loc="left")
+    return figure
+
+
+def told(found: Ranking) -> str:
+    """Return what the command prints."""
+    count = len(found.names)
+    methods = (found.meta_rank["n_cases"] > 0).sum()
+    parts = [f"{methods} methods in {count} test case{'s' * (count != 1)}"]
+    ranked = found.meta_rank.assign(interval=_interval(found.meta_rank, "ci"))
+    ranked["interval"] = ranked["interval"].mask(ranked["interval"] == "", ranked["note"])
+    ranked["in_best_set"] = ranked["in_best_set"].astype(object).where(ranked["in_best_set"].notna(), "open")
+    columns = ["rank", "method", "kappa", "interval", "in_best_set", "n_cases", "n_networks", "bradley_terry"]
+    parts.append(
+        _printed(f"Meta-Rank, κ with {found.level:.0%} interval {found.note}; higher is better", ranked[columns])
+    )
+    families, groups = found.tables["families"], found.tables["consistency_groups"]
+    if len(families):
+        best = families[families["place"] == 1]
+        parts.append(_printed("Best of each family", best[["family", "method", "kappa", "rank", "n_methods"]]))
+    if count > 1:
+        moved = found.tables["stability_methods"].sort_values(["largest_change", "rank"], ascending=[False, True])
+        parts.append(_printed("Ranks when one test case is left out, least steady first", moved))
+        moving = found.tables["stability_cases"].sort_values(["spearman", "case"])
+        moving["spearman"] = moving["spearman"].map("{:.4f}".format, na_action="ignore")
+        parts.append(_printed("Test cases by what the ranking loses without them: Spearman with the full one", moving))
+        # With one factor all of its pairs are any two.
+        known = (groups if groups["factor"].nunique() > 2 else groups.head(1)).query("n_pairs > 0")
+        for name in ("spearman", "kendall"):
+            known = known.assign(**{f"{name}_interval": _interval(known, name)})
+        shown = ["factor", "pairs_that", "n_pairs", "spearman", "spearman_interval", "kendall", "kendall_interval"]
+        title = "Consistency: mean rank correlation of pairs of test cases"
+        few = f"{title}\nno two test cases share {MINIMUM} methods with different scores"
+        parts.append(_printed(title, known[shown], limit=None) if len(known) else few)
+    return "\n\n".join(parts) + "\n"
+
+
+def _interval(table: pd.DataFrame, name: str) -> list[str]:
+    pairs = zip(table[f"{name}_low"], table[f"{name}_high"], strict=True)
+    return ["" if np.isnan(a) or np.isnan(b) else f"{a:.2f} to {b:.2f}" for a, b in pairs]
+
+
+def _printed(title: str, table: pd.DataFrame, limit: int | None = SHOWN) -> str:
+    shown = table if limit is None or len(table) <= limit + 1 else table.head(limit)
+    formats: Mapping[str, Any] = dict.fromkeys(shown.select_dtypes("float").columns, "{:.2f}".format)
+    body = shown.to_string(index=False, formatters=formats, na_rep="")
+    more = f"\n… and {len(table) - len(shown)} more" if len(shown) < len(table) else ""
+    return f"{title}\n{body}{more}"

@@ -1,0 +1,207 @@
+"""Can the ranking be believed? Consistency, stability, families, reliability of metrics and significance, as tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from scikit_posthocs import critical_difference_diagram
+
+from heatproof.errors import HeatproofError
+from heatproof.ranking.per_image import cases_of
+from heatproof.ranking.reliability import consistency_table, reliability_table
+from heatproof.ranking.significance import CriticalDifference, critical_difference, pairwise_wilcoxon
+from heatproof.ranking.table import property_of, stand_ins
+from heatproof.ranking.truth import ALL, KNOW_MODEL, truth_table
+from heatproof.ranking.variance import variance_table
+from heatproof.report.figures.drawing import draw_legend, draw_points, lay_out, new_figure, palette, prepare_rows, white
+from heatproof.report.results import CASE, NETWORK, publish, read_scores
+from heatproof.report.tables.ranking import draw, rank_table
+from heatproof.report.tables.scores import mean_scores, with_kinds
+
+if TYPE_CHECKING:
+    from heatproof.stages.reliability import Reliability
+
+# What is drawn: the columns, and what the axis says.
+PANELS = (
+    (("spearman", "ci_low", "ci_high"), "Spearman's ρ of mean scores"),
+    (("per_image", "per_image_low", "per_image_high"), "Spearman's ρ within an image, mean"),
+)
+NONE = "No dataset of this run has parts that can be removed, so no truth is known."
+# Inches.
+ROW, WIDTH = 0.24, 8.5
+APART = 0.3
+LINE = 0.21
+
+
+def reliability(told: Reliability) -> None:
+    """Write how far the ranking of a run's scores can be believed, and what agrees with a known truth.
+
+    Tables, by the names of its outputs: ``ranking`` is Meta-Rank over all metrics;
+    ``properties`` the same within each property that metrics measure; ``consistency`` Spearman's ρ and Kendall's τ of
+    every two test cases; ``consistency_groups`` their means where one of dataset, model, weights, metric or order
+    differs; ``stability_methods`` and ``stability_cases`` ranks with one test case left out; ``families`` the best of
+    each family; ``reliability`` Krippendorff's α of the images' rankings in each test case, higher is more consistent;
+    ``icr`` the agreement of every two metrics on a network, as
+    `heatproof.ranking.reliability.consistency_table` returns it;
+    ``significance`` Wilcoxon's test of every two methods over images, Holm's correction, with effect sizes, for the
+    metrics that are ``tested``: the tests of all take minutes; ``truth`` as
+    `heatproof.ranking.truth.truth_table` returns it; ``variance`` as `heatproof.ranking.variance.variance_table` does.
+    Tests are at 1 - level. Rankings leave out metrics that others stand for, and methods that are defined on too few
+    images.
+    """
+    files, scores = read_scores(told.results.scores, told.cases)
+    scores["higher_is_better"] = scores["metric"].map(told.directions)
+    drawn, level = told.resampling, told.level
+    means = mean_scores(scores, told.directions, told.least_coverage)
+    means["property"] = means["metric"].map({name: property_of(name, told.kinds) for name in told.directions})
+    stands = stand_ins(means, told.kinds)
+    means["counted_as"] = means["metric"].map({name: stands.get(name, "") for name in told.directions})
+    means = with_kinds(means, told.model_kinds)
+    found = rank_table(means, images=scores, **drawn)
+    # A method that is undefined on most images is compared with no other.
+    known = scores.groupby([*CASE, "method"])["score"].transform(lambda values: values.notna().mean())
+    compared = scores[scores["metric"].isin(told.tested) & (known >= max(told.least_coverage, 1e-9))]
+    tests = [pairwise_wilcoxon(wide, level=1 - level).assign(**case) for case, wide in cases_of(compared)]
+    significance = pd.concat(tests, ignore_index=True) if tests else pd.DataFrame(columns=CASE)
+    # An image without any score is told as undefined, and a method without any is none of the test case.
+    scored = scores[scores.groupby([*CASE, "method"])["score"].transform("count") > 0]
+    truth = truth_table(scores, told.truths, told.references, **drawn)
+    made: dict[str, Any] = {
+        "ranking": found.meta_rank,
+        **found.tables,
+        "reliability": reliability_table(scored, told.magnitudes),
+        "icr": consistency_table(scored, told.magnitudes, told.kinds, told.baselines_of),
+        "significance": significance[[*CASE, *significance.columns.drop(CASE)]],
+        "truth": truth,
+        "variance": variance_table(with_kinds(scores, told.model_kinds)),
+        "consistency_png": draw(found),
+        "difference_png": draw_critical_difference(compared, level=1 - level),
+        "truth_png": draw_truth(truth, level),
+    }
+    publish(told, {told.files[name]: content for name, content in made.items()}, files)
+
+
+@white
+def draw_critical_difference(table: pd.DataFrame, *, posthoc: str = "wilcoxon", level: float = 0.05) -> Figure:
+    """Draw one diagram for every test case of a table of scores of single images.
+
+    Parameters
+    ----------
+    table
+        As `heatproof.ranking.per_image.cases_of` takes it.
+    posthoc, level
+        As in `heatproof.ranking.significance.critical_difference`.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        A panel a test case: the best method is on the left, and a bar joins methods that the test does not tell
+        apart.
+
+    Raises
+    ------
+    HeatproofError
+        As in `cases_of` and `critical_difference`, or if the table is empty.
+    """
+    found = [(case, critical_difference(wide, posthoc=posthoc, level=level)) for case, wide in cases_of(table)]
+    if not found:
+        raise HeatproofError("The table has no scores to compare: give scores of single images.")
+    lines = [len(one.ranks) / 2 + 6 for _, one in found]
+    figure = new_figure(WIDTH, LINE * sum(lines) + 0.7 * len(found))
+    for axes, (case, one) in lay_out(figure, [[panel] for panel in found], height_ratios=lines):
+        _draw_difference(axes, one)
+        axes.set_title(" · ".join(case.values()), size=10, weight="bold", loc="left", pad=22)
+        axes.set_xlabel(_caption(one), size=8.5)
+    return figure
+
+
+def _draw_difference(axes: Axes, one: CriticalDifference) -> None:
+    colours = dict(zip(one.ranks.index, sns.color_palette("husl", len(one.ranks), desat=0.75), strict=True))
+    drawn = critical_difference_diagram(
+        one.ranks,
+        one.p,
+        cd=one.difference,
+        alpha=one.level,
+        ax=axes,
+        label_fmt_left="{label}  {rank:.2f} ",
+        label_fmt_right=" {rank:.2f}  {label}",
+        label_props={"size": 8.5},
+        marker_props={"s": 18},
+        elbow_props={"linewidth": 1.1},
+        color_palette=colours,
+        text_h_margin=0.02 * (one.ranks.iloc[-1] - one.ranks.iloc[0] + 1),
+    )
+    for label in drawn["labels"]:
+        label.set_color("0.15")
+    axes.tick_params(axis="x", labelsize=8)
+
+
+def _caption(one: CriticalDifference) -> str:
+    test = "Wilcoxon's test, Holm's correction" if one.posthoc == "wilcoxon" else "Nemenyi's test"
+    left_out = f", {one.n_undefined} left out as undefined" if one.n_undefined else ""
+    return (
+        f"mean rank over {one.n_images} images{left_out}, 1 is best\n"
+        f"a bar joins methods that are not told apart ({test}, {one.level:g})"
+    )
+
+
+@white
+def draw_truth(table: pd.DataFrame, level: float = 0.95) -> Figure:
+    """Draw how much of the truth every metric finds.
+
+    Parameters
+    ----------
+    table
+        As `heatproof.ranking.truth.truth_table` returns it.
+    level
+        Coverage of its intervals, for the axis.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        A row of panels for each network: agreement of mean scores, and within an image; metrics in the order of the
+        mean over networks. A sentence where the table is empty.
+    """
+    if table.empty:
+        figure = new_figure(WIDTH, 0.8)
+        figure.text(0.5, 0.5, NONE, ha="center", va="center", size=10)
+        return figure
+    found = table[table["methods"] == ALL].groupby("metric", sort=False)["spearman"].mean()
+    order = found.sort_values(ascending=False, kind="stable").index
+    rows, heights = [], []
+    for network, part in table.groupby([*NETWORK, "truth"], sort=False):
+        names = [name for name in order if name in set(part["metric"])]
+        rows.append([(network, part, names, *panel) for panel in PANELS])
+        heights.append(len(names))
+    figure = new_figure(WIDTH, ROW * sum(heights) + 0.75 * len(rows) + 0.5)
+    for axes, (network, part, names, columns, said) in lay_out(figure, rows, sharex=True, height_ratios=heights):
+        handles = _draw_truth(axes, part, names, columns)
+        axes.set_xlabel(f"{said}, {level:.0%} interval", size=8.5)
+        if columns == PANELS[0][0]:
+            axes.set_title("{} · {} · {}: agreement with {}".format(*network), size=10, loc="left")
+        else:
+            axes.set_yticklabels([])
+    draw_legend(figure, handles, loc="outside upper right", ncols=2)
+    return figure
+
+
+def _draw_truth(axes: Axes, part: pd.DataFrame, names: list[str], columns: tuple[str, str, str]) -> dict[str, Line2D]:
+    prepare_rows(axes, names)
+    handles: dict[str, Line2D] = {}
+    colours = palette((ALL, KNOW_MODEL))
+    for which, marker, shift in ((ALL, "o", -APART / 2), (KNOW_MODEL, "D", APART / 2)):
+        rows = part[part["methods"] == which]
+        heights, points = rows["metric"].map(names.index) + shift, rows[[*columns]]
+        handles[f"methods: {which}"] = draw_points(axes, heights, points, colours[which], marker=marker, markersize=4)
+    known = set(part.loc[part[columns[0]].notna(), "metric"])
+    for place, name in enumerate(names):
+        if name not in known:
+            axes.text(0.03, place, "undefined", va="center", size=7, style="italic", color="0.3")
+    axes.set_xlim(-1.03, 1.03)
+    axes.tick_params(axis="x", labelsize=8, labelbottom=True)
+    return handles

@@ -1,0 +1,195 @@
+"""Anybody's table of scores, as the rows that Meta-Rank reads."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from heatproof.base.registry import nearest
+from heatproof.errors import HeatproofError
+from heatproof.files.reading import one_sentence
+from heatproof.files.tables import AS_TABLE, OwnTable, parse_csv, read_own_table, rows_of
+from heatproof.metrics.registry import METRICS
+from heatproof.metrics.single_deletion import base_name
+
+# How others call the same column.
+NAMES = {
+    "method": ("method", "explainer", "attribution", "attribution_method", "attribution method"),
+    "model": ("model", "architecture", "network"),
+    "dataset": ("dataset", "data"),
+    "weights": ("weights", "checkpoint"),
+    "metric": ("metric", "protocol", "measure"),
+    "score": ("score", "value"),
+    "higher_is_better": ("higher_is_better",),
+    "family": ("family",),
+    "image": ("image", "image_id"),
+    "class": ("class", "label", "target"),
+    "kind": ("kind",),
+    "property": ("property",),
+    "counted_as": ("counted_as",),
+    "gap": ("gap",),
+}
+# Numbers of our tables, and of others', that are no scores.
+COUNTS = re.compile(r"n_\w+|ci_(low|high)|rank|.*_rank")
+TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+# Read, and made into rows of one score each, they take 1 GiB and half a minute.
+MOST_OWN_CELLS = 2**22
+# Rows are counted as spreadsheets do: the header is the first.
+FIRST_ROW = 2
+MISSING = {"", "nan", "na", "n/a", "none", "null", "-"}
+
+
+def read_scores(paths: Sequence[str | Path | OwnTable], lower: Sequence[str] = ()) -> pd.DataFrame:
+    """Read tables of scores, tidy or wide.
+
+    A tidy table has a column for the method and one for the score; the latter may have any name if it is the only
+    other column of numbers, and then gives the metric its name. A wide table has a column of methods and one column
+    of numbers for each model (for each metric, where there is a column for the model), or a column of models and
+    one column of numbers for each method.
+
+    Parameters
+    ----------
+    paths
+        CSV files, separated by comma, semicolon or tab, or what was read of them. A table without a dataset is one by
+        its file's name.
+    lower
+        Metrics of which lower is better. Others are as the column ``higher_is_better`` says, or else as heatproof's
+        metric of that name; or else higher is better.
+
+    Returns
+    -------
+    pandas.DataFrame
+        dataset, model, weights, metric, method, score, higher_is_better, and where a table has them family, image, kind
+        (of which a model is one training), property (that a metric measures), counted_as (the metric that
+        stands for one) and gap (why there is no rank).
+
+    Raises
+    ------
+    HeatproofError
+        If a file cannot be read, its columns are not understood, a score is not a number, or `lower` names no metric.
+    """
+    table = pd.concat(
+        [_read(path if isinstance(path, OwnTable) else read_own_table(path)) for path in paths], ignore_index=True
+    )
+    unknown = [name for name in lower if name not in set(table["metric"])]
+    if unknown:
+        known = dict.fromkeys(table["metric"])
+        raise HeatproofError(f"There is no metric {unknown[0]!r} in the table: {nearest(unknown[0], known)}")
+    table.loc[table["metric"].isin(list(lower)), "higher_is_better"] = False
+    return table
+
+
+def _read(table: OwnTable) -> pd.DataFrame:
+    path, raw = table.path, _parse(*table)
+    if "top1_clean" in raw:
+        raise HeatproofError(f"{path} has the accuracy of networks and no methods: give idsds_table.csv or scores.csv.")
+    named: dict[str, str] = {}
+    for name, others in NAMES.items():
+        # In the order of NAMES: "method" is looked for before "explainer".
+        found = [column for other in others for column in raw.columns if column.strip().lower() == other]
+        named |= dict.fromkeys(found[:1], name)
+    rest = [column for column in raw.columns if column not in named]
+    long = raw.rename(columns=named)
+    if "score" not in long:
+        numbers = [one for one in rest if not COUNTS.fullmatch(one) and _numeric(path, raw[one])]
+        long = _melt(path, long, rest, numbers)
+    rows, long = long.index.to_numpy() + FIRST_ROW, long.reset_index(drop=True)
+    if "method" not in long:
+        raise HeatproofError(f"{path} has no column of methods: name it 'method'.")
+    result = pd.DataFrame({"method": long["method"].str.strip()})
+    for name, default in {"dataset": path.stem, "model": "", "weights": "", "metric": "score"}.items():
+        result[name] = long[name].str.strip() if name in long else default
+    if (result["method"] == "").any():
+        raise HeatproofError(f"{path} has a row without a method: give it one, or take the row out.")
+    result["score"] = _scores(path, long["score"], result["method"], rows)
+    result["higher_is_better"] = _directions(path, long, result["metric"])
+    for name in ("family", "image", "class", "kind", "property", "counted_as", "gap"):
+        if name in long:
+            result[name] = long[name].str.strip()
+    return result
+
+
+def _parse(path: Path, content: bytes) -> pd.DataFrame:
+    with one_sentence(path, *AS_TABLE):
+        first = content.partition(b"\n")[0]
+        separator = max((b",", b";", b"\t"), key=first.count).decode()
+        raw = parse_csv(content, separator, most_cells=MOST_OWN_CELLS)
+        # Pandas would give the second of two columns another name, and fill rows up.
+        rows = rows_of(content, separator)
+        header = next(rows)
+        twice = [name for name, count in Counter(header).items() if name and count > 1]
+        if twice:
+            raise ValueError(f"it has two columns {twice[0]!r:.60}")
+        for number, row in enumerate(rows, FIRST_ROW):
+            if row and len(row) != len(header):
+                raise ValueError(f"row {number} has {len(row)} cells, and the header {len(header)}")
+    if raw.empty or len(raw.columns) < 2:
+        raise HeatproofError(f"{path} has {len(raw)} rows and {len(raw.columns)} columns: there is nothing to rank.")
+    return raw
+
+
+def _melt(path: Path, table: pd.DataFrame, rest: list[str], numbers: list[str]) -> pd.DataFrame:
+    """Return a tidy table of one whose scores have other names."""
+    if "method" not in table and "model" not in table:
+        # A wide table, whose first column has the methods under any name or none.
+        if not rest or rest[0] != table.columns[0] or rest[0] in numbers:
+            raise HeatproofError(f"{path} has no column of methods: name it 'method'.")
+        table = table.rename(columns={rest[0]: "method"})
+    if not numbers:
+        raise HeatproofError(f"{path} has no column of numbers: name the column of scores 'score'.")
+    keep = [name for name in table.columns if name in NAMES]
+    if "method" in table and len(numbers) == 1:
+        scores = table.rename(columns={numbers[0]: "score"})
+        return scores if "metric" in table else scores.assign(metric=numbers[0])
+    new = [name for name in ("method", "model", "metric") if name not in table]
+    if not new:
+        raise HeatproofError(f"{path} has {len(numbers)} columns of numbers: name the one of scores 'score'.")
+    return table.melt(keep, numbers, var_name=new[0], value_name="score", ignore_index=False)
+
+
+def _numeric(path: Path, column: pd.Series) -> bool:
+    """Tell whether a column has numbers; one with a few other cells has a mistake, and is not left out for it."""
+    there = ~_missing(column)
+    wrong = there & pd.to_numeric(column, errors="coerce").isna()
+    if 0 < wrong.sum() < there.sum() / 2:
+        at = int(np.argmax(wrong))
+        raise HeatproofError(
+            f"{path} has {column.iloc[at]!r:.60} in row {at + FIRST_ROW} of the column {column.name!r:.60}, whose "
+            "other cells are numbers: write a number, or leave the cell empty."
+        )
+    return bool(there.any()) and not wrong.any()
+
+
+def _missing(column: pd.Series) -> pd.Series:
+    return column.str.strip().str.lower().isin(MISSING)
+
+
+def _scores(path: Path, column: pd.Series, methods: pd.Series, rows: np.ndarray) -> pd.Series:
+    gap = _missing(column)
+    values = pd.to_numeric(column.mask(gap), errors="coerce").astype(float)
+    wrong = ~np.isfinite(values) & ~gap
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        kind = "finite " if np.isinf(values[at]) else ""
+        raise HeatproofError(
+            f"{path} gives {methods[at]!r} the score {column[at]!r:.60}, which is not a {kind}number (row {rows[at]}): "
+            "write a number with a decimal point, or leave the cell empty."
+        )
+    return values
+
+
+def _directions(path: Path, long: pd.DataFrame, metrics: pd.Series) -> pd.Series:
+    known = {name: METRICS[base].higher_is_better for name in set(metrics) if (base := base_name(name)) in METRICS}
+    usual = metrics.map(known).astype("boolean").fillna(True).astype(bool)
+    if "higher_is_better" not in long:
+        return usual
+    said = long["higher_is_better"].str.strip().str.lower()
+    wrong = ~said.isin([*TRUTH, *MISSING])
+    if wrong.any():
+        raise HeatproofError(f"{path} has {said[wrong].iloc[0]!r} under 'higher_is_better': write true or false.")
+    return said.map(TRUTH).astype("boolean").fillna(usual).astype(bool)

@@ -1,0 +1,275 @@
+"""The tables that are published: scores with intervals, Meta-Rank, and accuracy before and after finetuning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from heatproof.errors import HeatproofError
+from heatproof.metrics.bootstrap import least_share, summarise
+from heatproof.metrics.registry import METRICS
+from heatproof.metrics.single_deletion import base_name
+from heatproof.ranking.best import best_set
+from heatproof.ranking.per_image import of_pictures
+from heatproof.ranking.ranks import rank_methods
+from heatproof.ranking.table import counted, meta_rank_table, property_of, stand_ins
+from heatproof.report.results import CASE, NETWORK, above_reference, publish, read_scores
+from heatproof.report.tables.accuracy import accuracy_table
+from heatproof.report.tables.verdict import verdicts
+from heatproof.stores.manifest import require_manifest
+from heatproof.stores.tables import read_parquet
+
+if TYPE_CHECKING:
+    from heatproof.stages.tables import AllScores, Tables
+
+SCORE_COLUMNS = [*NETWORK, "method", "metric", "score", "ci_low", "ci_high", "n_images", "n_undefined", "rank"]
+SCORE_COLUMNS += ["in_best_set"]
+APPLICABILITY = [*NETWORK, "explainer", "images", "figure", "value", "limit", "gap"]
+
+
+def tables(told: Tables) -> None:
+    """Write verdict.csv, idsds_table.csv, meta_rank.csv, accuracy.csv and applicability.csv."""
+    rows = [read_parquet(path) for path in told.scores]
+    scores = pd.concat([of_pictures(one) for one in rows], ignore_index=True)
+    table = _scored(scores, told.scores, told)
+    directions = {metric: higher_is_better(metric) for metric in table["metric"].unique()}
+    # The same deletion with another output is no test case of its own.
+    others = {name: name.removesuffix("_probability") for name in directions.keys() - told.ranked}
+    _insert(table, "in_best_set", {"counted_as": [others.get(name, "") for name in table["metric"]]})
+    _require_ranks(table)
+    ranked = counted(table.assign(higher_is_better=table["metric"].map(directions)))
+    accuracy = accuracy_table(told.drops, told.images, told.target)
+    _insert(table, "n_images", passes(table, told.scores, told.explainer_of))
+    made = {
+        "verdict": verdicts(rows, table, accuracy, told.deletions, told.references, told.ablating, told.level),
+        "idsds_table": table,
+        "meta_rank": meta_rank_table(ranked, images=scores, **told.resampling),
+        "accuracy": accuracy,
+        "applicability": applicability_table(told.scores),
+    }
+    publish(told, {told.files[name]: table for name, table in made.items()}, told.scores)
+
+
+def _require_ranks(table: pd.DataFrame) -> None:
+    """Refuse scores of which none has a rank, with the reason that most have.
+
+    Raises
+    ------
+    HeatproofError
+        If so.
+    """
+    if "gap" in table and table["rank"].isna().all():
+        reason = table["gap"].dropna().mode()[0]
+        raise HeatproofError(
+            f"No method has a rank under any metric of the patch drops, and most often the reason is: {reason}. "
+            "A score is not defined where no deletion changes the number that is explained, or a map is constant. Name "
+            "another target, weights or explainers, or lower scores.least_coverage."
+        )
+
+
+def all_scores(told: AllScores) -> None:
+    """Write scores.csv: every metric of the config.
+
+    It has the columns of idsds_table.csv, ``higher_is_better``, ``above_reference`` (see `above_reference`), and the
+    ``property`` that the metric measures; ``counted_as`` names the metric that stands for one in rankings, "" where it
+    is a test case of its own.
+    """
+    files, scores = read_scores(told.results.scores, told.cases)
+    directions = told.directions
+    table = _scored(scores, files, told, directions)
+    stands = stand_ins(mean_scores(scores, directions, told.least_coverage), told.kinds)
+    added = {
+        "higher_is_better": table["metric"].map(directions),
+        "above_reference": above_reference(table, told.references, directions),
+        "property": table["metric"].map({name: property_of(name, told.kinds) for name in directions}),
+        "counted_as": table["metric"].map({name: stands.get(name, "") for name in directions}),
+    }
+    _insert(table, "in_best_set", added)
+    publish(told, {told.files["scores"]: table}, files)
+
+
+def _scored(
+    scores: pd.DataFrame,
+    files: Sequence[str],
+    told: Tables | AllScores,
+    directions: Mapping[str, bool] | None = None,
+) -> pd.DataFrame:
+    """Return `score_table`, with the kinds of models and the share of intact images that are classified wrongly."""
+    drawn: dict[str, Any] = {**told.resampling, "least_coverage": told.least_coverage}
+    table = with_kinds(score_table(scores, read_gaps(files), directions=directions, **drawn), told.model_kinds)
+    shares = {
+        case: np.nan if manifest["share_wrong"] is None else manifest["share_wrong"]
+        for case, manifest in read_manifests(files).items()
+    }
+    cases = table[CASE].itertuples(index=False, name=None)
+    _insert(table, "ci_high", {"share_wrong": [shares[case] for case in cases]})
+    return table
+
+
+def _insert(table: pd.DataFrame, behind: str, columns: Mapping[str, Any]) -> None:
+    """Insert columns behind one that a table has."""
+    for place, (name, values) in enumerate(columns.items(), list(table).index(behind) + 1):
+        table.insert(place, name, values)
+
+
+def passes(table: pd.DataFrame, scores: Sequence[str], explainers: Mapping[str, str]) -> dict[str, list[float]]:
+    """Return how many images go through the network for each row's method; 0 for maps that know no model.
+
+    Returns
+    -------
+    dict
+        ``passes``, for one map; ``check_passes``, for all of its explainer's maps, to check network and explainer.
+    """
+    costs = {case: manifest["costs"]["explainers"] for case, manifest in read_manifests(scores).items()}
+    rows = table[[*CASE, "method"]].itertuples(index=False, name=None)
+    spent = [costs[tuple(case)].get(explainers[method]) for *case, method in rows]
+    return {
+        "passes": [one["network_passes"] / one["images"] if one else np.nan for one in spent],
+        "check_passes": [one["check_passes"] if one else np.nan for one in spent],
+    }
+
+
+def mean_scores(scores: pd.DataFrame, directions: Mapping[str, bool], least_coverage: float) -> pd.DataFrame:
+    """Return the mean score of each method in each test case, NaN where it is defined on too few images to be ranked.
+
+    Parameters
+    ----------
+    scores
+        As `score_table` takes them.
+    directions
+        Metric to whether higher is better.
+    least_coverage
+        Share of the images on which a method has to be defined.
+    """
+    grouped = scores.groupby([*CASE, "method"], sort=False)["score"].agg(["mean", "count", "size"]).reset_index()
+    enough = grouped["count"] >= least_share(grouped["size"].to_numpy(), least_coverage)
+    means = grouped.assign(score=grouped["mean"].where(enough), higher_is_better=grouped["metric"].map(directions))
+    return means.drop(columns=["mean", "count", "size"])
+
+
+def with_kinds(table: pd.DataFrame, kinds: Mapping[str, str]) -> pd.DataFrame:
+    """Return a table with the ``kind`` of each model, where several models are trainings of one kind.
+
+    Parameters
+    ----------
+    table
+        Has the column ``model``.
+    kinds
+        Model to kind; where it is empty, the table is returned as it is.
+    """
+    return table.assign(kind=[kinds.get(model, model) for model in table["model"]]) if kinds else table
+
+
+def read_gaps(scores: Iterable[str]) -> pd.DataFrame:
+    """Return what has no scores beside files of scores: dataset, model, weights, metric, method, gap."""
+    manifests = read_manifests(scores)
+    gaps = [(*case, *gap) for case, manifest in manifests.items() for gap in manifest["gaps"].items()]
+    return pd.DataFrame(gaps, columns=[*CASE, "method", "gap"])
+
+
+def read_manifests(scores: Iterable[str]) -> dict[tuple[str, ...], dict[str, Any]]:
+    """Return the manifests of files of scores by their test cases, which paths tell."""
+    files = {(*path.parts[-4:-1], path.stem): path for path in map(Path, scores)}
+    return {case: require_manifest(path.with_suffix(".json")) for case, path in files.items()}
+
+
+def higher_is_better(metric: str) -> bool:
+    """Return the direction of a metric, by the name it has in tables."""
+    return METRICS[base_name(metric)].higher_is_better
+
+
+def score_table(
+    scores: pd.DataFrame,
+    gaps: pd.DataFrame,
+    seed: int,
+    repetitions: int = 1000,
+    level: float = 0.95,
+    directions: Mapping[str, bool] | None = None,
+    least_coverage: float = 0.0,
+) -> pd.DataFrame:
+    """Summarise scores of images to one row a method and test case, sorted for reading.
+
+    Parameters
+    ----------
+    scores
+        Tidy: dataset, model, weights, method, metric, image, score (NaN where undefined), valid.
+    gaps
+        dataset, model, weights, metric, method, gap: what does not apply, and why.
+    seed, repetitions, level
+        Of the bootstrap over images; the same images are drawn for all methods of a test case.
+    directions
+        Metric to whether higher is better; left out, as the table of metrics says.
+    least_coverage
+        Share of the images on which a method has to be defined to be ranked.
+
+    Returns
+    -------
+    pandas.DataFrame
+        `SCORE_COLUMNS`, sorted by test case and rank. ``score`` is the mean over the ``n_images`` images where it is
+        defined, ``n_undefined`` counts the others, ``rank`` is 1 for the best of the test case. ``in_best_set`` is
+        true where the method cannot be told from the best on these images (`heatproof.ranking.best.best_set`), and
+        missing where the images are too few to tell; a column ``note`` then says so.
+        Where something does not apply there is a row without a score, and a column ``gap`` with the reason; a method
+        defined on too few images has its score, no rank, and the reason there; no gaps, no column.
+    """
+    higher = higher_is_better if directions is None else directions.__getitem__
+    parts = []
+    for case, rows in scores.groupby(CASE, sort=False):
+        wide = rows.pivot(index="method", columns="image", values="score")
+        summary = summarise(wide.to_numpy(dtype=np.float64), seed, repetitions=repetitions, level=level)
+        values = wide.to_numpy(dtype=np.float64) * (1 if higher(str(case[-1])) else -1)
+        least = least_share(wide.shape[1], least_coverage)
+        enough = summary["n_images"] >= least
+        values[~enough] = np.nan
+        summary["rank"] = rank_methods(np.where(enough, summary["mean"], np.nan), higher(str(case[-1])))
+        inside, why = best_set(values, level=level)
+        part = pd.DataFrame(summary, wide.index).rename(columns={"mean": "score"}).reset_index()
+        part["in_best_set"] = pd.array(inside, dtype="boolean")
+        if why:
+            part["note"] = np.where(inside, why, "")
+            part["in_best_set"] = part["in_best_set"].mask(inside)
+        few = ~enough & (summary["n_images"] > 0)
+        if few.any():
+            reasons = [f"defined on {n} of {wide.shape[1]} images, a rank needs {least}" for n in summary["n_images"]]
+            part["gap"] = [reason if one else None for reason, one in zip(reasons, few, strict=True)]
+        parts.append(part.assign(**dict(zip(CASE, map(str, case), strict=True))))
+    # Of cases that have scores; those of gaps alone come last.
+    count = len(parts)
+    if len(gaps):
+        parts.append(gaps.assign(n_images=0, n_undefined=0, in_best_set=False))
+    columns = SCORE_COLUMNS + [name for name in ("note", "gap") if any(name in part for part in parts)]
+    table = pd.concat(parts, ignore_index=True).reindex(columns=columns)
+    table = table.astype({"rank": "Int64", "in_best_set": "boolean"})
+    place = table.groupby(CASE, sort=False).ngroup().clip(upper=count)
+    return table.assign(place=place).sort_values(["place", *CASE, "rank", "method"], ignore_index=True)[columns]
+
+
+def applicability_table(scores: list[str]) -> pd.DataFrame:
+    """Return what every explainer said of itself on every model before its maps were made.
+
+    Parameters
+    ----------
+    scores
+        Files of scores, with the gate's records in the manifests beside them.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row a figure: dataset, model, weights, explainer, ``images`` it was tried on, ``figure``, ``value`` (lower
+        is better, but for ``difference_from_gradient``), the ``limit`` above which it is a gap, where it has one, and
+        ``gap``, the reason for which the explainer was left out. An explainer that was refused before it could say
+        anything has a row without a figure.
+    """
+    rows = [
+        {**dict(zip(CASE, case, strict=True)), **record, "explainer": explainer, "figure": figure, **said}
+        for case, manifest in read_manifests(scores).items()
+        for explainer, record in manifest["gates"].items()
+        for figure, said in (record["figures"] or {None: {}}).items()
+    ]
+    # Every metric of the patch drops reads the same maps.
+    one = [*NETWORK, "explainer", "figure"]
+    return pd.DataFrame(rows, columns=APPLICABILITY).drop_duplicates(one, ignore_index=True)

@@ -1,0 +1,342 @@
+"""Is the finetuned network still the one that was to be explained? Differences beside those of unrelated networks."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.figure import Figure
+
+from heatproof.base.tasks import gives
+from heatproof.data.checks import open_dataset
+from heatproof.metrics.arrays import spearman_rows
+from heatproof.metrics.bootstrap import summarise
+from heatproof.plan.paths import PRETRAINED, Network, layer_and_channel
+from heatproof.report.figures.drawing import lay_out, new_figure, plain
+from heatproof.report.figures.pictures import channels_last, drawn_as
+from heatproof.report.results import publish
+from heatproof.stores.manifest import read_shard
+from heatproof.stores.rows import rows_of_store
+from heatproof.stores.store import open_store, read
+from heatproof.stores.stored_maps import stored_maps
+
+if TYPE_CHECKING:
+    from heatproof.data.registry import Dataset
+    from heatproof.stages.similarity import ComparedNetworks, Similarity
+
+PAIR = ["dataset", "pair", "model", "weights", "other_model", "other_weights"]
+COLUMNS = [*PAIR, "quantity", "explainer", "map", "layer", "value", "ci_low", "ci_high", "n", "chance"]
+# How many of the images that excite a channel most are compared, as in the paper's appendix A.
+MOST = 9
+# Channels that the figure has of a layer of which none are named.
+SHOWN = 3
+
+
+def similarity(told: Similarity) -> None:
+    """Write the table of `similarity_table`, its figure, and the images that excite channels most."""
+    table = similarity_table(told)
+    made: dict[str, Any] = {"output": table, "figure": draw_similarity(table), "exciting": draw_exciting(told)}
+    shows = [(entry.dataset, told.images) for entry in told.datasets]
+    publish(told, {told.files[name]: content for name, content in made.items()}, _manifests(told), shows)
+
+
+def _manifests(told: Similarity) -> list[str]:
+    """Return the manifests of all stores that are read."""
+    bases = list(told.drops.values())
+    for net in (Network(*name.split("/")) for name in told.drops):
+        bases += [_channel_store(told, net), *(_map_store(told, net, one.name) for one in told.explainers)]
+    return [f"{base}.{shard}.json" for base in bases for shard in range(told.shards)]
+
+
+def similarity_table(told: Similarity) -> pd.DataFrame:
+    """Compare networks before and after finetuning, and unrelated ones for a yardstick.
+
+    After Hesse et al. 2024, section 4.1, network similarity.
+
+    Parameters
+    ----------
+    told
+        What the job is told.
+
+    Returns
+    -------
+    pandas.DataFrame
+        `COLUMNS`, one row a pair of networks and quantity. ``pair`` is ``finetuning`` (pretrained and finetuned
+        weights of one model) or ``unrelated`` (pretrained weights of two models). ``value`` is a mean over ``n`` images
+        or channels, with its bootstrap interval:
+
+        - ``softmax``: absolute difference of the label's probabilities (sigmoids of several labels), 0 to 1, lower is
+          more alike; this, ``disagreement`` and ``accuracy_change`` are left out where numbers are explained;
+        - ``logit``: absolute difference of the label's logits, 0 and more, lower is more alike; not comparable between
+          models with logits of different size;
+        - ``disagreement``: share of images with another predicted class, or another answer to the label, lower is more
+          alike;
+        - ``accuracy_change``: accuracy of the second less that of the first, -1 to 1;
+        - ``maps``: mean absolute difference of two maps of the label, each over its largest absolute value, 0 to 2, and
+          0 to 1 for maps that are not negative; lower is more alike; a map of zeros is left out;
+        - ``map_ranks``: Spearman's ρ of the pixels of two maps, higher is more alike;
+        - ``exciting``: share of the images that excite a channel most which do so in both networks, 0 to 1, higher is
+          more alike, over all channels of the CAM layer, or of each ``layer`` that the config names; ``chance`` is what
+          channels that have nothing in common give. Channels of unrelated networks have no counterpart, and are paired
+          as they come, as are their named layers, of which ``layer`` then has both.
+    """
+    rows = []
+    for entry in told.datasets:
+        for kind, one, two in _pairs(entry):
+            where = dict(zip(PAIR, (one.dataset, kind, *one[1:], *two[1:]), strict=True))
+            for found in _compared(told, one, two):
+                values = np.asarray(found.pop("values"), dtype=np.float64)
+                summary = summarise(values[None], **told.resampling)
+                rows.append({**where, **found, **{name: of[0] for name, of in summary.items()}})
+    return pd.DataFrame(rows).rename(columns={"mean": "value", "n_images": "n"}).reindex(columns=COLUMNS)
+
+
+def _pairs(entry: ComparedNetworks) -> Iterator[tuple[str, Network, Network]]:
+    """Yield the pairs of networks of a dataset that are compared."""
+    models = {model: weights for model, weights in entry.models.items() if PRETRAINED in weights}
+    base = [Network(entry.dataset.name, model, PRETRAINED) for model in models]
+    for one in base:
+        yield from (("finetuning", one, one._replace(weights=name)) for name in models[one.model] if name != PRETRAINED)
+    yield from (("unrelated", one, two) for one, two in itertools.combinations(base, 2))
+
+
+def _compared(told: Similarity, one: Network, two: Network) -> Iterator[dict[str, Any]]:
+    # Those of one network stand for both: every other store is read by them.
+    ids = open_store(_drops(told, one) + ".zarr").image_ids[: told.images]
+    first, second = (_said(told, net, ids) for net in (one, two))
+    rows = rows_of_store(_drops(told, one) + ".zarr", len(ids))
+    has_answers = gives(rows.task, "decision")
+    if has_answers:
+        yield {"quantity": "softmax", "values": rows.by_picture(np.abs(second["probability"] - first["probability"]))}
+    yield {"quantity": "logit", "values": rows.by_picture(np.abs(second["logit"] - first["logit"]))}
+    if has_answers:
+        answer = "predicted" if rows.has_classes else "right"
+        yield {"quantity": "disagreement", "values": rows.by_picture(first[answer] != second[answer])}
+        yield {"quantity": "accuracy_change", "values": rows.by_picture(second["right"] - first["right"])}
+    for explainer in told.explainers:
+        bases = [_map_store(told, net, explainer.name) for net in (one, two)]
+        if any(read_shard(base, 0)["gap"] for base in bases):
+            continue
+        maps = [stored_maps(f"{base}.zarr", 0, len(ids), ids).values for base in bases]
+        for place, name in enumerate(explainer.maps):
+            flat = [values[:, place].reshape(len(values), -1) for values in maps]
+            labels = {"explainer": explainer.name, "map": name}
+            apart = np.abs(_scaled(flat[0]) - _scaled(flat[1])).mean(1)
+            yield {"quantity": "maps", **labels, "values": rows.by_picture(apart)}
+            yield {"quantity": "map_ranks", **labels, "values": rows.by_picture(spearman_rows(*flat))}
+    if _have_channels(told, one, two):
+        most = min(MOST, told.images // 2)
+        # Layers of unrelated networks have no counterpart either.
+        layers = (_layers(told, net, ids).items() for net in (one, two))
+        for (layer, first_of), (other, second_of) in zip(*layers, strict=False):
+            both = " / ".join(dict.fromkeys((layer, other)))
+            values = shared_images(first_of, second_of, most)
+            yield {"quantity": "exciting", "layer": both or None, "values": values, "chance": most / told.images}
+
+
+def shared_images(one: np.ndarray, two: np.ndarray, most: int = MOST) -> np.ndarray:
+    """Return, for each channel, the share of its most exciting images that are the same in two networks.
+
+    Parameters
+    ----------
+    one, two
+        (N, channels), as `heatproof.perturbation.channels.channel_activations` makes them; of the wider one the first
+        channels are taken.
+    most
+        How many images are compared, at most N.
+
+    Returns
+    -------
+    numpy.ndarray
+        (channels,) in [0, 1]; NaN for a channel that answers to all images alike, as a dead one does.
+    """
+    width = min(one.shape[1], two.shape[1])
+    # The place of each image among those of its channel.
+    tops = [np.argsort(np.argsort(-values[:, :width], axis=0, kind="stable"), axis=0) < most for values in (one, two)]
+    return np.where(_alive(one, two), (tops[0] & tops[1]).sum(axis=0) / most, np.nan)
+
+
+def _alive(*activations: np.ndarray) -> np.ndarray:
+    """Tell which channels of several networks differ between images in each of them, up to the narrowest one."""
+    width = min(values.shape[1] for values in activations)
+    return np.all([np.ptp(values[:, :width], axis=0) > 0 for values in activations], axis=0)
+
+
+def _scaled(maps: np.ndarray) -> np.ndarray:
+    largest = np.abs(maps).max(1, keepdims=True).astype(np.float64)
+    return np.divide(maps, largest, out=np.full(maps.shape, np.nan), where=largest > 0)
+
+
+def _said(told: Similarity, net: Network, ids: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return what a network says of the intact images, and where it is right."""
+    names = ("logit", "log_probability", "predicted", "target_rank")
+    said = {name: read(_drops(told, net) + ".zarr", name, 0, len(ids), ids)[:, 0] for name in names}
+    rows = rows_of_store(_drops(told, net) + ".zarr", len(ids))
+    right = said["target_rank"] < 1 if rows.has_classes else said["logit"] > 0
+    return {**said, "probability": np.exp(said["log_probability"]), "right": right.astype(float)}
+
+
+def _layers(told: Similarity, net: Network, ids: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return the activations (N, channels) of each layer that the config names; of the CAM layer, under no name."""
+    store = _channel_store(told, net) + ".zarr"
+    every = read(store, "activation", 0, len(ids), ids)
+    if not told.channels:
+        return {"": every}
+    names = np.array([layer_and_channel(name)[0] for name in open_store(store).coordinates["channel"]])
+    return {str(layer): every[:, names == layer] for layer in dict.fromkeys(names.tolist())}
+
+
+def _channel_store(told: Similarity, net: Network) -> str:
+    return told.results.store("channels").format(**net._asdict())
+
+
+def _map_store(told: Similarity, net: Network, explainer: str) -> str:
+    return told.results.maps.format(**net._asdict(), explainer=explainer)
+
+
+def _drops(told: Similarity, net: Network) -> str:
+    return told.drops["/".join(net)]
+
+
+def _have_channels(told: Similarity, *nets: Network) -> bool:
+    return not any(read_shard(_channel_store(told, net), 0)["gap"] for net in nets)
+
+
+@plain
+def draw_similarity(table: pd.DataFrame) -> Figure:
+    """Draw every quantity: pairs before and after finetuning beside pairs of unrelated networks.
+
+    Parameters
+    ----------
+    table
+        As `similarity_table` returns it.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    names = {
+        "softmax": "difference of\nprobabilities",
+        "maps": "difference of maps",
+        "map_ranks": "ρ of maps",
+        "exciting": "shared exciting\nimages",
+        "disagreement": "other class\npredicted",
+    }
+    figure = new_figure(2.3 * len(names), 3.6)
+    for axis, (quantity, label) in lay_out(figure, [list(names.items())]):
+        rows = table[table["quantity"] == quantity]
+        if len(rows):
+            sns.stripplot(
+                rows, x="pair", y="value", hue="pair", order=["finetuning", "unrelated"], ax=axis, size=5, alpha=0.7,
+                hue_order=["finetuning", "unrelated"], palette="colorblind", legend=False, jitter=0.18,
+            )  # fmt: skip
+            if rows["chance"].notna().any():
+                axis.axhline(rows["chance"].max(), linestyle=":", color="grey", linewidth=1)
+        axis.set(xlabel="", ylabel=label)
+        axis.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+@plain
+def draw_exciting(told: Similarity) -> Figure:
+    """Draw the images that excite some channels most, before and after finetuning (Hesse et al. 2024, appendix A).
+
+    Channels that the config names are shown of every model that has them, and of a layer that it names three at even
+    steps from those that differ between images. Where it names none, three of the first model with channels are shown,
+    of the layer that CAMs read, and the same channels of an unrelated network. Of several finetuned weights the first
+    are shown.
+
+    Parameters
+    ----------
+    told
+        As for `similarity_table`.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Without axes where no pair has channels.
+    """
+    rows: list[_Row] = []
+    for entry in told.datasets:
+        pairs = [pair for pair in _pairs(entry) if _have_channels(told, *pair[1:])]
+        finetuned = {one.model: (one, two) for kind, one, two in reversed(pairs) if kind == "finetuning"}
+        shown = [finetuned[model] for model in entry.models if model in finetuned]
+        if not shown or (rows and not told.channels):
+            continue
+        opened = open_dataset(entry.dataset)
+        ids = opened.splits["evaluation"].ids[: told.images]
+        # Only those that are drawn are read: all of them may not fit into memory.
+        images = partial(_image, opened)
+        if told.channels:
+            rows += [row for nets in shown for row in _named_rows(told, list(nets), ids, images)]
+        else:
+            unrelated = next((pair for kind, *pair in pairs if kind == "unrelated" and shown[0][0] in pair), [])
+            nets = [*shown[0], *(net for net in unrelated if net != shown[0][0])]
+            active = [_layers(told, net, ids)[""] for net in nets]
+            rows += _rows_of(nets, active, "", _spread(active), images)
+    return _strips(rows, min(MOST, told.images // 2)) if rows else Figure()
+
+
+def _image(dataset: Dataset, index: int) -> np.ndarray:
+    return dataset.images("evaluation", index, index + 1)[0]
+
+
+class _Row(NamedTuple):
+    """A channel of a network: what it is called, its activations (N,), and what reads an image (C, H, W)."""
+
+    label: str
+    active: np.ndarray
+    images: Callable[[int], np.ndarray]
+
+
+def _named_rows(
+    told: Similarity, nets: list[Network], ids: Sequence[str], images: Callable[[int], np.ndarray]
+) -> Iterator[_Row]:
+    """Yield the rows of the channels that the config names and the networks have, in its order."""
+    layers = [_layers(told, net, ids) for net in nets]
+    for layer, channel in map(layer_and_channel, told.channels):
+        if layer in layers[0]:
+            active = [of[layer] for of in layers]
+            chosen = _spread(active) if channel is None else [channel] if channel < active[0].shape[1] else []
+            yield from _rows_of(nets, active, layer, chosen, images)
+
+
+def _spread(active: Sequence[np.ndarray]) -> Sequence[int]:
+    """Return channels at even steps of those that differ between images in each network."""
+    alive = np.flatnonzero(_alive(*active))
+    return alive[np.linspace(0, len(alive) - 1, min(SHOWN, len(alive))).astype(int)].tolist() if len(alive) else []
+
+
+def _rows_of(
+    nets: Sequence[Network],
+    active: Sequence[np.ndarray],
+    layer: str,
+    chosen: Sequence[int],
+    images: Callable[[int], np.ndarray],
+) -> list[_Row]:
+    of = f"{layer}\n" if layer else ""
+    return [
+        _Row(f"{of}channel {channel}\n{net.model}\n{net.weights}", values[:, channel], images)
+        for channel in chosen
+        for net, values in zip(nets, active, strict=True)
+    ]
+
+
+def _strips(rows: Sequence[_Row], most: int) -> Figure:
+    height = 0.9 if any(row.label.count("\n") > 2 for row in rows) else 0.72
+    figure = new_figure(2.0 + 0.62 * most, height * len(rows) + 0.5)
+    for axes, row in lay_out(figure, [[row] for row in rows]):
+        top = np.argsort(-row.active, kind="stable")[:most]
+        strip = np.concatenate([channels_last(row.images(int(index))) for index in top], axis=1)
+        axes.imshow(np.clip(strip, 0, 1), interpolation="nearest")
+        axes.set(xticks=[], yticks=[], anchor="E")
+        axes.set_ylabel(row.label, rotation=0, ha="right", va="center", fontsize=7)
+        axes.spines[:].set_visible(False)
+    if drawn := drawn_as(rows[0].images(0).shape[0]):
+        figure.supxlabel(f"Images are {drawn}.", size=7)
+    return figure

@@ -1,0 +1,148 @@
+"""What a run found, in words: a row of verdict.csv for every network and metric of patch drops."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from heatproof.base.class_order import MOSTLY_RIGHT
+from heatproof.base.tasks import CALLABLE, TASKS
+from heatproof.metrics.single_deletion import Deletion, base_name
+from heatproof.ranking.paired import comparisons, least_images
+from heatproof.ranking.per_image import of_pictures
+from heatproof.ranking.verdict import (
+    CANNOT_SEE,
+    FOUND,
+    TOO_FEW,
+    Accuracy,
+    Guessing,
+    Verdict,
+    deletion_words,
+    judge,
+)
+from heatproof.report.results import CASE, NETWORK
+from heatproof.report.tables.accuracy import better_than_guessing
+
+COLUMNS = [*CASE, "label", "verdict", "sentence", "best", "n_best", "n_above_references", "n_methods", "n_images"]
+COLUMNS += ["images_needed", "cannot_see"]
+
+
+def verdicts(
+    scores: Iterable[pd.DataFrame],
+    table: pd.DataFrame,
+    accuracy: pd.DataFrame,
+    deletions: Mapping[str, Sequence[Any]],
+    references: Sequence[str],
+    ablating: Collection[str],
+    level: float,
+) -> pd.DataFrame:
+    """Say for every test case what was found, by `heatproof.ranking.verdict.judge`.
+
+    Parameters
+    ----------
+    scores
+        Tidy scores of images by metrics of patch drops, a table or more: dataset, model, weights, metric, method,
+        image, score; higher is better. Where rows are about labels, with ``class``.
+    table
+        The rows of idsds_table.csv: a method without a ``rank`` is defined on too few images and takes no part;
+        ``share_wrong`` is the share of the scored images on which the network is wrong.
+    accuracy
+        The rows of accuracy.csv.
+    deletions
+        Metric to the grid, the baseline and the output of its patch drops.
+    references
+        Methods that know no network.
+    ablating
+        Methods that delete regions themselves.
+    level
+        Confidence level.
+
+    Returns
+    -------
+    pandas.DataFrame
+        `COLUMNS`: ``verdict`` and ``sentence`` as `heatproof.ranking.verdict.Verdict` has them; ``best`` names all that
+        cannot be told from the best, separated by spaces, the highest mean first, and ``n_best`` counts them (missing
+        where there are too few cases to tell); ``images_needed`` is how many images would tell the best method from the
+        reference maps with a probability of 0.8; ``cannot_see`` what a metric of patch drops does not measure. Where a
+        network has several labels or numbers there is a column ``label``, and after the rows over all of them, where it
+        is "", a row for each.
+    """
+    known = accuracy if "label" in accuracy else accuracy.assign(label="")
+    records: list[dict[str, Any]] = [
+        {str(key): value for key, value in row.items()} for row in known.to_dict("records")
+    ]
+    at = {tuple(row[key] for key in (*NETWORK, "label")): row for row in records}
+    rows: list[dict[str, Any]] = []
+    by_label: list[dict[str, Any]] = []
+    for case, part in (one for given in scores for one in given.groupby(CASE, sort=False)):
+        where = dict(zip(CASE, map(str, case), strict=True))
+        network = tuple(where[key] for key in NETWORK)
+        chosen = table[(table[CASE].astype(str) == list(where.values())).all(axis=1)]
+        ranked = chosen.loc[chosen["rank"].notna(), "method"]
+        grid, baseline, output = deletions[where["metric"]]
+        by = deletion_words(Deletion(grid, baseline), base_name(where["metric"]), output)
+        on = f"on the {where['weights']} weights"
+        for label in [key[-1] for key in at if key[:-1] == network]:
+            of = of_pictures(part) if label == "" else part[part["class"] == label]
+            if not len(of):
+                continue
+            wide = of.pivot(index="method", columns="image", values="score")
+            wide = wide.where(wide.index.to_series().isin(ranked), np.nan)
+            row, wrong = at[(*network, label)], chosen["share_wrong"].max() if label == "" else np.nan
+            of_classes = has_classes(row)
+            found = judge(
+                {by: wide},
+                references,
+                f"for {label}, {on}" if label else on,
+                level=level,
+                ablating=ablating,
+                accuracy=guessing_of(row),
+                right=None if np.isnan(wrong) or not of_classes else round((1 - wrong) * wide.shape[1]),
+            )
+            told = _told(found, by, wide, references)
+            if label and (why := found.measures[by]).why:
+                # Whatever the network is on so few pictures, and there can be more of all labels together.
+                needed = least_images(comparisons(len(wide)), level)
+                told |= {"verdict": TOO_FEW, "sentence": why.sentence, "images_needed": needed}
+            told["sentence"] += "" if of_classes else _of_task(row, found.verdict)
+            (by_label if label else rows).append({**where, "label": label, **told})
+    table = pd.DataFrame([*rows, *by_label], columns=COLUMNS).astype({"images_needed": "Int64", "n_best": "Int64"})
+    return table if by_label else table.drop(columns="label")
+
+
+def guessing_of(row: Mapping[str, Any]) -> Accuracy | Guessing | None:
+    """Return what a row of accuracy.csv says of a network beside one that guesses; None where that is not known."""
+    if has_classes(row):
+        return Accuracy(round(row["top1_clean"] * row["n_images"]), int(row["n_images"]), row["majority"])
+    p = row.get("p_chance", np.nan)
+    return None if np.isnan(p) else Guessing(p, better_than_guessing(row))
+
+
+def has_classes(row: Mapping[str, Any]) -> bool:
+    """Tell whether a row of accuracy.csv is of a network of classes, of which there may be other rows."""
+    return row.get("task") not in (*TASKS, CALLABLE)
+
+
+def _told(found: Verdict, by: str, wide: pd.DataFrame, references: Collection[str]) -> dict[str, Any]:
+    """Return what is told of one measure."""
+    one = found.measures[by]
+    told: dict[str, Any] = {"best": " ".join(found.best), "n_best": None if one.why else len(found.best)}
+    told |= {"n_above_references": len(one.above.methods), "images_needed": one.above.needed}
+    told |= {"n_methods": int((~wide.index.isin(references)).sum()), "n_images": wide.shape[1]}
+    return told | {"verdict": found.verdict, "sentence": found.sentence, "cannot_see": CANNOT_SEE}
+
+
+def _of_task(row: Mapping[str, Any], verdict: str) -> str:
+    """Return a sentence on how good a network of another task than classes is, where that has to be known."""
+    if row["task"] == CALLABLE:
+        return (
+            " Nothing says what a callable target should be, so that it is not known whether the network is better "
+            "than guessing."
+        )
+    recall = row.get("recall_clean", np.nan)
+    if verdict == FOUND and recall < MOSTLY_RIGHT:
+        return f" The network finds {recall:.0%} of the labels that are explained."
+    return ""

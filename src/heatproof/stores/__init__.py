@@ -1,0 +1,1 @@
+"""Results on disk: manifests, Zarr stores, and records of source files."""

@@ -1,0 +1,250 @@
+"""Batches of a cache: arrays of some images in one file, each image with a name and a digest.
+
+A file has three lines and then the values of one image after another: what kind of file it is, the SHA-256 of the third
+line, and a description in JSON. It is written aside and moved into place, so that a process that is killed leaves all
+of it or nothing. What is read was possibly written by others: what does not fit its description or its digests counts
+as damaged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from heatproof.base.typed import as_type
+from heatproof.errors import HeatproofError, fault_of
+from heatproof.files.reading import open_regular, parse_json, refuse_links
+from heatproof.files.writing import written_aside
+
+log = logging.getLogger(__name__)
+
+KIND = b"heatproof batch 1\n"
+ENDING = ".batch"
+DTYPES = ("float64", "float32", "int64", "int32", "int16", "int8", "bool")
+# Of 64 images, a description has 6 KB.
+MOST_DESCRIPTION, MOST_DIMENSIONS = 2**24, 8
+
+
+@dataclass(frozen=True)
+class Described:
+    """What a file says of itself.
+
+    Attributes
+    ----------
+    arrays
+        Name to dtype and shape of the values of one image.
+    names
+        Of the images.
+    digests
+        Of the values of each image.
+    seconds, passes
+        That the batch took.
+    """
+
+    arrays: dict[str, tuple[str, list[int]]]
+    names: list[str]
+    digests: list[str]
+    seconds: float
+    passes: int
+
+    def __post_init__(self) -> None:
+        for dtype, shape in self.arrays.values():
+            if dtype not in DTYPES or len(shape) > MOST_DIMENSIONS or not all(0 < length < 2**31 for length in shape):
+                raise ValueError(f"it has an array of {dtype} {shape}, which heatproof does not write")
+        if not (self.names and self.arrays) or len(self.names) != len(self.digests):
+            raise ValueError("it has no values, or not as many digests as images")
+        if not (math.isfinite(self.seconds) and self.seconds >= 0 and self.passes >= 0):
+            raise ValueError("it took less than nothing")
+
+    @property
+    def image_bytes(self) -> int:
+        """Bytes of the values of one image."""
+        return sum(np.dtype(dtype).itemsize * math.prod(shape) for dtype, shape in self.arrays.values())
+
+
+@dataclass(frozen=True)
+class _File:
+    path: Path
+    told: Described
+    begin: int
+
+    def read(self, places: Sequence[int]) -> list[dict[str, np.ndarray]]:
+        """Return the values of some of the images.
+
+        Raises
+        ------
+        ValueError, OSError, HeatproofError
+            If they are not those that were written.
+        """
+        found = []
+        with open_regular(refuse_links(self.path)) as file:
+            for place in places:
+                file.seek(self.begin + place * self.told.image_bytes)
+                content = file.read(self.told.image_bytes)
+                if _digest(content) != self.told.digests[place]:
+                    raise ValueError("its bytes are not those that were written")
+                found.append(_arrays(content, self.told.arrays))
+        return found
+
+
+@dataclass(eq=False)
+class BatchFolder:
+    """The batches of one folder, which count together: values of images by their names.
+
+    Attributes
+    ----------
+    path
+        The folder; it need not be there.
+    arrays
+        What the values of an image must be, name to dtype and shape; None for whatever the first batch has.
+    """
+
+    path: Path
+    arrays: Mapping[str, tuple[str, list[int]]] | None = None
+    _places: dict[str, tuple[_File, int]] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        for path in sorted(self.path.glob(f"[0-9a-f]*{ENDING}")):
+            try:
+                file = _opened(path)
+                if self.arrays is None:
+                    self.arrays = file.told.arrays
+                if file.told.arrays != self.arrays:
+                    raise ValueError("it has other arrays")
+            except Exception as error:
+                self._forget(path, error)
+            else:
+                self._take(file)
+
+    @property
+    def names(self) -> list[str]:
+        """Of all images that have values."""
+        return list(self._places)
+
+    def _take(self, file: _File) -> None:
+        self._places.update({name: (file, place) for place, name in enumerate(file.told.names)})
+
+    def _forget(self, path: Path, error: Exception) -> None:
+        """Remove a damaged file, whose values are made again."""
+        if fault_of(error) or path.is_dir():
+            raise error
+        log.info("%s is damaged and is made again (%s)", path, error)
+        path.unlink(missing_ok=True)
+        self._places = {name: known for name, known in self._places.items() if known[0].path != path}
+
+    def missing(self, names: Sequence[str]) -> list[int]:
+        """Return the rows of the images that have no values, after a look at the bytes of those that have some."""
+        files: dict[Path, tuple[_File, list[int]]] = {}
+        for name in dict.fromkeys(names):
+            if name in self._places:
+                file, place = self._places[name]
+                files.setdefault(file.path, (file, []))[1].append(place)
+        for path, (file, places) in files.items():
+            try:
+                file.read(places)
+            except Exception as error:
+                self._forget(path, error)
+        return [row for row, name in enumerate(names) if name not in self._places]
+
+    def add(self, names: Sequence[str], arrays: Mapping[str, np.ndarray], seconds: float, passes: int) -> None:
+        """Keep the values of some images, arrays (images, …); a file of the same images is replaced.
+
+        Raises
+        ------
+        HeatproofError
+            If the file cannot be written; what was kept before stays.
+        """
+        kept = {name: np.ascontiguousarray(arrays[name]) for name in sorted(arrays)}
+        contents = [b"".join(values[row].tobytes() for values in kept.values()) for row in range(len(names))]
+        described = {name: (str(values.dtype), list(values.shape[1:])) for name, values in kept.items()}
+        told = Described(described, list(names), list(map(_digest, contents)), round(seconds, 6), passes)
+        line = json.dumps(vars(told), sort_keys=True).encode() + b"\n"
+        head = KIND + hashlib.sha256(line).hexdigest().encode() + b"\n" + line
+        path = self.path / (hashlib.sha256("\n".join(names).encode()).hexdigest()[:24] + ENDING)
+        try:
+            with written_aside(path) as aside, open(aside, "wb") as file:
+                file.write(head)
+                file.writelines(contents)
+        except OSError as error:
+            error.filename = error.filename or str(path)
+            said = fault_of(error) or (
+                f"{path} cannot be written ({error}): make it possible, or use another folder, and repeat the call, "
+                "which goes on with what was kept."
+            )
+            raise HeatproofError(said) from error
+        self.arrays = described if self.arrays is None else self.arrays
+        self._take(_File(path, told, len(head)))
+
+    def read(self, names: Sequence[str]) -> dict[str, np.ndarray]:
+        """Return the values of images, arrays (images, …).
+
+        Raises
+        ------
+        HeatproofError
+            If one is missing or damaged.
+        """
+        found: list[dict[str, np.ndarray]] = []
+        for name in names:
+            file, place = self._places[name]
+            try:
+                found += file.read([place])
+            except Exception as error:
+                said = fault_of(error) or (
+                    f"{file.path} is damaged or gone ({error}): repeat the call that made it, which makes it again."
+                )
+                raise HeatproofError(said) from None
+        arrays = self.arrays or {}
+        return {
+            name: np.stack([one[name] for one in found]) if found else np.empty((0, *shape), dtype)
+            for name, (dtype, shape) in arrays.items()
+        }
+
+    def cost(self, names: Sequence[str]) -> tuple[float, float]:
+        """Return the mean of the seconds and the passes that an image took."""
+        files = [self._places[name][0].told for name in names]
+        seconds, passes = (
+            math.fsum(getattr(told, what) / len(told.names) for told in files) / max(len(files), 1)
+            for what in ("seconds", "passes")
+        )
+        return seconds, passes
+
+
+def _opened(path: Path) -> _File:
+    with open_regular(refuse_links(path)) as file:
+        head = [_line(file, most) for most in (len(KIND), 65, MOST_DESCRIPTION)]
+        if head[0] != KIND or head[1] != hashlib.sha256(head[2]).hexdigest().encode() + b"\n":
+            raise ValueError("it is no batch of heatproof, or its description is not the one that was written")
+        told: Described = as_type(Described, parse_json(head[2]), "it")
+        begin, end = file.tell(), file.seek(0, 2)
+    if end - begin != told.image_bytes * len(told.names):
+        raise ValueError("it has another size than it says")
+    return _File(path, told, begin)
+
+
+def _line(file: IO[bytes], most: int) -> bytes:
+    line = file.readline(most)
+    if not line.endswith(b"\n"):
+        raise ValueError("its description does not end")
+    return line
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def _arrays(content: bytes, arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    found, begin = {}, 0
+    for name in sorted(arrays):
+        dtype, shape = arrays[name]
+        count = math.prod(shape)
+        found[name] = np.frombuffer(content, dtype, count, begin).reshape(shape)
+        begin += count * np.dtype(dtype).itemsize
+    return found

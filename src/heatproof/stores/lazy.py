@@ -1,0 +1,82 @@
+"""A store as an xarray.Dataset of which every byte is checked when it is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray
+from xarray.backends import BackendArray
+from xarray.core import indexing
+
+from heatproof.stores.store import ArrayFacts, Store, open_store, read, shards_made
+
+
+class _Checked(BackendArray):
+    """An array of a store; xarray asks for the part that is needed."""
+
+    def __init__(self, store: Store, name: str, facts: ArrayFacts) -> None:
+        self._store, self._name = store, name
+        self.shape, self.dtype = facts.shape, np.dtype(facts.dtype)
+
+    def __getitem__(self, key: indexing.ExplicitIndexer) -> np.ndarray:
+        basic = indexing.IndexingSupport.BASIC
+        return indexing.explicit_indexing_adapter(key, self.shape, basic, self._read)
+
+    def _read(self, key: tuple[Any, ...]) -> np.ndarray:
+        rows, *rest = key
+        if not isinstance(rows, slice):
+            return read(self._store.path, self._name, int(rows), int(rows) + 1)[(0, *rest)]
+        wanted = range(*rows.indices(self.shape[0]))
+        if not wanted:
+            return np.empty((0, *self.shape[1:]), self.dtype)[(slice(None), *rest)]
+        every = read(self._store.path, self._name, wanted[0], wanted[-1] + 1)
+        return every[(slice(None, None, wanted.step), *rest)]
+
+
+def open_lazily(store: str | Path) -> xarray.Dataset:
+    """Return the images of a store that were computed, with arrays that are read and checked when they are asked for.
+
+    Along ``image`` stand the names of the images.
+
+    Parameters
+    ----------
+    store
+        A ``.zarr`` group, with the manifests of its shards beside it.
+
+    Returns
+    -------
+    xarray.Dataset
+        Arrays (image, …); coordinates ``image_id``, ``label`` and names along other dimensions; the attributes of the
+        store, and ``gap``, the reason, where an explainer does not apply and there are no images.
+
+    Raises
+    ------
+    HeatproofError
+        If the store is damaged. Reading a part of an array raises it where a shard is missing, damaged, of other config
+        or code than its manifest, or through a link.
+    """
+    opened = open_store(store)
+    ranges, gap = [], None
+    for made in shards_made(store):
+        if made.get("gap"):
+            gap = made["gap"]
+        else:
+            ranges.append(range(*made["images"]))
+    computed = sorted({row for rows in ranges for row in rows})
+    variables = {
+        name: (facts.dims, indexing.LazilyIndexedArray(_Checked(opened, name, facts)))
+        for name, facts in opened.arrays.items()
+    }
+    along = {name: (name, list(names)) for name, names in opened.coordinates.items()}
+    ids = list(opened.image_ids)
+    coordinates = {"image": ids, "image_id": ("image", ids), "label": ("image", opened.labels), **along}
+    made_of = dict(opened.attributes) | ({"gap": gap} if gap else {})
+    return xarray.Dataset(variables, coordinates, made_of).isel(image=_as_slice(computed))
+
+
+def _as_slice(rows: list[int]) -> slice | list[int]:
+    """Return rows that follow each other as a slice, which leaves arrays lazy and is read in one piece."""
+    follows = rows == list(range(rows[0], rows[0] + len(rows))) if rows else True
+    return slice(rows[0] if rows else 0, rows[-1] + 1 if rows else 0) if follows else rows

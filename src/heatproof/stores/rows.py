@@ -1,0 +1,104 @@
+"""Rows that a run scores: which picture each is of, what it is about, and what is known of the picture.
+
+A picture of a class is one row. Of several labels, each that a picture has is a row, and of a regression each number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from heatproof.base.registry import is_reference
+from heatproof.base.tasks import CALLABLE, EXCLUSIVE
+from heatproof.stores.manifest import read_sealed
+from heatproof.stores.store import open_store
+
+
+@dataclass(frozen=True)
+class ScoredRows:
+    """Rows of the evaluation split, N of them.
+
+    Attributes
+    ----------
+    task
+        One of `heatproof.base.tasks.TASKS`, or ``callable``.
+    names
+        Of classes, labels or numbers; empty where the dataset has none.
+    ids
+        Of the rows, as in stores.
+    targets
+        (N,) int64, the class, label or number that each row is about.
+    pictures
+        The id of each row's picture.
+    given
+        What the dataset says of the pictures: their class (N,), their labels (N, K), 1 present, 0 absent and -1 not
+        known, or the number of the row (N,) float64.
+    """
+
+    task: str
+    names: list[str]
+    ids: list[str]
+    targets: np.ndarray
+    pictures: list[str]
+    given: np.ndarray
+
+    @property
+    def firsts(self) -> np.ndarray:
+        """The first row of each picture, (pictures,) in their order."""
+        return np.sort(np.unique(np.array(self.pictures, dtype=object), return_index=True)[1])
+
+    def by_picture(self, values: np.ndarray) -> np.ndarray:
+        """Return the mean over the rows of each picture of values (N,): (pictures,) in their order."""
+        if len(self.firsts) == len(values):
+            return values
+        _, at, counts = np.unique(np.array(self.pictures, dtype=object), return_inverse=True, return_counts=True)
+        sums = np.bincount(at, values.astype(np.float64)) / counts
+        return sums[at[self.firsts]]
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether classes exclude each other, so that an image has one."""
+        return self.task in EXCLUSIVE
+
+    def about(self, targets: np.ndarray) -> np.ndarray:
+        """Return in words which label or number rows are about, of targets (M,); "" where there is but one."""
+        if self.task == CALLABLE or (not self.has_classes and len(self.names) < 2):
+            return np.full(len(targets), "", dtype=object)
+        return np.array([self.names[one] if self.names else str(one) for one in targets], dtype=object)
+
+
+def rows_of_store(store: str, count: int) -> ScoredRows:
+    """Return the first rows of a store, of what it says that made it."""
+    opened = open_store(store)
+    made_by = opened.attributes.get("made_by", {})
+    dataset, target = made_by.get("dataset", {}), made_by.get("target", "label")
+    task = dataset.get("task", "multiclass")
+    if task in EXCLUSIVE and not is_reference(str(target)):
+        labels, ids = np.asarray(opened.labels[:count], dtype=np.int64), list(opened.image_ids[:count])
+        return ScoredRows(task, [], ids, labels, ids, labels)
+    facts = read_sealed(dataset.get("manifest", "")) or {}
+    return scored_rows({**facts, "task": task}, target, count)
+
+
+def scored_rows(facts: Mapping[str, Any], target: str | int, count: int) -> ScoredRows:
+    """Return the first rows of a run.
+
+    Parameters
+    ----------
+    facts
+        The manifest of the dataset.
+    target
+        Of the run: ``label``, ``predicted``, the number of a class or a label, or ``package.module:function``.
+    count
+        How many rows.
+    """
+    task = CALLABLE if is_reference(str(target)) else facts.get("task", "multiclass")
+    split = facts.get("splits", {}).get("evaluation", {})
+    ids, labels = split.get("ids", [])[:count], split.get("labels", [])[:count]
+    given = split.get("given") or labels
+    pictures = split.get("pictures") or ids
+    names, targets = list(facts.get("class_names") or []), np.asarray(labels, dtype=np.int64)
+    return ScoredRows(task, names, ids, targets, pictures[:count], np.asarray(given[:count]))

@@ -1,0 +1,476 @@
+"""Records of the files that results are made from: size, times and SHA-256 of each, by which a change is seen.
+
+The job `prepare` leaves one beside the manifest of a dataset. At each start the main process asks the system for size,
+times and inode of all files, and reads those of which something differs: equal bytes only renew the record. Jobs take
+the digests of the images that they read from it, and their manifests keep them (``data``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from heatproof.errors import HeatproofError
+from heatproof.files.reading import open_regular, parse_json, read_below, shown
+from heatproof.files.writing import written_aside
+
+if TYPE_CHECKING:
+    import numpy as np
+
+FORMAT = 2
+# Of 10 million files with long names; no record is larger.
+MOST_BYTES = 2**30
+# A file can change again within one step of a file system's clock, which is 2 s at most, and keep its times.
+STEP = 2 * 10**9
+# How much later than the system's the clock of a local file system can be, in ns.
+TICK = 10**7
+# Network file systems answer many questions at a time.
+THREADS = 16
+# How many files a thread looks at, or reads, before it takes others.
+LOOKED_AT, READ = 4096, 64
+# Some file systems number files by 64 bits without a sign.
+MOST_INODE = 2**63 - 1
+# Of a file that is not there, and of one of which nothing is known.
+GONE = (-1, -1, -1, -1)
+UNKNOWN = bytes(32)
+# Of a manifest: dataset and split to the first image, that after the last, and their digest, of each range.
+Data = Mapping[str, Sequence[Sequence[Any]]]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is known of some files; those of a dataset are told apart by what they decide.
+
+    Attributes
+    ----------
+    paths
+        Paths of files and folders, from a folder that is not recorded, or absolute.
+    stats
+        (N, 4) int64: size, times of the last change of content and of anything, in nanoseconds, and the inode: a link
+        can lead to another file that was written in the same step of the clock.
+    digests
+        (N, 32) uint8: SHA-256 of a file's bytes, or of the names in a folder; zeros where it could not be read.
+    recorded
+        When this was so, in nanoseconds since 1970.
+    lists, shared
+        How many of the files, from the first on, decide which images there are; how many after them hold bytes of
+        every image. All others are files of images.
+    named
+        Whether the dataset names its files at all.
+    listed
+        Split to the digest of its ids and labels.
+    rows
+        Split to the indices of each image's files, (images,) or (images, files of each) int64; empty where images have
+        no files of their own.
+    """
+
+    paths: list[bytes]
+    stats: np.ndarray
+    digests: np.ndarray
+    recorded: int
+    lists: int = 0
+    shared: int = 0
+    named: bool = True
+    listed: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    rows: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    def digest(self, split: str, start: int, stop: int) -> str | None:
+        """Return the digest of images [start, stop) of a split; None where it has not as many."""
+        listed, count = self.listed.get(split, ("", 0))
+        if not listed or not 0 <= start <= stop <= count:
+            return None
+        found = hashlib.sha256(listed.encode())
+        found.update(self.digests[self.lists : self.lists + self.shared].tobytes())
+        found.update(self.digests[self.rows[split][start:stop]].tobytes())
+        return found.hexdigest()
+
+    def without_lists(self) -> Record:
+        """Return it with splits of which nothing is known, as what decides them has changed."""
+        return replace(self, listed={})
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a look at the files of a record found.
+
+    Attributes
+    ----------
+    record
+        What is so now; nothing is known of the splits where files that decide them have changed.
+    changed
+        Paths whose content is another or that are gone.
+    is_renewed
+        Whether times have changed, or are to be trusted from now on.
+    is_missing
+        Whether none of the files is there, as where results were copied without their data.
+    """
+
+    record: Record
+    changed: list[str]
+    is_renewed: bool = False
+    is_missing: bool = False
+
+
+def record_files(
+    root: str | Path,
+    paths: Sequence[str | Path],
+    began: int,
+    known: Record | None = None,
+    lists: int = 0,
+    **facts: Any,
+) -> Record:
+    """Look at files for the first time, or again.
+
+    Parameters
+    ----------
+    root
+        The folder that relative paths of the record are from.
+    paths
+        The files; relative ones are from the working folder.
+    began
+        When the caller began to read them, in nanoseconds since 1970.
+    known
+        A record of before: files that have the size and times that it says are not read.
+    lists
+        How many from the first on decide which images there are. Nothing is known of one that has changed since
+        `began`: the caller may have read it as it was before.
+    facts
+        What else the record holds.
+    """
+    import numpy as np
+
+    names = [_from_root(path, root) for path in paths]
+    stats = _stats(names, root)
+    digests = np.zeros((len(names), 32), np.uint8)
+    todo = np.ones(len(names), bool)
+    if known is not None and len(known.paths):
+        place = {name: row for row, name in enumerate(known.paths)}
+        then = np.array([place.get(name, -1) for name in names], np.int64)
+        same = (then >= 0) & (stats == known.stats[then]).all(1) & (stats[:, 2] < known.recorded - STEP)
+        digests[same], todo = known.digests[then[same]], ~same
+    for first, last in ((0, lists), (lists, len(names))):
+        rows = first + np.flatnonzero(todo[first:last])
+        digests[rows] = _digests([names[row] for row in rows], root, folders=first < lists)
+    digests[:lists][stats[:lists, 2] >= began - TICK] = 0
+    return Record(names, stats, digests, began, lists, **facts)
+
+
+def look(record: Record, root: str | Path, contents: bool = False) -> Look:
+    """Look at the files of a record; those with the size, times and inode that it says are not read.
+
+    Parameters
+    ----------
+    record
+        What was so.
+    root
+        The folder that its paths are from.
+    contents
+        Read every file.
+    """
+    import numpy as np
+
+    began = time.time_ns()
+    if not is_there(root) and any(name[:1] != b"/" for name in record.paths):
+        return Look(record, [], is_missing=True)
+    stats = _stats(record.paths, root)
+    if record.paths and (stats[:, 0] < 0).all():
+        return Look(record, [], is_missing=True)
+    todo = (stats != record.stats).any(1) | (stats[:, 2] >= record.recorded - STEP)
+    rows = np.arange(len(todo)) if contents else np.flatnonzero(todo)
+    if not len(rows):
+        return Look(record, [])
+    digests = record.digests.copy()
+    digests[rows] = _digests([record.paths[row] for row in rows], root)
+    other = rows[(digests[rows] != record.digests[rows]).any(1)]
+    now = replace(record, stats=stats, digests=digests, recorded=began)
+    if len(other) and other[0] < record.lists:
+        now = now.without_lists()
+    changed = [shown(os.path.join(root, os.fsdecode(record.paths[row]))) for row in other]
+    return Look(now, changed, is_renewed=bool(todo.any()))
+
+
+def file_digests(record: Record | None, paths: Sequence[str], contents: bool = False) -> tuple[Record, dict[str, str]]:
+    """Return a record of some files, and the SHA-256 of each that is there, in hexadecimal.
+
+    Parameters
+    ----------
+    record
+        One of before, by which files that have the size and times that it says are not read; None for none.
+    paths
+        The files.
+    contents
+        Read every file.
+    """
+    now = record_files(".", paths, time.time_ns(), None if contents else record)
+    digests = {path: row.tobytes().hex() for path, row in zip(paths, now.digests, strict=True) if row.any()}
+    return now, digests
+
+
+def says_the_same(known: Record | None, now: Record) -> bool:
+    """Tell whether a record of before lets as many files go unread as that of today."""
+    if known is None or known.paths != now.paths or (known.stats != now.stats).any():
+        return False
+    return bool((known.digests == now.digests).all() and (now.stats[:, 2] < known.recorded - STEP).all())
+
+
+# ---- the file ------------------------------------------------------------------------------------------------------
+
+
+def data_root(options: Mapping[str, Any]) -> str:
+    """Return what relative paths in the record of a dataset are from: its `root`, or the working folder."""
+    root = options.get("root")
+    return str(Path(root).expanduser()) if isinstance(root, str) and root else "."
+
+
+def is_there(root: str | Path) -> bool:
+    """Tell whether anything is at the root of a dataset; a disk that is not mounted leaves an empty folder."""
+    try:
+        with os.scandir(root) as entries:
+            return any(not one.name.startswith(".") for one in entries)
+    except NotADirectoryError:
+        return True
+    except OSError:
+        return os.path.exists(root)
+
+
+def record_of(manifest: str | Path) -> Path:
+    """Return where the record of a dataset stands, by the path of its manifest."""
+    return Path(manifest).with_suffix(".files")
+
+
+def write_record(path: str | Path, record: Record) -> None:
+    """Write a record with a digest of itself, aside and moved into place."""
+    import numpy as np
+
+    splits = {split: [*record.listed[split], record.rows[split].size] for split in sorted(record.listed)}
+    head = {"format": FORMAT, "recorded": record.recorded, "count": len(record.paths), "splits": splits}
+    head |= {"lists": record.lists, "shared": record.shared, "named": record.named}
+    parts = [json.dumps(head).encode() + b"\n", record.stats.astype("<i8").tobytes(), record.digests.tobytes()]
+    parts += [np.asarray(record.rows[split], "<i8").tobytes() for split in splits]
+    parts.append(b"\0".join(record.paths))
+    seal = hashlib.sha256()
+    for part in parts:
+        seal.update(part)
+    with written_aside(path) as aside, open(aside, "wb") as file:
+        file.writelines([seal.digest(), *parts])
+
+
+def read_record(path: str | Path) -> Record | None:
+    """Return what `write_record` wrote; None where it is missing or damaged."""
+    try:
+        content = read_below(path, MOST_BYTES)
+    except OSError:
+        return None
+    inner = memoryview(content)[32:]
+    if hashlib.sha256(inner).digest() != content[:32]:
+        return None
+    try:
+        return _parsed(inner, content.index(b"\n", 32) - 31)
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+        return None
+
+
+def _parsed(content: memoryview, at: int) -> Record:
+    import numpy as np
+
+    head = parse_json(bytes(content[:at]))
+    count, splits = head["count"], head["splits"]
+    numbers = [count, head["recorded"], head["lists"], head["shared"], *(n for one in splits.values() for n in one[1:])]
+    if head["format"] != FORMAT or any(type(number) is not int or number < 0 for number in numbers):
+        raise ValueError("not of this format")
+
+    def taken(kind: str, *shape: int) -> np.ndarray:
+        nonlocal at
+        size = np.dtype(kind).itemsize
+        for length in shape:
+            size *= length
+        if at + size > len(content):
+            raise ValueError("cut off")
+        found = np.frombuffer(content[at : at + size], kind).reshape(shape)
+        at += size
+        return found
+
+    stats, digests = taken("<i8", count, 4), taken("u1", count, 32)
+    rows = {split: taken("<i8", int(files)) for split, (_, _, files) in splits.items()}
+    paths = bytes(content[at:]).split(b"\0") if count else []
+    fits = len(paths) == count and head["lists"] + head["shared"] <= count
+    for split, (listed, images, files) in splits.items():
+        fits &= isinstance(listed, str) and listed.isascii()
+        fits &= not files or (files % max(images, 1) == 0 < images)
+        fits &= not files or bool(rows[split].min() >= 0 and rows[split].max() < count)
+    if not fits:
+        raise ValueError("not a record")
+    for split, (_, images, files) in splits.items():
+        rows[split] = rows[split].reshape(images, -1) if files > images else rows[split]
+    listed_as = {split: (listed, images) for split, (listed, images, _) in splits.items()}
+    named = bool(head["named"])
+    return Record(paths, stats, digests, head["recorded"], head["lists"], head["shared"], named, listed_as, rows)
+
+
+# ---- what jobs read ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ImagesRead:
+    """Digests of the images of a dataset, for the manifests of jobs that read them. Get it from `images_of`."""
+
+    dataset: str = ""
+    record: Record | None = None
+
+    def data(self, *ranges: tuple[str, int, int]) -> dict[str, list[list[Any]]]:
+        """Return what a manifest keeps of ranges of images: split, the first image, and that after the last.
+
+        Nothing where no record is known of, as outside a workflow.
+        """
+        found: dict[str, list[list[Any]]] = {}
+        for split, start, stop in sorted(set(ranges)) if self.record else ():
+            assert self.record is not None
+            of_split = found.setdefault(f"{self.dataset}/{split}", [])
+            of_split.append([start, stop, self.record.digest(split, start, stop) or ""])
+        return found
+
+    def whole(self, *splits: str) -> list[tuple[str, int, int]]:
+        """Return the ranges that are all images of some splits."""
+        counts = self.record.listed if self.record else {}
+        return [(split, 0, counts[split][1]) for split in splits if split in counts]
+
+
+def images_of(manifest: str) -> ImagesRead:
+    """Return what is known of the images of a dataset by the path of its manifest; "" for none.
+
+    Raises
+    ------
+    HeatproofError
+        If the record is damaged.
+    """
+    path = record_of(manifest) if manifest else None
+    if path is None or not os.path.lexists(path):
+        return ImagesRead()
+    record = read_record(path)
+    if record is None:
+        raise HeatproofError(f"{path} is damaged: run the same command again, which makes it anew.")
+    return ImagesRead(Path(manifest).stem, record)
+
+
+def holds(recorded: Mapping[str, Any], data: Data) -> bool:
+    """Tell whether a manifest says of ranges of images what `ImagesRead.data` says of them now."""
+    then = recorded.get("data", {})
+    return all(list(one) in then.get(name, ()) for name, ranges in data.items() for one in ranges)
+
+
+def ranges_of(recorded: Mapping[str, Any]) -> list[tuple[str, int, int]]:
+    """Return the ranges of images that a manifest names: split, the first image, and that after the last."""
+    named = [(name.rpartition("/")[2], one) for name, ranges in recorded.get("data", {}).items() for one in ranges]
+    return [(split, start, stop) for split, (start, stop, _) in named]
+
+
+def joined_data(recorded: Iterable[Mapping[str, Any]]) -> dict[str, list[list[Any]]]:
+    """Return what several manifests say of images, together."""
+    found: dict[str, set[tuple[Any, ...]]] = {}
+    for one in recorded:
+        for name, ranges in one.get("data", {}).items():
+            found.setdefault(name, set()).update(map(tuple, ranges))
+    return {name: sorted(map(list, ranges), key=str) for name, ranges in sorted(found.items())}
+
+
+def is_same_data(recorded: Mapping[str, Any], record: Callable[[str], Record | None]) -> bool:
+    """Tell whether all images that a manifest names are the same still.
+
+    Parameters
+    ----------
+    recorded
+        The manifest.
+    record
+        Gives the record of a dataset by its name; where there is none, nothing is known, and it counts as the same.
+    """
+    for name, ranges in recorded.get("data", {}).items():
+        dataset, _, split = name.rpartition("/")
+        now = record(dataset)
+        if now is not None and any(now.digest(split, start, stop) != digest for start, stop, digest in ranges):
+            return False
+    return True
+
+
+# ---- the system ----------------------------------------------------------------------------------------------------
+
+
+def _from_root(path: str | Path, root: str | Path) -> bytes:
+    name, top = os.fspath(path), os.path.join(root, "")
+    if name == os.fspath(root):
+        return b"."
+    if os.fspath(root) == "." or (os.path.isabs(name) and not name.startswith(top)):
+        return os.fsencode(name)
+    return os.fsencode(name.removeprefix(top) if name.startswith(top) else os.path.abspath(name))
+
+
+def _stats(names: Sequence[bytes], root: str | Path) -> np.ndarray:
+    """Return sizes, times and inodes (N, 4) of files, `GONE` where one is missing."""
+    import numpy as np
+
+    top, every = os.fsencode(root), np.full((len(names), len(GONE)), GONE, np.int64)
+
+    def chunk(low: int) -> None:
+        # One stat each, and little else: of a million files every step counts.
+        found = []
+        for name in names[low : low + LOOKED_AT]:
+            try:
+                one = os.stat(_place(name, top))
+            except OSError:
+                found.append(GONE)
+            else:
+                found.append((one.st_size, one.st_mtime_ns, one.st_ctime_ns, one.st_ino & MOST_INODE))
+        every[low : low + LOOKED_AT] = found
+
+    _in_threads(chunk, range(0, len(names), LOOKED_AT))
+    return every
+
+
+def _digests(names: Sequence[bytes], root: str | Path, folders: bool = True) -> np.ndarray:
+    """Return the digests (N, 32) of files, and of folders where these are meant; zeros where one cannot be read."""
+    import numpy as np
+
+    top = os.fsencode(root)
+
+    def chunk(low: int) -> bytes:
+        places = [_place(name, top) for name in names[low : low + READ]]
+        return b"".join(_digest(at) if folders or not os.path.isdir(at) else UNKNOWN for at in places)
+
+    found = _in_threads(chunk, range(0, len(names), READ))
+    return np.frombuffer(b"".join(found), np.uint8).reshape(-1, 32)
+
+
+def _place(name: bytes, top: bytes) -> bytes:
+    """Return the path of what a record names; `top` is its root, which can be a file."""
+    return name if name[:1] == b"/" else top if name == b"." else b"%s/%s" % (top, name)
+
+
+def _names(folder: bytes) -> list[bytes]:
+    """Return what a folder has, sorted, folders with a slash behind them; hidden files are no pictures."""
+    with os.scandir(folder) as entries:
+        return sorted(one.name + b"/" * one.is_dir() for one in entries if not one.name.startswith(b"."))
+
+
+def _digest(path: bytes) -> bytes:
+    try:
+        if stat.S_ISDIR(os.stat(path).st_mode):
+            return hashlib.sha256(b"\0".join([b"folder", *_names(path)])).digest()
+        with open_regular(os.fsdecode(path)) as file:
+            return hashlib.file_digest(file, "sha256").digest()
+    except (OSError, HeatproofError):
+        return UNKNOWN
+
+
+def _in_threads(do: Callable[[int], T], given: Sequence[int]) -> list[T]:
+    if len(given) < 2:
+        return [do(one) for one in given]
+    with ThreadPoolExecutor(THREADS) as pool:
+        return list(pool.map(do, given))

@@ -1,0 +1,597 @@
+"""Read and write Zarr stores; no other module opens Zarr.
+
+A store is one Zarr v3 group for the whole evaluation split: arrays over (``image``, …) cut in shards along the images,
+with image ids and labels as coordinates. A shard is one file, written aside and moved into place, so that jobs can make
+shards of one array at once and nobody ever reads half of one. Images that were not computed are NaN.
+
+Whatever is read is checked first, because a store can come from anywhere. The group's ``zarr.json`` has the digests of
+all metadata and coordinates, and one of itself; the manifests beside the store have those of the shards. Metadata must
+be what `ensure_metadata` writes: no other codec, type or version of Zarr is opened.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import math
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import zarr
+from zarr.codecs import Crc32cCodec, ZstdCodec
+
+from heatproof.base.provenance import digest
+from heatproof.errors import HeatproofError, fault_of
+from heatproof.files.reading import MOST_JSON_BYTES, file_digest, parse_json, read_bytes, reason_of, refuse_links
+from heatproof.files.writing import locked
+from heatproof.stores.manifest import SEAL, require_manifest, shard_manifests
+from heatproof.stores.zarr_format import check_dimensions, expected_metadata, is_list, unpacked_bytes
+
+# The checksum comes last, over what lies on the disk.
+COMPRESSORS = (ZstdCodec(level=3), Crc32cCodec())
+# What equals the fill value must still be a file, or its loss could not be told from it. A setting, because
+# zarr.open_array does not heed its argument `config` for an array that is there.
+WRITE_ALL = {"array.write_empty_chunks": True}
+METADATA = "zarr.json"
+# What is opened: the types that heatproof writes, and what no store of it comes near.
+DTYPES = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "string")
+GROUP = {"zarr_format": 3, "node_type": "group"}
+LISTED = re.compile(r"[A-Za-z0-9_]+/(zarr\.json|c/0)")
+MOST_METADATA_BYTES, MOST_LENGTH = 2**24, 2**40
+# Names of images have at most half as many, unpacked; Zstandard adds little to what it cannot make smaller.
+MOST_LISTED_BYTES = 2 * MOST_JSON_BYTES
+# Stands in the index of a shard for a chunk that is not there.
+ABSENT = 2**64 - 1
+# Nanoseconds.
+RECENT = 10**9
+# As a target, because Snakemake does not make again what is missing behind tables that stand.
+TARGET = "run your snakemake command with this path as its target."
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """One array of a store: what stands beside ``image``.
+
+    Attributes
+    ----------
+    dims, shape
+        Names and lengths of the dimensions after ``image``.
+    dtype
+        NumPy name; floats are NaN where nothing was computed, integers -1.
+    chunk_by_image
+        One chunk an image, inside the shard; else one chunk a shard, for rows of a few numbers.
+    """
+
+    dims: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    chunk_by_image: bool = True
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The shape of a store, the same for every job that writes into it.
+
+    Attributes
+    ----------
+    image_ids, labels
+        Of the whole evaluation split.
+    shard_size
+        Images in one shard.
+    arrays
+        Array name to what it holds of each image.
+    attributes
+        Provenance; ``key`` among them tells whether a store that is there already is this one.
+    coordinates
+        Names along other dimensions, for example of the maps.
+    """
+
+    image_ids: Sequence[str]
+    labels: np.ndarray
+    shard_size: int
+    arrays: Mapping[str, ArraySpec]
+    attributes: Mapping[str, Any]
+    coordinates: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+def shard_file(store: str | Path, array: str, shard: int, trailing: int) -> str:
+    """Return the path of one shard of an array with `trailing` dimensions after ``image``."""
+    return "/".join([str(store), array, "c", str(shard), *["0"] * trailing])
+
+
+def ensure_metadata(store: str | Path, layout: Layout) -> None:
+    """Write the group's metadata and coordinates unless the same are there already, undamaged.
+
+    Whichever job comes first writes them; all write the same bytes, file by file, each moved into place. When an array
+    has another shape or cut than before, its old shards are removed, because they could be read as if they fitted.
+    """
+    store = refuse_links(store)
+    store.parent.mkdir(parents=True, exist_ok=True)
+    with locked(store.parent / f".{store.name}.lock"):
+        # Of a writer that was killed: who writes metadata holds the lock, and shards have a dot more in their names.
+        for leftover in store.parent.glob(f".{glob.escape(store.name)}.*"):
+            if leftover.is_dir() and leftover.name.count(".") == store.name.count(".") + 2:
+                shutil.rmtree(leftover, ignore_errors=True)
+        _write_metadata(store, layout)
+
+
+def _write_metadata(store: Path, layout: Layout) -> None:
+    recorded: Mapping[str, str] = {}
+    with suppress(HeatproofError):
+        recorded = _group(str(store), _signature(store / METADATA))["files"]
+        if open_store(store).attributes["key"] == layout.attributes["key"]:
+            return
+    with _folder_beside(store, "") as aside:
+        fresh_store = aside / "new"
+        with zarr.config.set(WRITE_ALL):
+            _create(fresh_store, layout)
+        for name in layout.arrays:
+            present, fresh = store / name / METADATA, fresh_store / name / METADATA
+            # Damaged metadata were those of the same cut, where the group says so.
+            same = recorded.get(f"{name}/{METADATA}") == file_digest(fresh)
+            if not same and not (present.is_file() and present.read_bytes() == fresh.read_bytes()):
+                shutil.rmtree(store / name, ignore_errors=True)
+        files = [path for path in fresh_store.rglob("*") if path.is_file()]
+        # The group's own metadata carry the key and come last: with them, the store stands.
+        for fresh in sorted(files, key=lambda path: (path.parent == fresh_store, path)):
+            target = refuse_links(store / fresh.relative_to(fresh_store))
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(fresh, target)
+
+
+@contextmanager
+def _folder_beside(store: Path, what: str) -> Iterator[Path]:
+    """Give a folder to write to, which is removed in the end.
+
+    Beside the store, not in it: what a killed job leaves there must not look like an array of the store.
+    """
+    prefix = f".{store.name}.{what}"
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=store.parent, ignore_cleanup_errors=True) as aside:
+        yield Path(aside)
+
+
+def _create(path: Path, layout: Layout) -> None:
+    count = len(layout.image_ids)
+    group = zarr.create_group(path, zarr_format=3)
+    _create_coordinate(group, "image", "image", np.arange(count))
+    _create_coordinate(group, "image_id", "image", layout.image_ids)
+    _create_coordinate(group, "label", "image", np.asarray(layout.labels, dtype=np.int64))
+    for name, labels_along in layout.coordinates.items():
+        _create_coordinate(group, name, name, labels_along)
+    for name, spec in layout.arrays.items():
+        _create_array(group, name, spec, count, layout.shard_size)
+    files = {file.relative_to(path).as_posix(): file_digest(file) for file in path.rglob("*/*") if file.is_file()}
+    attributes = {**layout.attributes, "coordinates": "image_id label", "files": files}
+    # Plain, as it will be read.
+    attributes = json.loads(json.dumps(attributes, sort_keys=True))
+    group.attrs.update({**attributes, SEAL: digest(attributes)})
+
+
+def _create_coordinate(group: zarr.Group, name: str, dimension: str, values: Sequence[str] | np.ndarray) -> None:
+    numbers = isinstance(values, np.ndarray)
+    array = group.create_array(
+        name,
+        shape=(len(values),),
+        chunks=(len(values),),
+        dtype="int64" if numbers else str,
+        compressors=COMPRESSORS,
+        dimension_names=(dimension,),
+    )
+    array[:] = values if numbers else np.array(values, dtype=object)
+
+
+def _create_array(group: zarr.Group, name: str, spec: ArraySpec, count: int, shard_size: int) -> zarr.Array:
+    floating = np.issubdtype(np.dtype(spec.dtype), np.floating)
+    return group.create_array(
+        name,
+        shape=(count, *spec.shape),
+        chunks=(1 if spec.chunk_by_image else shard_size, *spec.shape),
+        shards=(shard_size, *spec.shape) if spec.chunk_by_image else None,
+        dtype=spec.dtype,
+        fill_value=np.nan if floating else -1,
+        compressors=COMPRESSORS,
+        dimension_names=("image", *spec.dims),
+    )
+
+
+def remove_leftovers(store: str | Path, shard: int) -> None:
+    """Remove what a killed job left beside a store of a shard, which has one writer."""
+    store = Path(store)
+    for leftover in store.parent.glob(f".{glob.escape(store.name)}.*.{shard}.*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
+def write_shard(store: str | Path, array: str, shard: int, start: int, values: np.ndarray) -> str:
+    """Write images from `start` on into one shard, and return the path of its file.
+
+    Parameters
+    ----------
+    store
+        A store whose metadata stand.
+    array
+        Name of the array.
+    shard, start
+        The shard's number, and the first image that `values` holds; all of them lie in the shard.
+    values
+        (images, …) in the array's dtype.
+    """
+    store = Path(store)
+    final = Path(shard_file(store, array, shard, values.ndim - 1))
+    with _folder_beside(store, f"{array}.{shard}.") as aside:
+        shutil.copy(store / array / METADATA, aside / METADATA)
+        with zarr.config.set(WRITE_ALL):
+            target = zarr.open_array(aside, mode="r+", zarr_format=3)
+        target[start : start + len(values)] = values
+        written = Path(shard_file(aside.parent, aside.name, shard, values.ndim - 1))
+        with open(written, "rb+") as file:
+            os.fsync(file.fileno())
+        refuse_links(final).parent.mkdir(parents=True, exist_ok=True)
+        os.replace(written, final)
+    return str(final)
+
+
+def read(store: str | Path, array: str, start: int, stop: int, ids: Sequence[str] | None = None) -> np.ndarray:
+    """Return images [start, stop) of an array, every byte checked.
+
+    Parameters
+    ----------
+    store
+        A store, with the manifests of its shards beside it.
+    array
+        Name of the array.
+    start, stop
+        Positions of the images in the store's evaluation split, or of `ids` where they are given.
+    ids
+        Image ids of another store or dataset: its images [start, stop) are looked up here by their ids.
+
+    Raises
+    ------
+    HeatproofError
+        If the store or one of its shards is missing or damaged, or of other config or code than its manifest, or an
+        image in the range was not computed; the message names the file and says how to heal it.
+    """
+    opened = open_store(store)
+    if array not in opened.arrays:
+        raise HeatproofError(f"{store} has no array {array!r}: {_heal_store(Path(store))}")
+    if ids is not None and list(ids[start:stop]) != list(opened.image_ids[start:stop]):
+        return _read_by_id(opened, array, ids[start:stop])
+    facts = opened.arrays[array]
+    if stop > facts.shape[0]:
+        raise HeatproofError(f"{store} holds {facts.shape[0]} images, but images up to {stop} were requested.")
+    _refuse_too_much(opened, facts, stop - start)
+    parts = []
+    for shard in range(start // facts.shard_size, -(-stop // facts.shard_size)):
+        low, high = max(start, shard * facts.shard_size), min(stop, (shard + 1) * facts.shard_size)
+        path = shard_file(store, array, shard, len(facts.shape) - 1)
+        remedy = f"remove it with `rm {path}` and {TARGET}"
+        if not os.path.isfile(path):
+            raise HeatproofError(f"{path} is missing: {TARGET}")
+        _check_shard(opened, facts, path, shard, remedy)
+        with _damage_as_sentence(f"{path} is damaged (%s): {remedy}"):
+            part = np.asarray(zarr.open_array(Path(store) / array, mode="r", zarr_format=3)[low:high])
+        holes = _not_computed(part)
+        if holes.any():
+            image = low + int(np.flatnonzero(holes)[0])
+            raise HeatproofError(f"{path} has no values for image {image}: {remedy}")
+        parts.append(part)
+    return np.concatenate(parts)
+
+
+def _read_by_id(opened: Store, array: str, ids: Sequence[str]) -> np.ndarray:
+    places = {image: place for place, image in enumerate(opened.image_ids)}
+    missing = next((image for image in ids if image not in places), None)
+    if missing is not None:
+        raise HeatproofError(f"{opened.path} has no image {missing!r}: it was made from another dataset.")
+    return np.concatenate([read(opened.path, array, places[image], places[image] + 1) for image in ids])
+
+
+def shards_made(store: str | Path) -> list[dict[str, Any]]:
+    """Return the manifests of a store's shards that are there, in the order of the shards.
+
+    Raises
+    ------
+    HeatproofError
+        If the store or a manifest is damaged, or a manifest is of other config or code than the store, or of images
+        that it has not.
+    """
+    opened, folder = open_store(store), os.path.dirname(store)
+    found = []
+    for listing in shard_manifests(store):
+        made = _made(opened, str(listing))
+        if "images" not in made or made["images"][1] > len(opened.image_ids):
+            raise HeatproofError(f"{listing} is of images that {store} has not: remove {listing} and {TARGET}")
+        for facts in made["files"]:
+            file = os.path.join(folder, facts["file"])
+            # What was pruned is not there; whoever reads what is there compares its bytes.
+            if (there := _signature(file)) and there[1] != facts["bytes"]:
+                raise HeatproofError(
+                    f"{file} is damaged (it has another size): remove it with `rm {file}` and {TARGET}"
+                )
+        found.append(made)
+    return found
+
+
+def _made(opened: Store, listing: str) -> dict[str, Any]:
+    recorded = _manifest(listing, _signature(listing))
+    if recorded.get("key") != opened.attributes["key"]:
+        raise HeatproofError(
+            f"{opened.path} and {listing} are of different configs or code: remove {listing} and {TARGET}"
+        )
+    return recorded
+
+
+def _refuse_too_much(opened: Store, facts: ArrayFacts, images: int) -> None:
+    needed, there = images * facts.image_bytes, psutil.virtual_memory().available
+    if needed > there:
+        raise HeatproofError(
+            f"{opened.path} says that {images} images take {needed / 2**30:,.0f} GiB, and {there / 2**30:,.0f} GiB of "
+            "memory are free: ask for fewer images, or do not trust this store."
+        )
+
+
+def _check_shard(opened: Store, facts: ArrayFacts, path: str, shard: int, remedy: str) -> None:
+    """Refuse a shard that its manifest does not know byte for byte, or that unpacks to more than its shape says."""
+    listing = f"{str(opened.path).removesuffix('.zarr')}.{shard}.json"
+    recorded = _made(opened, listing)
+    relative = os.path.relpath(path, Path(listing).parent)
+    told = next((one for one in recorded["files"] if one["file"] == relative), None)
+    signature = _signature(path)
+    # The size first: a file that is far larger takes minutes to read.
+    is_larger = told is not None and signature and signature[1] > told["bytes"]
+    if told is None or is_larger or told["sha256"] != _digest(path, signature):
+        raise HeatproofError(f"{path} is damaged (its bytes are not those that were written): {remedy}")
+    with _damage_as_sentence(f"{path} is damaged (%s): {remedy}"):
+        _check_frames(path, facts)
+
+
+def _signature(path: str | Path) -> tuple[int, ...]:
+    """Return what changes when a file does, for caches of what it holds."""
+    try:
+        status = os.stat(path, follow_symlinks=False)
+    except OSError:
+        return ()
+    # What was written just now can be written again within one tick of the file system's clock.
+    now = time.time_ns() if status.st_ctime_ns + RECENT > time.time_ns() else 0
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, now
+
+
+@lru_cache(maxsize=4096)
+def _manifest(path: str, signature: tuple[int, ...]) -> dict[str, Any]:
+    return require_manifest(path)
+
+
+@lru_cache(maxsize=4096)
+def _digest(path: str | Path, signature: tuple[int, ...]) -> str:
+    return file_digest(refuse_links(path))
+
+
+def _check_frames(path: str, facts: ArrayFacts) -> None:
+    """Refuse a shard whose compressed chunks are larger, unpacked, than the array's shape says."""
+    data = read_bytes(path)
+    chunks = [(0, len(data))]
+    if facts.sharded:
+        # At the end of a shard: offset and length of every chunk, little-endian, and a CRC32C.
+        count = facts.shard_size
+        index = np.frombuffer(data[-(16 * count + 4) : -4], dtype="<u8").reshape(count, 2)
+        chunks = [(int(offset), int(length)) for offset, length in index if offset != ABSENT]
+    for offset, length in chunks:
+        if unpacked_bytes(data[offset : offset + length]) != facts.chunk_bytes:
+            raise ValueError("a chunk has another size than the array's shape says")
+
+
+def _not_computed(values: np.ndarray) -> np.ndarray:
+    rows = values.reshape(len(values), -1)
+    # Nothing that is computed is NaN, so that a row which is partly so is damaged.
+    return np.isnan(rows).any(1) if np.issubdtype(values.dtype, np.floating) else (rows == -1).all(1)
+
+
+def _heal_store(store: str | Path) -> str:
+    base = str(store).removesuffix(".zarr")
+    return f"run your snakemake command with {base}.0.json as its target, which writes them anew and computes nothing."
+
+
+@contextmanager
+def _damage_as_sentence(sentence: str) -> Iterator[None]:
+    """Turn any exception about damaged bytes into a sentence, with the exception's text for ``(%s)``.
+
+    Where memory ran out or a disk failed, the sentence says that instead: nothing must be removed for it.
+    """
+    try:
+        yield
+    except Exception as error:
+        raise HeatproofError(fault_of(error) or sentence.replace("(%s)", f"({reason_of(error)})", 1)) from None
+
+
+# ---- metadata, which decide what is opened ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ArrayFacts:
+    """What the metadata of an array say."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    shard_size: int
+    sharded: bool
+    dims: tuple[str, ...]
+
+    @property
+    def image_bytes(self) -> int:
+        """Bytes of one image's values."""
+        return math.prod(self.shape[1:]) * np.dtype(self.dtype).itemsize
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Bytes of one chunk, unpacked."""
+        return self.image_bytes * (1 if self.sharded else self.shard_size)
+
+
+@dataclass(frozen=True)
+class Store:
+    """A store whose metadata and coordinates are checked.
+
+    Attributes
+    ----------
+    path
+        Of the group.
+    attributes
+        Provenance, with the ``key``.
+    arrays
+        Arrays over images and other dimensions, by name.
+    image_ids, labels
+        Of the whole evaluation split.
+    coordinates
+        Names along other dimensions.
+    """
+
+    path: str
+    attributes: Mapping[str, Any]
+    arrays: Mapping[str, ArrayFacts]
+    image_ids: tuple[str, ...]
+    labels: np.ndarray
+    coordinates: Mapping[str, tuple[str, ...]]
+
+
+def open_store(store: str | Path) -> Store:
+    """Check a store's metadata and coordinates, and return what they say.
+
+    Raises
+    ------
+    HeatproofError
+        If there is no store, if its metadata or coordinates are damaged, or if they are not of the kind that heatproof
+        writes.
+    """
+    path = os.fspath(store)
+    group = _group(path, _signature(f"{path}/{METADATA}"))
+    return _open(path, tuple(_signature(f"{path}/{file}") for file in group["files"]), group[SEAL])
+
+
+@lru_cache(maxsize=4096)
+def _group(path: str, signature: tuple[int, ...]) -> dict[str, Any]:
+    """Return the attributes of a group, which agree with the digest of themselves."""
+    if not signature:
+        raise HeatproofError(f"{path} is not a store of heatproof: there is no {METADATA} in it.")
+    with _damage_as_sentence(f"{path} is damaged, or not a store of heatproof (%s): if it is one, {_heal_store(path)}"):
+        metadata = parse_json(read_bytes(_inside(path, METADATA), MOST_METADATA_BYTES))
+        if {key: metadata[key] for key in metadata if key != "attributes"} != GROUP:
+            raise ValueError(f"{METADATA} has more in it, or less, than heatproof writes")
+        attributes: dict[str, Any] = metadata["attributes"]
+        sealed = {key: value for key, value in attributes.items() if key != SEAL}
+        if attributes[SEAL] != digest(sealed) or not isinstance(sealed.get("key"), str):
+            raise ValueError(f"the bytes of {METADATA} are not those that were written")
+        wrong = next((file for file in attributes["files"] if not LISTED.fullmatch(file)), None)
+        if wrong is not None:
+            raise ValueError(f"it lists {wrong!r} among its metadata")
+        return attributes
+
+
+@lru_cache(maxsize=4096)
+def _open(path: str, signatures: tuple[tuple[int, ...], ...], seal: str) -> Store:
+    attributes = _group(path, _signature(f"{path}/{METADATA}"))
+    arrays: dict[str, ArrayFacts] = {}
+    coordinates: dict[str, Any] = {}
+    with _damage_as_sentence(f"The metadata of {path} are damaged (%s): {_heal_store(path)}"):
+        for file, recorded in attributes["files"].items():
+            if not os.path.isfile(_inside(path, file)):
+                raise ValueError(f"{file} is missing")
+            if os.stat(_inside(path, file)).st_size > MOST_LISTED_BYTES:
+                raise ValueError(f"{file} is larger than any that heatproof writes")
+            if file_digest(_inside(path, file)) != recorded:
+                raise ValueError(f"the bytes of {file} are not those that were written")
+        for file in attributes["files"]:
+            name, _, rest = file.partition("/")
+            if rest == METADATA:
+                facts = _checked_facts(parse_json(read_bytes(_inside(path, file), MOST_METADATA_BYTES)))
+                if len(facts.shape) > 1:
+                    arrays[name] = facts
+                else:
+                    coordinates[name] = _coordinate(path, name, facts, attributes["files"][f"{name}/c/0"])
+        labels = coordinates.pop("label")
+        lengths = {len(labels), len(coordinates.pop("image")), len(coordinates["image_id"])}
+        if len(lengths | {facts.shape[0] for facts in arrays.values()}) > 1:
+            raise ValueError("its coordinates and arrays have different lengths")
+        if not isinstance(labels, np.ndarray) or not isinstance(coordinates["image_id"], tuple):
+            raise ValueError("its labels are no numbers, or its images have no names")
+        for facts in arrays.values():
+            check_dimensions(facts.dims, facts.shape, coordinates)
+    return Store(path, attributes, arrays, coordinates.pop("image_id"), labels, coordinates)
+
+
+def _inside(store: str, file: str) -> str:
+    """Return the path of a file of a store, on the way to which there is no symbolic link."""
+    path = refuse_links(f"{store}/{file}")
+    parts = file.split("/")
+    for end in range(1, len(parts) + 1):
+        part = "/".join([store, *parts[:end]])
+        if os.path.islink(part):
+            raise HeatproofError(
+                f"{part} is a symbolic link, which no store of heatproof has: do not trust this store."
+            )
+    return str(path)
+
+
+def _checked_facts(metadata: Mapping[str, Any]) -> ArrayFacts:
+    """Return what an array's metadata say, if they are just what heatproof writes: else a codec could run anything."""
+    shape, dtype = metadata["shape"], metadata["data_type"]
+    cut = metadata["chunk_grid"]["configuration"]["chunk_shape"]
+    lengths = [*shape, *cut]
+    if dtype not in DTYPES or not all(type(n) is int and 0 < n < MOST_LENGTH for n in lengths):
+        raise ValueError(f"an array of {dtype} {shape} is not of the kind that heatproof writes")
+    sharded = metadata["codecs"][0]["name"] == "sharding_indexed"
+    if cut[1:] != shape[1:] or metadata != expected_metadata(metadata, dtype, shape, cut, sharded):
+        raise ValueError("the metadata of an array are not of the kind that heatproof writes")
+    return ArrayFacts(tuple(shape), dtype, cut[0], sharded, tuple(metadata["dimension_names"]))
+
+
+# By digest: the stores of a dataset have the same ids, and one copy of them is enough.
+_decoded: dict[tuple[str, str, ArrayFacts], Any] = {}
+
+
+def _coordinate(path: str, name: str, facts: ArrayFacts, sha256: str) -> Any:
+    if facts.shape[0] != facts.shard_size or not is_list(
+        read_bytes(_inside(path, f"{name}/c/0")), facts.shape[0], facts.dtype
+    ):
+        raise ValueError(f"{name} has another size than its shape says")
+    known = (name, sha256, facts)
+    if known not in _decoded:
+        values = np.asarray(zarr.open_array(f"{path}/{name}", mode="r", zarr_format=3)[:])
+        _decoded[known] = values if values.dtype.kind == "i" else tuple(map(str, values))
+    return _decoded[known]
+
+
+def describe(store: str | Path) -> dict[str, Any]:
+    """Return a store's attributes, ids, labels, names along other dimensions, and each array's shape and dtype.
+
+    Raises
+    ------
+    HeatproofError
+        As `open_store`.
+    """
+    opened = open_store(store)
+    arrays = {
+        name: {
+            "shape": facts.shape,
+            "dtype": facts.dtype,
+            "shard_size": facts.shard_size,
+            "shards": sorted(int(p.name) for p in (Path(store) / name / "c").glob("*") if p.name.isdigit()),
+        }
+        for name, facts in opened.arrays.items()
+    }
+    return {
+        "attributes": dict(opened.attributes),
+        "image_ids": list(opened.image_ids),
+        "labels": opened.labels,
+        "coordinates": {name: list(names) for name, names in opened.coordinates.items()},
+        "arrays": arrays,
+    }

@@ -1,0 +1,84 @@
+"""What the metadata and the compressed chunks of a store say, looked at before Zarr opens them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numcodecs import Zstd
+
+from heatproof.files.reading import MOST_JSON_BYTES, MOST_JSON_VALUES
+
+MOST_NAME_BYTES = 2**12
+
+
+def expected_metadata(
+    metadata: Mapping[str, Any], dtype: str, shape: list[int], cut: list[int], sharded: bool
+) -> dict[str, Any]:
+    """Return the metadata that heatproof writes of an array: other codecs could run anything."""
+    little: dict[str, Any] = {"name": "bytes", "configuration": {"endian": "little"}}
+    serializer = {"string": {"name": "vlen-utf8", "configuration": {}}, "int8": {"name": "bytes"}}.get(dtype, little)
+    checksum: dict[str, Any] = {"name": "crc32c"}
+    zstd = {"name": "zstd", "configuration": {"level": 3, "checksum": False}}
+    codecs: list[Any] = [serializer, zstd, checksum]
+    if sharded:
+        inner = {"chunk_shape": [1, *shape[1:]], "codecs": codecs, "index_codecs": [little, checksum]}
+        codecs = [{"name": "sharding_indexed", "configuration": {**inner, "index_location": "end"}}]
+    fill: Any = {"string": "", "float16": "NaN", "float32": "NaN", "float64": "NaN"}.get(
+        dtype, 0 if len(shape) == 1 else -1
+    )
+    return {
+        "shape": shape,
+        "data_type": dtype,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": cut}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": fill,
+        "codecs": codecs,
+        "attributes": {},
+        "dimension_names": [name for name in metadata["dimension_names"] if isinstance(name, str)],
+        "zarr_format": 3,
+        "node_type": "array",
+        "storage_transformers": [],
+    }
+
+
+def check_dimensions(dims: Sequence[str], shape: Sequence[int], coordinates: Mapping[str, Any]) -> None:
+    """Refuse an array whose dimensions are not told apart by their names, or have more or less names along them."""
+    if len(set(dims)) < len(dims) or dims[0] != "image" or len(dims) != len(shape):
+        raise ValueError(f"the dimensions {', '.join(dims)} of an array are not those that heatproof writes")
+    for name, length in zip(dims[1:], shape[1:], strict=True):
+        if name in coordinates and len(coordinates[name]) != length:
+            raise ValueError(f"its coordinate {name} has another length than an array along it")
+
+
+def unpacked_bytes(frame: bytes) -> int | None:
+    """Return how many bytes a Zstandard frame says that it unpacks to; None where it does not say (RFC 8878, 3.1.1)."""
+    if frame[:4] != b"\x28\xb5\x2f\xfd" or len(frame) < 6:
+        return None
+    descriptor = frame[4]
+    single, size_flag, dictionary_flag = descriptor >> 5 & 1, descriptor >> 6, descriptor & 3
+    length = (single, 2, 4, 8)[size_flag]
+    first = 5 + (1 - single) + (0, 1, 2, 4)[dictionary_flag]
+    size = int.from_bytes(frame[first : first + length], "little") + (256 if length == 2 else 0)
+    return size if length else None
+
+
+def is_list(chunk: bytes, count: int, dtype: str) -> bool:
+    """Tell whether a chunk is a list of so many texts or numbers, no longer than any list of images.
+
+    Parameters
+    ----------
+    chunk
+        A Zstandard frame, and its checksum.
+    count
+        How many there should be.
+    dtype
+        ``string``, or a NumPy name.
+    """
+    unpacked, is_text = unpacked_bytes(chunk), dtype == "string"
+    most = min(count * MOST_NAME_BYTES + 4, MOST_JSON_BYTES) if is_text else count * np.dtype(dtype).itemsize
+    if unpacked is None or unpacked > most or count > MOST_JSON_VALUES:
+        return False
+    # Memory for all texts is taken by their number, which stands before them.
+    return not is_text or int.from_bytes(Zstd().decode(chunk[:-4])[:4], "little") == count

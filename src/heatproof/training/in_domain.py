@@ -1,0 +1,129 @@
+"""Finetune a network on images of which a share lost one patch, so that deleted patches are in domain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from heatproof.base.grids import AnyGrid
+from heatproof.base.randomness import torch_generator
+from heatproof.base.specs import FinetuningSettings
+from heatproof.errors import HeatproofError
+from heatproof.models.state import copy_of
+from heatproof.perturbation.baselines import baseline_images
+from heatproof.training.loop import (
+    Examples,
+    Images,
+    Session,
+    Trained,
+    delete_patches,
+    delete_random_patches,
+    draw_patches,
+    fit,
+    in_batches,
+)
+from heatproof.training.losses import SQUARED, answers_of, scale_of
+from heatproof.training.reading import Joined
+
+if TYPE_CHECKING:
+    pass
+
+
+# Images whose answers say how far answers spread.
+SCALED = 256
+
+
+Baselines = Callable[[torch.Tensor, int, Iterable[int]], torch.Tensor]
+
+
+def fit_in_domain(
+    network: torch.nn.Module,
+    train: Examples,
+    validation: Examples,
+    settings: FinetuningSettings,
+    options: Mapping[str, Any],
+    session: Session,
+) -> Trained:
+    """Train a network on images of which a share lost one random patch.
+
+    Parameters
+    ----------
+    network
+        Trained in place.
+    train, validation
+        Normalised images and their labels, which `settings` can tell to leave unread.
+    settings
+        Settings of the training and of the patches.
+    options
+        Of the baseline.
+    session
+        As in `heatproof.training.loop.fit`.
+
+    Raises
+    ------
+    HeatproofError
+        If the loss becomes infinite or NaN, no weight moved, or no image lost a patch.
+    """
+    seed, device = settings.seed, session.team.device if session.team else next(network.parameters()).device
+    if settings.labels == "own":
+        answer = _answers_of(network, settings.loss, device)
+        low = range(0, len(validation.labels), settings.batch_size)
+        told = [answer(validation.images[at : at + settings.batch_size]) for at in low]
+        train, validation = replace(train, answer=answer), replace(validation, labels=torch.cat(told))
+        if settings.loss == SQUARED and train.scale is None:
+            first, size = min(SCALED, len(train.labels)), settings.batch_size
+            told = [answer(train.images[at : min(at + size, first)]) for at in range(0, first, size)]
+            scale = scale_of(torch.cat(told))
+            train, validation = replace(train, scale=scale), replace(validation, scale=scale)
+
+    def delete(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        draw = int(torch.randint(2**31, (), generator=generator))
+        filled = baselines(images, draw, range(len(images)))
+        return delete_random_patches(images, filled, settings.grid, settings.share, generator, session.seen)
+
+    def baselines(images: torch.Tensor, draw: int, rows: Iterable[int]) -> torch.Tensor:
+        ids = [f"training {draw} {row}" for row in rows]
+        return baseline_images(settings.baseline, images, ids, seed, options, settings.grid)
+
+    both = _with_deleted(validation, settings.grid, torch_generator(seed, "validation patches"), baselines)
+    trained = fit(network, train, both, settings, seed, delete, session=session)
+    # Of a training that goes on after a kill, nobody saw the first epochs.
+    whole = settings.epochs * sum(map(len, in_batches(torch.arange(len(train.labels)), settings.batch_size)))
+    if settings.share and session.seen["images"] == whole and not session.seen["deleted"]:
+        raise HeatproofError(
+            f"No image lost a patch in {settings.epochs} epochs of the finetuning: raise share, now "
+            f"{settings.share:g}, or epochs, or give more images."
+        )
+    return trained
+
+
+def _with_deleted(validation: Examples, grid: AnyGrid, generator: torch.Generator, baselines: Baselines) -> Examples:
+    """Return the validation images each once intact and once with a patch deleted, the same in every epoch."""
+    count = len(validation.labels)
+    draw = int(torch.randint(2**31, (), generator=generator))
+    patches = draw_patches(count, grid, 1.0, generator)
+
+    def change(images: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        return delete_patches(images, baselines(images, draw, rows.tolist()), grid, patches[rows])
+
+    both: Images = Joined(validation.images, count, change)
+    # What fits in memory once does so twice.
+    in_memory = isinstance(validation.images, torch.Tensor)
+    return Examples(both[:] if in_memory else both, torch.cat([validation.labels] * 2), scale=validation.scale)
+
+
+def _answers_of(network: torch.nn.Module, loss: str, device: torch.device) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return what a network says of images before it is trained further, as `heatproof.training.losses.answers_of`.
+
+    It is a function from normalised images to answers (N, K) on the CPU.
+    """
+    before = copy_of(network).eval().requires_grad_(False)
+
+    @torch.no_grad()
+    def answer(images: torch.Tensor) -> torch.Tensor:
+        return answers_of(loss, before(images.to(device, memory_format=torch.channels_last)).float()).cpu()
+
+    return answer

@@ -1,0 +1,1 @@
+"""Start the workflow, run a job, and keep manifests and Snakemake in step."""

@@ -1,0 +1,126 @@
+"""Data as an input: what changed of the files of datasets and of checkpoints since results were made from them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from heatproof.base.provenance import Key
+from heatproof.plan.graph import Graph, Job
+from heatproof.stores.manifest import read_sealed
+from heatproof.stores.sources import Look, data_root, is_same_data, is_there, look, read_record, record_of
+from heatproof.workflow.reconcile import Results
+
+# So many files are named, and the others counted.
+NAMED = 3
+UNSEEN = (
+    "The loader of the dataset {name!r} names none of its files, so that a change in them is not seen: give it "
+    "image_files, shared_files or list_files (docs/datasets.md)."
+)
+MISSING = "The files of the dataset {name!r} are not there, so that nothing is made again for a change in them."
+CHANGED = "The data of {name!r} changed ({files}): what follows from {them} is made again."
+LOST = "The record of the files of {name!r} is missing or damaged, so that they are all read again."
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was found of the files of a dataset.
+
+    Attributes
+    ----------
+    job
+        The job that lists its images.
+    look
+        What a look at its files found; None where there is no record of them.
+    is_listed
+        Whether the list of its images is of these files; also where nothing of them is there.
+    """
+
+    job: Job
+    look: Look | None
+    is_listed: bool
+
+    @property
+    def sentences(self) -> list[str]:
+        """What is to be said of it."""
+        name = self.job.wildcards["dataset"]
+        if self.look is None or self.look.is_missing:
+            return [(MISSING if self.is_listed else LOST).format(name=name)]
+        unseen = [] if self.look.record.named else [UNSEEN.format(name=name)]
+        changed = self.look.changed
+        told = CHANGED.format(name=name, files=some_of(changed), them="it" if len(changed) == 1 else "them")
+        return [*unseen, *([told] if changed else [])]
+
+
+def some_of(files: Iterable[str]) -> str:
+    """Return the names of the first files, and how many more there are."""
+    every = list(files)
+    more = len(every) - NAMED
+    return ", ".join(every[:NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def look_at_data(graph: Graph, contents: bool = False) -> dict[str, Seen]:
+    """Look at the files of all datasets of a config whose images have been listed; nothing is written.
+
+    Parameters
+    ----------
+    graph
+        The jobs of the config.
+    contents
+        Read every file, and not only those of another size or time than was recorded.
+    """
+    found = {}
+    for name in graph.plan.datasets:
+        job = graph.job("prepare", {"dataset": name})
+        (product,) = job.products
+        recorded = read_sealed(product.manifest)
+        # What lists the images with other options or code is made anew whatever the files are.
+        if recorded is None or Key.of(recorded) != product.key:
+            continue
+        record, root = read_record(record_of(product.manifest)), data_root(graph.plan.dataset_spec(name).options)
+        looked = None if record is None else look(record, root, contents)
+        same = looked is not None and "data" in recorded and is_same_data(recorded, {name: looked.record}.get)
+        if looked is not None and not same and looked.is_missing:
+            # It is a record of other files than the list of images.
+            looked = None
+        found[name] = Seen(job, looked, same or (looked is None and not is_there(root)))
+    return found
+
+
+def looks(seen: Mapping[str, Seen]) -> dict[str, Look]:
+    """Return what looks at files found, by the name of the dataset."""
+    return {name: one.look for name, one in seen.items() if one.look is not None}
+
+
+def what_changed(graph: Graph, contents: bool = False) -> list[str]:
+    """Say what changed of data and checkpoints since results were made, and what a run would make again, a line each.
+
+    Parameters
+    ----------
+    graph
+        The jobs of the config.
+    contents
+        Read every file.
+    """
+    seen = look_at_data(graph, contents)
+    lines = [sentence for one in seen.values() for sentence in one.sentences]
+    results = Results(graph, looks(seen), contents)
+    again, reread = Counter[str](), set[str]()
+    fetching = [(job, one.manifest) for job in graph.jobs() if job.sources for one in job.products]
+    made = [(job, manifest) for job, manifest in fetching if results.manifest(manifest)]
+    checkpoints = dict.fromkeys(path for one in made for path in results.changed_sources(*one))
+    lines += [f"The checkpoint {path} changed: what follows from it is made again." for path in checkpoints]
+    for job, _ in graph.ranks():
+        current = [one.manifest for one in job.products if results.is_of_this_key(one)]
+        same = reread.isdisjoint(job.inputs) and all(results.read_the_same(job, manifest) for manifest in current)
+        if current and not same:
+            # What is of a list of images is judged by these images.
+            reread.update(job.outputs if job.inputs else ())
+            again[job.stage] += 1
+    if again:
+        jobs = ", ".join(f"{count} of {stage}" for stage, count in again.items())
+        lines.append(
+            f"A run makes again what follows, at most {again.total()} job{'s' if again.total() > 1 else ''}: {jobs}."
+        )
+    return lines

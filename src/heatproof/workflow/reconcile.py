@@ -1,0 +1,366 @@
+"""Compare the results folder with the config at the start of a run: current, stale or damaged.
+
+Snakemake goes by file times, and times say nothing of the config and code that a file is of. The manifests do. At each
+start every manifest is compared with the job graph: what is current gets times in the order of the jobs, what is stale
+is dated back, so that Snakemake makes it again. So a copied folder, a folder without ``.snakemake``, or one in which
+another config ran in between is known for what it is. Nothing that took work is removed or changed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from heatproof.base.provenance import Key
+from heatproof.errors import HeatproofError, fault_of
+from heatproof.files.publishing import public
+from heatproof.files.reading import file_digest, read_below, refuse_links
+from heatproof.files.writing import write_text
+from heatproof.plan.graph import Graph, Job, Product
+from heatproof.plan.paths import LONG_AGO
+from heatproof.stores.manifest import read_sealed
+from heatproof.stores.sources import (
+    Look,
+    Record,
+    file_digests,
+    is_same_data,
+    read_record,
+    record_of,
+    says_the_same,
+    write_record,
+)
+
+# Folders that are the same for all targets.
+OF_ALL_TARGETS = {"datasets", "checkpoints", "weights", "benchmarks", "logs"}
+# The record of files of the user's own that are no data, in the results folder.
+SOURCES = ".sources"
+# Files up to this many bytes are read as a whole at every start.
+SMALL = 2**20
+
+
+def adopt(
+    graph: Graph, looks: Mapping[str, Look] = MappingProxyType({}), memory: str | Path = ".snakemake"
+) -> list[str]:
+    """Set the times of results by what their manifests say.
+
+    Parameters
+    ----------
+    graph
+        The jobs of the config.
+    looks
+        What was found of the files of datasets, by their names.
+    memory
+        Snakemake's folder. Where it remembers no job, results that are not whole count as stale; else jobs that read
+        them say so.
+
+    Returns
+    -------
+    list of str
+        A sentence for everything that is damaged. It counts as stale, so that a run that needs it makes it again.
+
+    Raises
+    ------
+    HeatproofError
+        If results are of another version of heatproof, or a folder of theirs is a symbolic link; nothing is touched
+        then.
+    """
+    metadata = Path(memory) / "metadata"
+    remembers = metadata.is_dir() and any(metadata.iterdir())
+    results, now = Results(graph, looks), time.time_ns()
+    damaged: list[str] = []
+    if not results.refuse_older():
+        return damaged
+    for folder in {os.path.dirname(file) for job in graph.jobs() for file in [*job.outputs, job.benchmark]}:
+        # Snakemake removes and writes below them.
+        refuse_links(folder)
+    for job, rank in graph.ranks():
+        # No earlier than all that is stale: an archive may have brought the times of 1970.
+        newest = max([LONG_AGO * 10**9, *times(job.inputs)])
+        for product in job.products:
+            if damage := results.damage(product):
+                damaged.append(damage)
+                mark_stale(job, product, rank)
+            elif results.is_current(job, product) or results.is_pruned(job, product):
+                # What is dated ahead of today would hide all that is made from now on.
+                if min(known := times(product.files)) < newest or max(known) > now:
+                    _set_times(product.files, newest)
+            elif results.is_stale(job, product):
+                # A list of images that is of other files alone is made anew before this, unless the run is a dry one.
+                if job.inputs or not results.is_of_this_key(product):
+                    mark_stale(job, product, rank)
+            elif not remembers or results.manifest(product.manifest) is None:
+                # Nothing says whose a file is that has no manifest.
+                mark_stale(job, product, rank)
+        # Snakemake counts it among the outputs, and it says nothing of them.
+        if any(measured < newest for measured in times([job.benchmark])):
+            _set_times([job.benchmark], newest)
+    results.remember_sources()
+    return damaged
+
+
+def bring_target(folder: str | Path, target: str | int) -> None:
+    """Put the maps, responses, scores and tables of another target aside, and bring back those of this one.
+
+    Networks and datasets stay; all else is renamed to ``.targets/TARGET`` below the results folder and back, so that
+    nothing is computed twice. A call that was killed on its way is completed by the next.
+
+    Parameters
+    ----------
+    folder
+        The results folder.
+    target
+        As in the config: ``label``, ``predicted``, the number of a class, or ``package.module:function``.
+
+    Raises
+    ------
+    HeatproofError
+        If a folder cannot be moved, or the results are of another version of heatproof; nothing is touched then.
+    """
+    # A colon cannot stand in names of folders everywhere.
+    asked = str(target).replace(":", ".")
+    here, aside, marker = Path(folder), Path(folder) / ".targets", Path(folder) / ".target"
+    # Folders without the file are of the default.
+    present = (
+        read_below(marker).decode("utf-8", "replace").strip()
+        if marker.is_file() and not marker.is_symlink()
+        else "label"
+    )
+    if not re.fullmatch(r"\w+(\.\w+)*", present):
+        raise HeatproofError(f"{marker} does not hold the name of a target: remove it, or write 'label' into it.")
+    for manifest in sorted((here / "datasets").glob("*.json")) if present != asked else ():
+        # Every target has those of datasets, and refuses here what another version wrote.
+        read_sealed(manifest)
+    stays = here if present == asked else aside / present
+    for source, place in ((here, stays), (aside / asked, here)):
+        if source != here and present != asked and here.is_dir():
+            # As soon as nothing of the other target is here: from now on, what is here is of this one.
+            write_text(marker, asked)
+        refuse_links(source)
+        for path in sorted(source.iterdir()) if source.is_dir() and source != place else ():
+            moved = refuse_links(place / path.name)
+            if path.name in OF_ALL_TARGETS or path.name.startswith(".") or moved.exists():
+                continue
+            try:
+                place.mkdir(parents=True, exist_ok=True)
+                refuse_links(path).rename(moved)
+            except OSError as error:
+                raise HeatproofError(fault_of(error) or f"{path} cannot be moved ({error.strerror}).") from None
+
+
+class Results:
+    """The manifests of a results folder, each read once.
+
+    Parameters
+    ----------
+    graph
+        The jobs of the config.
+    looks
+        What was found of the files of datasets, by their names; of others it is what was recorded last.
+    contents
+        Read every file of the user's own, and not only those of another size or time than was recorded.
+    """
+
+    def __init__(self, graph: Graph, looks: Mapping[str, Look] = MappingProxyType({}), contents: bool = False) -> None:
+        self.graph, self.contents = graph, contents
+        self.looks = looks
+        # None where one is missing or damaged.
+        self.manifest: Callable[[str], dict[str, Any] | None] = cache(read_sealed)
+        self.record: Callable[[str], Record | None] = cache(self._record)
+
+    def refuse_older(self) -> bool:
+        """Read every manifest before anything is touched, and return whether there is one.
+
+        Without a file that could be one, the jobs are not gone through: at the papers' size that takes seconds.
+
+        Raises
+        ------
+        HeatproofError
+            If one is of another version of heatproof.
+        """
+        if next(Path(self.graph.plan.results.root).rglob("*.json"), None) is None:
+            return False
+        manifests = [self.manifest(product.manifest) for job in self.graph.jobs() for product in job.products]
+        return any(manifests)
+
+    def is_stale(self, job: Job, product: Product) -> bool:
+        """Tell whether a product is of another config, code, input or number of images than the graph's."""
+        recorded = self.manifest(product.manifest)
+        if recorded is None:
+            return False
+        if not self.is_of_this_key(product) or (product.images or 0) > recorded.get("images", [0, 0])[1]:
+            return True
+        return not set(product.kept) <= set(recorded.get("kept", ())) or not self.read_the_same(job, product.manifest)
+
+    def is_of_this_key(self, product: Product) -> bool:
+        """Tell whether a product is of this config and code."""
+        return Key.of(self.manifest(product.manifest) or {}) == product.key
+
+    def is_current(self, job: Job, product: Product) -> bool:
+        """Tell whether a product is whole, and of this config, code and inputs."""
+        return self.holds(product) and not self.is_stale(job, product)
+
+    def is_pruned(self, job: Job, product: Product) -> bool:
+        """Tell whether a product is of this config, code and inputs, and lacks only what `heatproof prune` took."""
+        taken = pruned_file(product.manifest)
+        if self.manifest(product.manifest) is None or self.is_stale(job, product) or not taken.is_file():
+            return False
+        missing = {os.path.basename(file) for file in product.files if not _stat(file)}
+        return missing <= set(read_below(taken).decode("utf-8", "replace").split("\n"))
+
+    def to_make(self, files: Iterable[str]) -> list[Job]:
+        """Return the jobs that a run would carry out to make some files, upstream first.
+
+        What lies behind a file that is current is not looked at, as Snakemake does not make it again; what was pruned
+        is made again where another of these jobs reads it.
+        """
+        asked, read, found = set(files), set[str](), list[Job]()
+        for job in reversed(self.graph.needed(asked)):
+            is_read = not read.isdisjoint(job.outputs)
+            if not is_read and asked.isdisjoint(job.outputs):
+                continue
+            stands = self.is_current if is_read else lambda *one: self.is_current(*one) or self.is_pruned(*one)
+            if not all(stands(job, product) for product in job.products):
+                found.append(job)
+                read.update(job.inputs)
+        return found[::-1]
+
+    def holds(self, product: Product) -> bool:
+        """Tell whether all files of a product are there, in the sizes that its manifest says."""
+        recorded = self.manifest(product.manifest)
+        if recorded is None:
+            return False
+        stats = [(_stat(file), facts["bytes"]) for file, facts in self._files(product)]
+        sizes_fit = all(stat and stat.st_size == size for stat, size in stats)
+        return sizes_fit and all(map(_stat, product.files))
+
+    def damage(self, product: Product) -> str | None:
+        """Return a sentence on what is damaged of a product that is there; None where nothing is.
+
+        Small files are read as a whole, such as metadata and tables; of large ones, which whoever reads them checks, it
+        is the size.
+        """
+        recorded = self.manifest(product.manifest)
+        if recorded is None:
+            return f"{product.manifest} is damaged." if os.path.lexists(product.manifest) else None
+        for file, facts in self._files(product):
+            if os.path.islink(file):
+                refuse_links(file)
+            stat, size = _stat(file), facts["bytes"]
+            if stat and (stat.st_size != size or (size <= SMALL and file_digest(file) != facts["sha256"])):
+                return f"{file} is damaged (its bytes are not those that were written)."
+        return self._store_damage(product, recorded) if product.images is not None else None
+
+    def _store_damage(self, product: Product, recorded: dict[str, Any]) -> str | None:
+        # Here, because zarr takes long to import, and without results nothing of it is needed.
+        from heatproof.stores.store import open_store
+
+        base = product.manifest.rsplit(".", 2)[0]
+        gate, store = f"{base}.gate.json", f"{base}.zarr"
+        if os.path.exists(gate) and self.manifest(gate) is None:
+            return f"{gate} is damaged."
+        try:
+            key = open_store(store).attributes["key"]
+        except HeatproofError as error:
+            return str(error)
+        other = f"{store} and {product.manifest} are of different configs or code."
+        return None if key == recorded["key"] else other
+
+    def read_the_same(self, job: Job, manifest: str) -> bool:
+        """Tell whether what a job read has the bytes still that it had then."""
+        recorded = self.manifest(manifest) or {}
+        then = recorded.get("input_sha256", {})
+        if any(self._digests.get(os.path.normpath(path), digest) != digest for path, digest in then.items()):
+            return False
+        for path, key in recorded.get("read", {}).items():
+            upstream = self.manifest(path)
+            if upstream is not None and upstream["key"] != key:
+                return False
+        if not is_same_data(recorded, self.record):
+            return False
+        return not self.changed_sources(job, manifest)
+
+    def changed_sources(self, job: Job, manifest: str) -> list[str]:
+        """Return the files of the user's own that a job reads and whose bytes are others than its manifest says."""
+        then = (self.manifest(manifest) or {}).get("input_sha256", {})
+        now = self._sources[1] if job.sources else {}
+        # A job that is none of the graph can be asked about as well.
+        now = {**now, **file_digests(None, [one for one in job.sources if one not in now])[1]}
+        return [one for one in job.sources if now.get(one, "") != then.get(public(Path(one).as_posix()))]
+
+    def remember_sources(self) -> None:
+        """Write what is known now of the user's own files, so that the next start reads only what changes."""
+        now = self.__dict__.get("_sources", (None,))[0]
+        if now is not None and not says_the_same(read_record(self._sources_file), now):
+            write_record(self._sources_file, now)
+
+    def _record(self, dataset: str) -> Record | None:
+        look = self.looks.get(dataset)
+        return look.record if look else read_record(record_of(self.graph.plan.results.dataset.format(dataset=dataset)))
+
+    @property
+    def _sources_file(self) -> Path:
+        return Path(self.graph.plan.results.root) / SOURCES
+
+    @cached_property
+    def _sources(self) -> tuple[Record | None, dict[str, str]]:
+        """The files of the user's own that jobs read, and the SHA-256 of each."""
+        paths = dict.fromkeys(source for job in self.graph.jobs() for source in job.sources)
+        return file_digests(read_record(self._sources_file), list(paths), self.contents) if paths else (None, {})
+
+    @cached_property
+    def _digests(self) -> dict[str, str]:
+        """What the manifests say of the bytes of all files that jobs of the graph make."""
+        return {
+            os.path.normpath(file): facts["sha256"]
+            for job in self.graph.jobs()
+            for product in job.products
+            for file, facts in self._files(product)
+        }
+
+    def _files(self, product: Product) -> list[tuple[Path, dict[str, Any]]]:
+        """Return the files that a manifest lists, each with what it says of it."""
+        recorded = self.manifest(product.manifest) or {}
+        return [(Path(product.manifest).parent / facts["file"], facts) for facts in recorded.get("files", ())]
+
+
+def pruned_file(manifest: str | Path) -> Path:
+    """Return where the names of the files stand that were pruned of what a manifest lists, one a line."""
+    return Path(manifest).with_suffix(".pruned")
+
+
+def mark_stale(job: Job, product: Product, rank: int) -> None:
+    """Make a job's files older than all that they could be made from, so that Snakemake makes them again.
+
+    Where they are made from no file, there is nothing that they could be older than: their manifest, which took no
+    work, is removed instead.
+    """
+    if not job.inputs:
+        Path(product.manifest).unlink(missing_ok=True)
+        return
+    oldest = min([LONG_AGO * 10**9, *times(job.sources)])
+    _set_times(product.files, oldest - max(rank, 1) * 10**9)
+
+
+def _set_times(files: Iterable[str], when: int) -> None:
+    for file in files:
+        if _stat(file):
+            os.utime(file, ns=(when, when), follow_symlinks=False)
+
+
+def times(files: Iterable[str]) -> list[int]:
+    """Return when files were changed, in nanoseconds; of those that are there."""
+    return [stat.st_mtime_ns for stat in map(_stat, files) if stat]
+
+
+def _stat(file: str | Path) -> os.stat_result | None:
+    """Return what the system says of a file; None where it is missing."""
+    try:
+        return os.stat(file)
+    except OSError:
+        return None

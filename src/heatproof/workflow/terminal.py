@@ -1,0 +1,250 @@
+"""Terminal output of a run: one line per job, progress, and the final tables or the error.
+
+Snakemake's own log file keeps everything that it says.
+"""
+
+from __future__ import annotations
+
+import atexit
+import csv
+import io
+import logging
+import os
+import re
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from snakemake.logging import ColorizingTextHandler, DefaultFormatter
+from snakemake_interface_logger_plugins.common import LogEvent
+
+from heatproof.base.ending import STEP, asked
+from heatproof.base.options import seconds_of
+from heatproof.base.registry import nearest
+from heatproof.errors import HeatproofError
+from heatproof.files.publishing import escaped
+from heatproof.files.reading import open_regular, read_below, refuse_links
+from heatproof.files.tables import MOST_BYTES
+from heatproof.plan.graph import Graph
+from heatproof.plan.paths import LONG_AGO
+from heatproof.plan.stage import STAGES, Wildcards
+
+if TYPE_CHECKING:
+    from heatproof.plan.folder import Folder
+
+# Seconds between two lines of progress.
+EVERY = 10
+VERDICTS = 6
+SHOWN = 3
+# Bytes, in which the sentence on a failed job stands.
+END_OF_A_LOG = 2**20
+# Seconds in which a signal that has ended a job reaches this process as well.
+PATIENCE = 1.0
+SILENT = {LogEvent[name] for name in ("WORKFLOW_STARTED", "JOB_STARTED", "JOB_FINISHED", "RESOURCES_INFO", "SHELLCMD")}
+# Of Snakemake's scheduler after every job, and of its ways to end.
+STEPS = ("Select jobs to execute", "Assuming unrestricted", "Building DAG", "host: ", "Using shell")
+ENDS = (
+    "Shutting down",
+    "Terminating processes",
+    "Exiting because",
+    "WorkflowError:\nAt least one job",
+    "RuleException:\nCalledProcessError",
+)
+NOISE = (*STEPS, *ENDS, "Restored previous", "Cannot restore", "Elapsed time")
+
+
+@dataclass
+class Progress:
+    """How many jobs are done, and how fast."""
+
+    began: float = field(default_factory=lambda: time.monotonic())
+    last_shown: float = 0.0
+    budget: str = "none"
+
+    def line(self, done: int, total: int) -> str:
+        """Return a line with the rate and the time that is left at it, or nothing soon after the last one."""
+        now = time.monotonic()
+        if done < total and now - self.last_shown < EVERY:
+            return ""
+        self.last_shown = now
+        rate = done / max(now - self.began, 1e-9)
+        seconds = (total - done) / max(rate, 1e-9)
+        left = f", {duration(seconds)} left at this rate" if 0 < done < total else ""
+        if left and self.budget != "none" and now - self.began + seconds > seconds_of(self.budget):
+            left += f", beyond the budget of {self.budget}"
+        return f"{done} of {total} jobs done, {60 * rate:.3g} a minute{left}"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in words."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def job_line(what: str, wildcards: Wildcards, images: tuple[int, int] = (0, 0)) -> str:
+    """Return what a job makes and for whom: ``attribution maps: digits / resnet20 finetuned / rise, 64 images``."""
+    named = {name: str(value) for name, value in wildcards.items()}
+    network = " ".join(named[key] for key in ("model", "weights") if key in named)
+    whose = [named.get("dataset"), network, *map(named.get, ("explainer", "metric", "response", "figure"))]
+    if "grid" in named:
+        whose.append(f"grid {named['grid']}, {named['baseline']}")
+    low, high = images
+    shard = f", {high - low} images{f' from {low}' if low else ''}" if high else ""
+    joined = " / ".join(filter(None, whose))
+    return f"{what}{': ' if joined else ''}{joined}{shard}"
+
+
+class OneLine(DefaultFormatter):
+    """Snakemake's events in the words of the config; what says nothing to a user is left to the log file."""
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(None)
+        self.graph, self.progress = graph, Progress(budget=graph.plan.config["budget"])
+        self.lines: dict[int, str] = {}
+        self.failed: list[tuple[str, list[str]]] = []
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of an event, or nothing."""
+        event = getattr(record, "event", None)
+        text = "" if event in SILENT else super().format(record)
+        if text.startswith("MissingRuleException"):
+            return escaped(self._no_such_target(text))
+        return "" if text.startswith(NOISE) else escaped(text)
+
+    def _no_such_target(self, text: str) -> str:
+        """Name the nearest file that the config makes; whether a path is a target hangs on the config."""
+        targets = re.findall(r"No rule to produce (\S+)", text)
+        products = {file for job in self.graph.jobs() for file in job.outputs if ".zarr/" not in file}
+        sentences = [f"heatproof: This config makes no {path!r}: {nearest(path, products)}" for path in targets]
+        return "\n".join(sentences) or text
+
+    def format_job_info(self, msg: dict[str, Any]) -> str:
+        """Return one line for a job that starts."""
+        wildcards = dict(msg["wildcards"] or {})
+        try:
+            shard = getattr(self.graph.job(msg["rule_name"], wildcards).told, "shard", None)
+        except KeyError:  # a rule that is no stage
+            shard = None
+        images = shard.images if shard else (0, 0)
+        self.lines[msg["jobid"]] = line = job_line(msg["rule_msg"] or msg["rule_name"], wildcards, images)
+        return f"[{time.strftime('%H:%M:%S')}] {line}"
+
+    def format_progress(self, msg: dict[str, Any]) -> str:
+        """Return how far the run is."""
+        return self.progress.line(msg["done"], msg["total"])
+
+    def format_job_error(self, msg: dict[str, Any]) -> str:
+        """Return which job failed, and did not end with the run; why is said at the end."""
+        # A terminal signals jobs and Snakemake together, and a job may be the first to end.
+        last = time.monotonic() + PATIENCE
+        while asked() is None and time.monotonic() < last:
+            time.sleep(STEP)
+        if asked() is not None:
+            return ""
+        line = self.lines.get(msg["jobid"], msg["rule_name"])
+        self.failed.append((line, list(msg["log"])))
+        return f"[{time.strftime('%H:%M:%S')}] failed: {line}"
+
+
+class Terminal(ColorizingTextHandler):
+    """Snakemake's handler, without its blank lines between jobs."""
+
+    # True whatever Snakemake sets it to, so that no blank line comes before a job.
+    last_msg_was_job_info = property(lambda self: True, lambda self, value: None)
+
+
+def speak(logger: logging.Logger, graph: Graph) -> OneLine:
+    """Put our lines in the place of Snakemake's on the terminal, and return what formats them."""
+    formatter = OneLine(graph)
+    for handler in list(logger.handlers):
+        if isinstance(handler, ColorizingTextHandler):
+            ours = Terminal(handler.nocolor, handler.stream, formatter)
+            ours.filters = handler.filters
+            logger.removeHandler(handler)
+            logger.addHandler(ours)
+    # After Snakemake's last words.
+    atexit.register(say_why, formatter)
+    return formatter
+
+
+def say_why(formatter: OneLine) -> None:
+    """Print the one sentence of the job that failed first; of a run that a signal ended, that has been said."""
+    if asked() is not None:
+        return
+    for line, logs in formatter.failed[:1]:
+        others = len({line for line, _ in formatter.failed}) - 1
+        more = f" ({others} other jobs failed as well.)" if others else ""
+        print(escaped(f"\n{line}\nheatproof: {sentence_of(logs)}{more}"), file=sys.stderr, flush=True)
+
+
+def sentence_of(logs: list[str]) -> str:
+    """Return what the log of a job says of its failure, in one sentence."""
+    for log in logs:
+        try:
+            with open_regular(refuse_links(log)) as file:
+                file.seek(-min(os.fstat(file.fileno()).st_size, END_OF_A_LOG), os.SEEK_END)
+                lines = file.read(END_OF_A_LOG).decode("utf-8", "replace").splitlines()
+        except (OSError, HeatproofError):
+            continue
+        sentences = [line.removeprefix("heatproof: ") for line in lines if line.startswith("heatproof: ")]
+        if sentences:
+            return sentences[-1]
+        if lines:
+            return f"{lines[-1]} - the whole is in {log}."
+    return "The job left no word: its log was not written."
+
+
+def say_what_came_out(results: Folder) -> None:
+    """Print where the tables are, what they come to in words, and the first lines of the ranking."""
+    names = ("tables", "all_scores", "claims", "baselines", "reliability", "overview", "report_page")
+    made = {name: STAGES[name].paths(results) for name in names}
+    shown = (*made["tables"].values(), made["all_scores"]["scores"], made["claims"]["claims"])
+    if tables := [path for path in shown if _is_current(path)]:
+        print(f"\nTables: {', '.join(tables)}", file=sys.stderr)
+    if _is_current(verdict := made["tables"]["verdict"]):
+        rows = _rows(verdict)
+        # In-domain scores first: the others are of networks that have seen no deleted patch. Single labels come last.
+        rows.sort(key=lambda row: (row.get("label", "") != "", not row["metric"].startswith("idsds")))
+        for row in rows[:VERDICTS]:
+            told = f"{row['dataset']} / {row['model']} {row['weights']} / {row['metric']}: {row['sentence']}"
+            print(escaped(told), file=sys.stderr)
+        if len(rows) > VERDICTS:
+            print(f"{len(rows) - VERDICTS} more verdicts: {verdict}", file=sys.stderr)
+        for sentence in dict.fromkeys(filter(None, (row.get("cannot_see") for row in rows))):
+            print(escaped(sentence), file=sys.stderr)
+    if _is_current(summary := made["baselines"]["summary"]):
+        print(escaped(read_below(summary, MOST_BYTES).decode("utf-8").strip()), file=sys.stderr)
+    rankings = {"patch drops alone": made["tables"]["meta_rank"], "all metrics": made["reliability"]["ranking"]}
+    for of, table in rankings.items():
+        if _is_current(table):
+            _say_ranking(of, table)
+    if _is_current(captions := made["overview"]["captions"]):
+        print(escaped(_rows(captions)[0]["conclusion"]), file=sys.stderr)
+    if _is_current(page := made["report_page"]["page"]):
+        print(f"Page: {page}", file=sys.stderr)
+
+
+def _say_ranking(of: str, table: str) -> None:
+    """Print the first methods of a Meta-Rank, and what its κ is of."""
+    first = _rows(table)[:SHOWN]
+    if first:
+        over = first[0].get("n_cases", "")
+        print(escaped(f"Ranking by {of} (κ over {over} test cases, {table}):"), file=sys.stderr)
+    for row in first:
+        low, high = (f"{float(row[key]):.2f}" if row[key] else "" for key in ("ci_low", "ci_high"))
+        without = ", ".join(filter(None, ["no interval", row.get("note")]))
+        interval = f"{low} to {high}" if low and high else without
+        value = f"κ {float(row['kappa'] or 'nan'):.2f} ({interval})"
+        print(escaped(f"{row['rank']:>4}  {row['method']:<36} {value}"), file=sys.stderr)
+
+
+def _rows(path: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(read_below(path, MOST_BYTES).decode("utf-8"))))
+
+
+def _is_current(path: str) -> bool:
+    """Tell whether a file is there and not of another config or other code, which dates it back."""
+    return Path(path).exists() and Path(path).stat().st_mtime >= LONG_AGO

@@ -1,0 +1,369 @@
+"""Test user code, checkpoint files and the device on a few images before any job starts.
+
+Nothing of this is imported unless a config has something to try, because torch takes seconds.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from heatproof.base.options import as_option
+from heatproof.base.tasks import EXCLUSIVE
+from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.plan.graph import Graph
+from heatproof.plan.metrics import MetricChoice
+from heatproof.plan.resolve import ExplainerChoice, ModelChoice
+from heatproof.plan.validate import Plan, require_size
+
+if TYPE_CHECKING:
+    import torch
+
+    from heatproof.data.registry import Dataset
+    from heatproof.responses.base import Batch
+
+
+# Headers of so many local files are read in ten seconds.
+LOOKED_AT = 100_000
+# How a folder is split is the config's; other data sets bring thousands of training images.
+FOLDERS = "heatproof.data.image_folder"
+
+
+def try_out(plan: Plan, device: bool = True, gaps: list[str] | None = None) -> list[str]:
+    """Try the device, if jobs run on this machine, and for every dataset and model what is of the user's own.
+
+    What is odd of checkpoints on a few images is returned, a line each, and how many rows pictures are.
+
+    Parameters
+    ----------
+    plan
+        The plan.
+    device
+        Whether jobs run on this machine.
+    gaps
+        Gets a sentence for each explainer and metric that fails, which is a gap of the run; None where that is an
+        error.
+
+    Raises
+    ------
+    HeatproofError
+        One sentence for the first thing that a job would fall over.
+    """
+    if device and plan.config["device"] not in ("auto", "cpu"):
+        from heatproof.models.network import use_machine
+
+        use_machine(plan.runtime())
+    odd: list[str] = []
+    for name in plan.datasets:
+        # A callable target is tried on every network.
+        models = [model for model in plan.models_of(name) if plan.target_function or _is_tried(plan, model)]
+        explainers = [entry for entry in plan.explainers.values() if _is_own(entry.module)]
+        metrics = [one for one in plan.metrics.values() if one.metric.is_own and not plan.lacking(name, one.name)]
+        module = plan.datasets[name]["module"]
+        own = models or explainers or metrics or _is_own(module) or module == FOLDERS
+        target = plan.config["target"]
+        if not (own or isinstance(target, int)) or plan.listed_before(name):
+            continue
+        from heatproof.data.checks import check_dataset, check_target, open_dataset, said_of_rows
+
+        with _trying(f"dataset {name!r}"):
+            dataset = open_dataset(plan.dataset_spec(name))
+            check_dataset(dataset, name, plan.datasets[name]["task"])
+            # The first job that would fall over it comes after all trainings.
+            check_target(target, dataset)
+            if not own:
+                continue
+            odd += said_of_rows(dataset, name)
+            _count_training_images(plan, name, dataset)
+            channels, height, width = dataset.images("evaluation", 0, 1).shape[1:]
+        if channels != 3 or height != width:
+            # What a network is built for is images of three channels, and often squares.
+            models = plan.models_of(name)
+        for model in models or plan.models_of(name)[:1]:
+            tried = f"model {model!r}" + (f" with target {plan.target_function}" if plan.target_function else "")
+            with _trying(tried):
+                network = _network(plan, model, name, dataset, odd)
+            for entry in explainers:
+                with _trying(f"explainer {entry.name!r} on {model!r}", gaps):
+                    _explain(plan, entry, model, network, dataset)
+            for scored in metrics:
+                with _trying(f"metric {scored.name!r} on {model!r}", gaps):
+                    _score(plan, scored, model, network, dataset, name)
+    return odd
+
+
+def look_at_pictures(plan: Plan) -> list[str]:
+    """Look at picture files of the datasets, and return what is done to them, and what networks expect, a line each.
+
+    Splits of fewer than two images a class are named as well.
+
+    Raises
+    ------
+    HeatproofError
+        If pictures cannot be read: how many, the names of the first, and the remedy.
+    """
+    from heatproof.data.checks import check_pictures, open_dataset
+
+    lines = []
+    here = [name for name in plan.datasets if not plan.listed_before(name)]
+    for name in [name for name in here if "root" in plan.datasets[name]["options"]]:
+        dataset = open_dataset(plan.dataset_spec(name))
+        lines += check_pictures(dataset, name, LOOKED_AT)
+        lines += _few_images(name, dataset) if plan.datasets[name]["task"] in EXCLUSIVE else []
+        for model in plan.models_of(name):
+            lines += _read_otherwise(plan.models[model], name, dataset) if plan.models[model].checkpoint else []
+    return lines
+
+
+def _few_images(name: str, dataset: Dataset) -> list[str]:
+    from heatproof.data.rows import pictures_of
+
+    splits = {
+        split: dataset.splits[split].labels.tolist() for split in ("train", "validation") if split in dataset.splits
+    }
+    every = pictures_of(dataset).splits
+    classes = len({label for split in every.values() for label in split.labels.tolist()})
+    few = [f"{len(labels)} {split}" for split, labels in splits.items() if 0 < len(labels) < 2 * classes]
+    told = f"{name}: warning: {' and '.join(few)} images for {classes} classes, fewer than two a class"
+    return (
+        [f"{told}: a network trained on them can hardly be judged, so add pictures or take fewer classes"]
+        if few
+        else []
+    )
+
+
+def _read_otherwise(model: ModelChoice, name: str, dataset: Dataset) -> list[str]:
+    from heatproof.data.pictures import PictureReader
+    from heatproof.models.preprocessing import differences
+
+    reader = getattr(dataset, "reader", None)
+    # Pictures that are no larger than the network's input are not zoomed, whatever the weights were trained with.
+    if not isinstance(reader, PictureReader) or (reader.by_default and reader.box == reader.size):
+        return []
+    sides = {"size": as_option(reader.size), "resize": as_option(reader.box)}
+    read = {**sides, "interpolation": reader.interpolation}
+    others = differences(model.architecture, model.options, read)
+    told = f"{name}: the weights of {model.name} were published with {', '.join(others)}"
+    return [f"{told}; set that in the dataset to read pictures so"] if others else []
+
+
+def _is_own(module: str) -> bool:
+    return not module.startswith("heatproof.")
+
+
+def _is_tried(plan: Plan, model: str) -> bool:
+    entry = plan.models[model]
+    return _is_own(entry.module) or bool(plan.checkpoint_file(model)) or "channels" in entry.options
+
+
+@contextmanager
+def _trying(what: str, gaps: list[str] | None = None) -> Iterator[None]:
+    """Say in one sentence what the user's code, which can fail in any way, failed with; noted in `gaps` if given."""
+    try:
+        yield
+    except _Unusable as error:
+        if gaps is None:
+            raise
+        gaps.append(str(error))
+    except HeatproofError:
+        raise
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        reason = " ".join(str(error).split())[:200]
+        raise HeatproofError(
+            f"The {what} fails on one image ({type(error).__name__}: {reason}; {Path(frame.filename).name}, line "
+            f"{frame.lineno}): fix it, or leave it out of the config."
+        ) from error
+
+
+def _image(plan: Plan, model: str, dataset: Dataset) -> torch.Tensor:
+    from heatproof.models.network import normalise
+
+    return normalise(dataset.images("evaluation", 0, 1), plan.models[model].facts)
+
+
+def _network(plan: Plan, model: str, name: str, dataset: Dataset, odd: list[str]) -> torch.nn.Module:
+    from heatproof.jobs.fetch import check_checkpoint
+    from heatproof.models.adapter import checked
+    from heatproof.models.network import build_network, reader_of_dataset
+    from heatproof.models.probabilities import check_no_probabilities
+
+    entry = plan.models[model]
+    require_size(plan, name, model)
+    reader = reader_of_dataset(plan.dataset_spec(name), dataset, plan.config["target"])
+    assert reader.classes is not None, "a dataset says how many outputs there are"
+    network = build_network(plan.model_spec(model), reader.classes, reader=reader).eval()
+    _require_trainable(plan, model, network)
+    if plan.checkpoint_file(model):
+        fetched = {"stage": "fetch_start"} if entry.transfer else {"stage": "fetch", "dataset": name}
+        if few := check_checkpoint(Graph(plan).told(**fetched, model=model)):
+            odd.append(f"{name}: warning: {few}")
+    try:
+        image = _image(plan, model, dataset)
+        with _said_of_channels(network, image):
+            found = checked(network, image)
+        logits = found.logits
+        assert logits is not None, "a check has logits"
+        if logits.shape[1] != dataset.num_classes:
+            raise HeatproofError(
+                f"The model returns {logits.shape[1]} logits for one image, and there are {dataset.num_classes} "
+                "classes: it must return one logit per class."
+            )
+        check_no_probabilities(found)
+    except HeatproofError as error:
+        said = str(error)
+        raise HeatproofError(f"The model {model!r} cannot be used on {name!r}: {said[0].lower()}{said[1:]}") from error
+    return network
+
+
+@contextmanager
+def _said_of_channels(network: torch.nn.Module, image: torch.Tensor) -> Iterator[None]:
+    """Say of a network that fails on an image where its first convolution takes other channels than that has."""
+    try:
+        yield
+    except Exception as error:  # a network fails in any way
+        first = next((one for one in network.modules() if hasattr(one, "in_channels")), None)
+        if first is None or first.in_channels == image.shape[1]:
+            raise
+        raise HeatproofError(
+            f"Its first convolution takes {first.in_channels} channels, and the images have {image.shape[1]}: set the "
+            "option `channels` of the dataset or of the architecture, where it has one, or take another network."
+        ) from error
+
+
+def _require_trainable(plan: Plan, model: str, network: torch.nn.Module) -> None:
+    """Refuse to train parameters of half precision, which small steps do not change."""
+    halves = {str(one.dtype).removeprefix("torch.") for one in network.parameters() if one.is_floating_point()}
+    halves &= {"float16", "bfloat16"}
+    if halves and any(model == trained for trained, _ in plan.trainings()):
+        raise HeatproofError(
+            f"The model {model!r} has parameters of {halves.pop()}, which small steps of a training do not change: "
+            "build it in float32 (precision: bfloat16 saves time and memory of a training), or give it a checkpoint "
+            "and leave all `weights` but pretrained out."
+        )
+
+
+def _count_training_images(plan: Plan, name: str, dataset: Dataset) -> None:
+    """Hold what a config wants of training images against how many there are."""
+    there = len(dataset.splits.get("train", ()))
+    trained = [model for model, _ in plan.trainings() if model in plan.models_of(name)]
+    if not there and trained:
+        also = ", and the baseline `mean` is their mean colour" if "mean" in plan.baselines else ""
+        raise HeatproofError(
+            f"The dataset {name!r} has no training images{also}, and the model {trained[0]!r} is to be trained or "
+            "finetuned on it: lower its `evaluation`, or give the model a checkpoint and leave all `weights` but "
+            "pretrained out."
+        )
+    for explainer in plan.explainers:
+        asked = plan.explainer_options(explainer).get("baselines")
+        if isinstance(asked, int) and 0 < there < asked:
+            raise HeatproofError(
+                f"The explainer {explainer!r} asks for {asked} training images of {name!r} as baselines, and there are "
+                f"{there}: lower its option `baselines`."
+            )
+
+
+def _explain(plan: Plan, entry: ExplainerChoice, model: str, network: torch.nn.Module, dataset: Dataset) -> None:
+    from heatproof.attribution import explaining
+    from heatproof.attribution.explaining import Failed, check_limits, explain_batch
+    from heatproof.attribution.registry import Explained, ExplainerSpec
+    from heatproof.jobs.attribute import Fill, background_of, maker_of
+
+    facts, batch = plan.models[model].facts, _few(plan, model, dataset)
+    several = Explained(
+        network=network if entry.uses_model else None,
+        output=network if entry.uses_model else None,
+        facts=facts if entry.uses_model else None,
+        images=batch.images,
+        targets=batch.labels,
+        image_ids=tuple(batch.ids),
+        seed=plan.config["seed"],
+        background=background_of(dataset, facts, plan.config["seed"]),
+        fill=Fill(dataset, facts, plan.config["finetuning"]["grid"]),
+    )
+    options = plan.explainer_options(entry.name)
+    maker = maker_of(ExplainerSpec(entry.name, entry.kind, entry.module, options, dict(entry.maps)))
+    alone = replace(several, images=batch.images[:1], targets=batch.labels[:1], image_ids=tuple(batch.ids[:1]))
+    try:
+        # One alone comes first, and says more of shapes.
+        explain_batch(maker, alone)
+        check_limits({}, explain_batch(maker, several))
+    except NotApplicable as reason:
+        # What the explainer itself says of the network is a row with its reason in the tables.
+        raised_by = traceback.extract_tb(reason.__traceback__)[-1].filename
+        if isinstance(reason, Failed) or raised_by == explaining.__file__:
+            raise _unusable("explainer", entry.name, model, str(reason)) from reason
+
+
+def _score(plan: Plan, entry: MetricChoice, model: str, network: torch.nn.Module, dataset: Dataset, name: str) -> None:
+    """Score maps that are drawn at random, with what the network, whose weights may be random, says of the images."""
+    import numpy as np
+    import torch
+
+    from heatproof.base.methods import methods_of
+    from heatproof.metrics.scoring import Explanations, score_batch
+    from heatproof.perturbation.batching import intact_responses
+    from heatproof.perturbation.dataset_mean import needs_dataset
+    from heatproof.responses.base import Along, Reading, ScoredImages, Session
+
+    facts, batch, seed = plan.models[model].facts, _few(plan, model, dataset), plan.config["seed"]
+    session = Session(lambda: network, torch.device("cpu"), len(batch.ids), seed, facts)
+    height, width = batch.images.shape[2:]
+    maps = np.random.default_rng(seed).standard_normal((len(batch.ids), 1, height, width)).astype(np.float32)
+    along = Along(maps, methods_of({"map": True}), "map")
+    intact = intact_responses(session.query(batch))
+    readings, arrays = [], {}
+    for argument, response in entry.responses.items():
+        settings = response.settings
+        if needs_dataset(settings.get("baseline"), settings.get("baseline_options")):
+            # Which colour it is decides nothing here.
+            black = {"value": [0.0] * batch.images.shape[1]}
+            response = replace(response, settings={**settings, "baseline_options": black})
+        if response.lacks(session) or response.explains or response.rule == "parts":
+            return
+        readings.append(Reading(argument, response, None, entry.output))
+        arrays[argument] = response.cast(response.run(session, replace(batch, intact=intact), along))
+    returned: list[Any] = []
+
+    @wraps(entry.metric.function)
+    def recorded(*given: Any, **options: Any) -> Any:
+        returned.append(entry.metric.function(*given, **options))
+        return returned[-1]
+
+    images = ScoredImages(batch.ids, batch.labels.numpy(), (height, width), seed, plan.task_of(name))
+    explained, failed = [Explanations(along.methods, maps, arrays)], dict[str, str]()
+    metric = replace(entry.metric, function=recorded)
+    scored = list(score_batch(metric, entry.options, images, readings, arrays, explained, failed))
+    if failed:
+        raise _unusable("metric", entry.name, model, next(iter(failed.values())))
+    # What a metric itself calls undefined may be defined for a trained network.
+    if not any(one.valid.any() for one in scored) and all(np.asarray(one[1]).all() for one in returned):
+        raise _unusable("metric", entry.name, model, "it calls its scores defined, and none is finite")
+
+
+def _few(plan: Plan, model: str, dataset: Dataset) -> Batch:
+    """Return the few images that tell whether an explainer applies, as a run checks it."""
+    import torch
+
+    from heatproof.data.few import few_of_split, read_rows
+    from heatproof.models.network import normalise
+    from heatproof.responses.base import Batch
+
+    rows, split = few_of_split(dataset), dataset.splits["evaluation"]
+    images = normalise(read_rows(dataset, rows), plan.models[model].facts)
+    return Batch(images, torch.from_numpy(split.labels[rows]), [split.ids[row] for row in rows])
+
+
+class _Unusable(HeatproofError):
+    """An explainer or a metric of the user's own that cannot be used, without which a run goes on."""
+
+
+def _unusable(kind: str, name: str, model: str, reason: str) -> _Unusable:
+    return _Unusable(
+        f"The {kind} {name!r} cannot be used on {model!r}: {reason}. Mend it, or leave it out of the config."
+    )

@@ -1,0 +1,94 @@
+"""Evidence whose truth is known, for tests of claims: scores by case and method, with noise over images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+
+from heatproof.base.randomness import numpy_generator
+from heatproof.claims.evidence import Case, Draws, Evidence, Method, Model
+from heatproof.metrics.registry import METRICS
+
+# Plain ResNets of the same depth and width: nothing on which claims compare networks tells them apart.
+NETWORKS = {name: Model(name, "resnet", 20, 1.0, True, True, name) for name in ("net_a", "net_b", "net_c", "net_d")}
+METHODS = ("saliency", "input_x_gradient", "integrated_gradients", "grad_cam", "rise", "layer_cam")
+
+
+def method(name: str) -> Method:
+    """Return the method of a name, ``explainer`` or ``explainer/map``, with ``_abs`` behind for its absolute values."""
+    plain = name.removesuffix("_abs")
+    kind, _, shown = plain.partition("/")
+    return Method(name, kind, shown or kind, "abs" if plain != name else "raw", kind not in ("random", "edges"))
+
+
+def trainings(models: Iterable[Model], seeds: int = 5) -> dict[str, Model]:
+    """Return each model trained with several seeds."""
+    return {
+        f"{model.name}_seed{seed}": replace(model, name=f"{model.name}_seed{seed}", kind=model.name)
+        for model in models
+        for seed in range(seeds)
+    }
+
+
+def _of_kind(kind: str) -> dict[str, bool]:
+    return {"magnitudes": METRICS[kind].reads_magnitudes()} if kind in METRICS else {}
+
+
+def plant(
+    level: Callable[[Case, Method], float | None],
+    *,
+    metrics: Sequence[str] | Mapping[str, Mapping[str, Any]] = ("idsds",),
+    methods: Sequence[str] = METHODS,
+    models: Mapping[str, Model] = NETWORKS,
+    datasets: Sequence[str] = ("toy",),
+    weights: Sequence[str] = ("finetuned",),
+    noise: float = 0.05,
+    images: int = 30,
+    repetitions: int = 300,
+    seed: int = 0,
+    accuracy: pd.DataFrame | None = None,
+) -> Evidence:
+    """Return evidence in which a method's scores lie around a level that a function says.
+
+    Parameters
+    ----------
+    level
+        Called with `Case` and `Method`; None leaves the method without a score there.
+    metrics
+        Kinds of metric; or names to the fields of `Case` that are unlike the usual (`kind` is the name).
+    methods
+        As `method` reads them.
+    models, datasets, weights
+        Every model with every dataset and weights is a network.
+    noise, images
+        Standard deviation of an image's score, and how many images there are.
+    repetitions
+        Resamples of the bootstrap.
+    seed
+        Of the noise.
+    accuracy
+        As accuracy.csv.
+    """
+    given = metrics if isinstance(metrics, Mapping) else {name: {} for name in metrics}
+    usual = {"options": {}, "higher_is_better": True, "grid": 4, "baseline": "zeros", "pixels": 32}
+    cases = [
+        Case(dataset, model, one, name, **{"kind": name, **usual, **_of_kind(fields.get("kind", name)), **fields})
+        for dataset in datasets
+        for model in models
+        for one in weights
+        for name, fields in given.items()
+    ]
+    made = [method(name) for name in methods]
+    rows = []
+    for place, case in enumerate(cases):
+        generator = numpy_generator(seed, "planted scores", str(place))
+        for one in made:
+            drawn = noise * generator.standard_normal(images)
+            mean = level(case, one)
+            if mean is not None:
+                where = {"dataset": case.dataset, "model": case.model, "weights": case.weights, "metric": case.metric}
+                rows += [{**where, "method": one.name, "image": i, "score": mean + e} for i, e in enumerate(drawn)]
+    return Evidence(pd.DataFrame(rows), cases, made, models, accuracy, draws=Draws(0, repetitions))
