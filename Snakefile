@@ -4,7 +4,7 @@ import sys
 
 from snakemake.utils import min_version
 
-from heatproof.config.files import read_given
+from heatproof.config.files import read_snakemake_config
 from heatproof.errors import HeatproofError
 from heatproof.files.publishing import escaped
 
@@ -14,7 +14,7 @@ min_version("9.13")
 # As all commands read it: over the default that stands beside this file, or comes with the package where this is a module
 # of another workflow. A config/config.yaml of the working folder may be somebody else's, and a config names code.
 try:
-    config = read_given(
+    config = read_snakemake_config(
         config,
         workflow.config_settings,
         None if workflow.modifier.skip_configfile else workflow.basedir,
@@ -72,12 +72,12 @@ include: "workflow/rules/report.smk"
 
 onstart:
     # Again: Snakemake's scheduler has put its own handlers of signals in their place.
-    ours.listen(False)
+    start.handle_signals(False)
 
 
 onsuccess:
-    say_what_came_out(plan.results)
+    print_results(plan.results)
 
 
 onerror:
-    say_why()
+    print_failure()

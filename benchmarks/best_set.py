@@ -20,10 +20,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from heatproof.ranking.best import best_of_networks, best_set, least_networks
-from heatproof.ranking.images import meta_rank_of_images
-from heatproof.ranking.paired import images_for
-from heatproof.ranking.references import above_references
+from heatproof.ranking.best import best_set, best_set_over_networks, minimum_networks
+from heatproof.ranking.images import meta_rank_over_images
+from heatproof.ranking.paired import images_for_power
+from heatproof.ranking.references import compare_with_references
 
 METHODS = (8, 26, 50)
 IMAGES = (8, 16, 64)
@@ -65,7 +65,7 @@ def left_out_over_images(noise: str, methods: int, images: int, repetitions: int
     """Return how often a method is left out though all are alike, and how often the set abstains."""
     rng = np.random.default_rng([methods, images, list(NOISE).index(noise)])
     sets = [best_set(NOISE[noise](rng, (methods, images)), level=LEVEL) for _ in range(repetitions)]
-    return np.mean([not one.inside.all() for one in sets]), np.mean([bool(one.why) for one in sets])
+    return np.mean([not one.members.all() for one in sets]), np.mean([bool(one.reason) for one in sets])
 
 
 def left_out_over_networks(
@@ -84,12 +84,12 @@ def left_out_over_networks(
             rest = rng.normal(size=(networks, methods, OF_NETWORK))
             scores = 0.5 * means[..., None] + 2 * suits + rest
             means = scores.mean(axis=2)
-            if networks >= least_networks(LEVEL):
+            if networks >= minimum_networks(LEVEL):
                 options = {"images_of": ["d"] * networks, "seed": repetition, "repetitions": RESAMPLES}
-                ranked = meta_rank_of_images(list(scores), over="images", **options)
+                ranked = meta_rank_over_images(list(scores), over="images", **options)
                 drawn = ranked.resampled - ranked.kappa[:, None]
-        found.append(best_of_networks(means, noise=drawn, seed=repetition, level=LEVEL))
-    return np.mean([not one.inside.all() for one in found]), np.mean([bool(one.why) for one in found])
+        found.append(best_set_over_networks(means, noise=drawn, seed=repetition, level=LEVEL))
+    return np.mean([not one.members.all() for one in found]), np.mean([bool(one.reason) for one in found])
 
 
 def level_cells(repetitions: int) -> Iterator[tuple[dict, Callable[[], dict]]]:
@@ -123,7 +123,7 @@ def power(methods: int, images: int, effect: float, repetitions: int) -> dict:
     for _ in range(repetitions):
         scores = rng.normal(size=(methods, images))
         scores[0] += effect * np.sqrt(2)
-        sizes.append(best_set(scores, level=LEVEL).inside.sum())
+        sizes.append(best_set(scores, level=LEVEL).members.sum())
     return {
         "nothing left out": np.mean(np.array(sizes) == methods),
         "median set": np.median(sizes),
@@ -144,12 +144,12 @@ def needed(methods: int, images: int, effect: float, noise: str, repetitions: in
 
     found, named, then = 0, [], 0
     for repetition in range(repetitions):
-        above = above_references(scores(images), names[:2], LEVEL, seed=repetition)
+        above = compare_with_references(scores(images), names[:2], LEVEL, seed=repetition)
         found += bool(above.methods)
         if not np.isnan(above.needed):
             named.append(above.needed)
-            then += bool(above_references(scores(int(above.needed)), names[:2], LEVEL).methods)
-    ideal = images_for(methods, effect=effect, level=LEVEL) if effect else np.nan
+            then += bool(compare_with_references(scores(int(above.needed)), names[:2], LEVEL).methods)
+    ideal = images_for_power(methods, effect=effect, level=LEVEL) if effect else np.nan
     return {
         "found": found / repetitions,
         "named": len(named) / repetitions,

@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import norm, spearmanr
 
-from heatproof.metrics.bootstrap import bootstrap_means, interval, summarise
-from heatproof.ranking.images import meta_rank_of_images
+from heatproof.metrics.bootstrap import bootstrap_means, percentile_interval, summarise
+from heatproof.ranking.images import meta_rank_over_images
 from heatproof.ranking.meta_rank import meta_rank
 
 NETWORKS = (3, 6, 13)
@@ -99,7 +99,7 @@ def over_scores(networks, correlation, repetitions, images=32, methods=10, sprea
         truth = np.tanh(centres[..., None] + 0.6 * nodes) @ weights / weights.sum()
         noise = (rng.normal(size=(networks, 1, images)) + rng.normal(size=(networks, methods, images))) / np.sqrt(2)
         for values, true in zip(np.tanh(centres[..., None] + 0.6 * noise), truth, strict=True):
-            low, high = interval(bootstrap_means(values, repetition, resamples))
+            low, high = percentile_interval(bootstrap_means(values, repetition, resamples))
             found["before"].append(((low <= true) & (true <= high), high - low))
             summary = summarise(values, repetition, repetitions=resamples)
             low, high = summary["ci_low"], summary["ci_high"]
@@ -151,7 +151,7 @@ def over_images(cases, methods, spread, images, repetitions, over="both", resamp
         base = quality + rng.normal(size=(cases, methods))
         scores = [row[:, None] + suits + rng.normal(scale=noise, size=suits.shape) for row in base]
         found.append(
-            meta_rank_of_images(scores, images_of=["d"] * cases, seed=repetition, repetitions=resamples, over=over)
+            meta_rank_over_images(scores, images_of=["d"] * cases, seed=repetition, repetitions=resamples, over=over)
         )
     return covered(true_kappa(quality), *zip(*((one.kappa, one.ci_low, one.ci_high) for one in found), strict=True))
 

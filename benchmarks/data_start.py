@@ -3,7 +3,7 @@
     python benchmarks/data_start.py --files 10000 1280000 --out FOLDER
 
 Empty files are made in class folders of 1,000, and recorded as `prepare` does. Then the check of a start
-(`heatproof.workflow.changed_data.look_at_data`: read the record, ask the system for size and times of each file,
+(`heatproof.workflow.changed_data.inspect_data`: read the record, ask the system for size and times of each file,
 compare digests of all images) runs in a process of its own. It is compared with one `os.stat` a file in one thread,
 and with listing the folders, which every start does to count images. Looks are calls of `os.stat`, reads are files
 that were opened.
@@ -72,7 +72,7 @@ def look_once(folder: Path, counted: bool) -> dict[str, Any]:
     before, began = most_memory(), time.perf_counter()
     record = sources.read_record(folder / "photos.files")
     assert record is not None
-    found = sources.look(record, folder / "photos")
+    found = sources.file_changes(record, folder / "photos")
     same = sources.is_same_data(
         {"data": sources.ImagesRead("photos", found.record).data((SPLIT, 0, len(found.record.rows[SPLIT])))},
         {"photos": found.record}.get,
@@ -80,7 +80,7 @@ def look_once(folder: Path, counted: bool) -> dict[str, Any]:
     seconds = time.perf_counter() - began
     assert same
     assert not found.changed
-    assert not found.is_renewed
+    assert not found.is_record_outdated
     return {"seconds": seconds, "MiB": most_memory() - before, "files": len(record.paths), **calls}
 
 
@@ -129,8 +129,8 @@ def main() -> None:
     options.add_argument("--look", type=Path, help="look at the files of a folder, and print what it cost")
     options.add_argument("--counted", action="store_true", help="count calls as well")
     given = options.parse_args()
-    if given.look:
-        print(json.dumps(look_once(given.look, given.counted)))
+    if given.file_changes:
+        print(json.dumps(look_once(given.file_changes, given.counted)))
         return
     tell([row(files) for files in ([100] if given.small else given.files)], "data_start", given.out)
 

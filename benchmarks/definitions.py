@@ -38,7 +38,7 @@ IMAGES, BASELINES = 16, 4
 def made(explainer, network, images, targets, background):
     """Return an explainer's maps (N, H, W); Grad-CAM reads the stem."""
     ids = tuple(map(str, range(len(images))))
-    given = registry.Explained(
+    given = registry.ExplainContext(
         *(network, network, InputFacts(cam_layer="stem"), images, targets, ids),
         seed=0,
         background=lambda count: background[:count],

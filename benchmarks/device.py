@@ -147,11 +147,11 @@ def throughput(job: Any, runtime: Runtime, gradients: bool, trained: bool) -> tu
     import torch
 
     from heatproof.data.checks import open_dataset
-    from heatproof.models.network import build_network, normalise, set_precision, use_machine
+    from heatproof.models.network import build_network, configure_torch, normalise, set_precision
 
     # Of a response, of maps or of a training.
     of = getattr(job, "network", None) or getattr(job, "of", job)
-    device, dataset = use_machine(runtime), open_dataset(of.dataset)
+    device, dataset = configure_torch(runtime), open_dataset(of.dataset)
     network = build_network(of.model, dataset.num_classes).to(device).eval().requires_grad_(False)
     network = set_precision(network, getattr(of, "precision", "float32"), device)
     size = job.training.batch_size if trained else runtime.batch_size
@@ -187,10 +187,10 @@ def throughput(job: Any, runtime: Runtime, gradients: bool, trained: bool) -> tu
 def run_job(path: str) -> None:
     """Run the job of a file in this process, and print what it took as one line of JSON."""
     from heatproof.base.specs import Runtime
-    from heatproof.plan.stage import read_back
+    from heatproof.plan.stage import load_spec
 
     request = json.loads(Path(path).read_text(encoding="utf-8"))
-    job, runtime = read_back(request["run"], request["spec"]), Runtime(**request["runtime"])
+    job, runtime = load_spec(request["run"], request["spec"]), Runtime(**request["runtime"])
     network = job.code[0].startswith(NETWORK)
     if network:
         import torch
@@ -198,9 +198,9 @@ def run_job(path: str) -> None:
         from heatproof.jobs import attribute as make
         from heatproof.jobs import respond, shards
         from heatproof.models import network as network_module
-        from heatproof.perturbation.batching import FilledBatches
+        from heatproof.perturbation.batching import PaddedBatches
 
-        network_module.use_machine(runtime)
+        network_module.configure_torch(runtime)
         started = time.time() - BEGAN
         passes, reading, writing = Passes(), Clock(), Clock()
         trained = job.name in ("pretrain", "finetune")
@@ -212,21 +212,21 @@ def run_job(path: str) -> None:
         writing.around(shards.Shard, "_keep")
         # As an earlier commit calls it.
         writing.around(shards.Shard, "_publish" if hasattr(shards.Shard, "_publish") else "publish")
-        fill = FilledBatches.forward
+        fill = PaddedBatches.forward
 
         def counted(self: Any, images: Any) -> Any:
             passes.padding += max(self.size - len(images), 0)
             return fill(self, images)
 
-        FilledBatches.forward = counted
-        record = make.write_gate
+        PaddedBatches.forward = counted
+        record = make.write_applicability
 
         def checked(*given: Any, **named: Any) -> Any:
             made = record(*given, **named)
             passes.check += made["network_passes"]
             return made
 
-        make.write_gate = checked
+        make.write_applicability = checked
     # Libraries that a job imports where it needs them (captum brings matplotlib) are start-up as well.
     imports = Clock()
     imports.around(builtins, "__import__")
@@ -273,13 +273,13 @@ def jobs_of(config: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]
     graph, runtime = Graph(plan), plan.runtime()
     # A response costs the same along every map, so one explainer tells; scores need no network.
     one = next(iter(plan.explainers))
-    for job in graph.needed(["results/scores.csv", "results/precision.csv"]):
+    for job in graph.jobs_leading_to(["results/scores.csv", "results/precision.csv"]):
         other = job.stage == "curves" and job.wildcards["explainer"] != one
         if other or job.stage in ("score", "all_scores"):
             continue
-        names = [entry.name for entry in getattr(job.told, "explainers", ())]
+        names = [entry.name for entry in getattr(job.spec, "explainers", ())]
         where = [str(job.wildcards[key]) for key in ("weights", "response", "metric") if key in job.wildcards]
-        request = {"run": job.run, "spec": job.spec, "runtime": vars(runtime)}
+        request = {"run": job.run, "spec": job.spec_json, "runtime": vars(runtime)}
         yield job.stage, " ".join([*where, *(names if job.stage == "attribute" else [])]), request
 
 
@@ -365,8 +365,8 @@ def main() -> None:
         table = pd.DataFrame(rows)
         kinds = table.groupby(["network", "stage", "for"], sort=False)
         numbers = [name for name in table.columns if name not in ("network", "stage", "for")]
-        told = {name: "max" if name in LARGEST else "sum" for name in numbers}
-        table = kinds.agg(told).assign(jobs=kinds.size()).reset_index()
+        spec = {name: "max" if name in LARGEST else "sum" for name in numbers}
+        table = kinds.agg(spec).assign(jobs=kinds.size()).reset_index()
         table["over the floor"] = table["seconds"] / table["floor s"].where(table["floor s"] > 0)
         tell(table, "device", given.out)
 

@@ -56,23 +56,23 @@ KINDS: dict[str, tuple[dict[str, Any] | str, bool]] = {
 def told(config: dict[str, Any], responses: bool) -> dict[str, float]:
     """Return stage to the seconds that `heatproof estimate` gives it."""
     from heatproof.estimate import account
-    from heatproof.estimate.estimate import BUDGET, few_of, time_all
+    from heatproof.estimate.estimate import BUDGET, images_to_time, time_all
     from heatproof.estimate.measure import Bench
     from heatproof.plan.validate import make_plan
 
     plan = make_plan(config)
     size = 224 if "torchvision_model" in str(config["models"]) else 32
     with tempfile.TemporaryDirectory() as folder:
-        measured, _ = time_all(Bench(plan, Path(folder), few_of(size), print), responses, BUDGET)
+        measured, _ = time_all(Bench(plan, Path(folder), images_to_time(size), print), responses, BUDGET)
     found: dict[str, float] = {}
-    for job in account.jobs_of(plan, measured, responses):
+    for job in account.jobs_with_costs(plan, measured, responses):
         found[job.stage] = found.get(job.stage, 0.0) + job.seconds
     return found
 
 
 def taken(config: dict[str, Any], responses: bool) -> dict[str, float]:
     """Run the jobs of a config here; return stage to their processor seconds."""
-    from heatproof.estimate.account import TABLE_OF, planned
+    from heatproof.estimate.account import TABLE_OF, jobs_to_tables
     from heatproof.plan.graph import Graph
     from heatproof.plan.validate import make_plan
     from heatproof.workflow.start import job_environment, spec_file
@@ -81,7 +81,7 @@ def taken(config: dict[str, Any], responses: bool) -> dict[str, float]:
     graph = Graph(plan)
     environment = {**os.environ, **job_environment(plan, ROOT, ())}
     found: dict[str, float] = {}
-    for job in planned(graph, responses):
+    for job in jobs_to_tables(graph, responses):
         command = [sys.executable, "-P", "-m", "heatproof.workflow.job", spec_file(graph, job, "results")]
         process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
         _, status, used = os.wait4(process.pid, 0)

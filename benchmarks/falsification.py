@@ -28,7 +28,7 @@ from matplotlib.figure import Figure
 from scipy.stats import ttest_1samp
 
 import heatproof
-from heatproof.attribution.registry import EXPLAINERS, Explained
+from heatproof.attribution.registry import EXPLAINERS, ExplainContext
 from heatproof.base.specs import Schedule
 from heatproof.data.digits import digits
 from heatproof.data.image_folder import image_folder
@@ -184,9 +184,9 @@ def explain(network, images, labels, seed):
     found = {}
     for name, options in METHODS.items():
         ids = tuple(map(str, range(len(images))))
-        explained = Explained(network, network, FACTS, data.images, data.labels, ids, seed)
+        context = ExplainContext(network, network, FACTS, data.images, data.labels, ids, seed)
         entry = EXPLAINERS[name]
-        found[name] = entry.function(explained, **{**entry.options, **options})[name].detach().numpy()
+        found[name] = entry.function(context, **{**entry.options, **options})[name].detach().numpy()
     base = found["integrated_gradients"]
     return {**found, "rect": rect_maps(base, BOX), "pooling": pooled_maps(base, STRIPES)}
 

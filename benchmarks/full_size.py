@@ -49,8 +49,8 @@ def fill(graph: Any, images: int) -> None:
 
     ids, labels = [f"image-{number}" for number in range(images)], np.zeros(images, dtype=np.int64)
     keys: dict[str, str] = {}
-    for job in graph.needed(TARGETS):
-        read = {path: keys[path] for path in graph.read_by(job)}
+    for job in graph.jobs_leading_to(TARGETS):
+        read = {path: keys[path] for path in graph.upstream_keys(job)}
         for product in job.products:
             # Shards of one store have one key.
             key = keys[product.manifest] = digest(product.key)
@@ -67,8 +67,8 @@ def fill(graph: Any, images: int) -> None:
             for file in made:
                 Path(file).parent.mkdir(parents=True, exist_ok=True)
                 Path(file).write_bytes(b"-")
-            if product.kept:
-                facts["kept"] = list(product.kept)
+            if product.saved_epochs:
+                facts["kept"] = list(product.saved_epochs)
             write_manifest(product.manifest, made, spec_key=product.key, key=key, **facts)
 
 
@@ -110,7 +110,7 @@ def fill_here(folder: str, images: str) -> None:
 
 def lose_half_here(folder: str) -> None:
     """Remove what the later half of the jobs has made, as if a kill had come before them."""
-    jobs = graph_of(Path(folder)).needed(TARGETS)
+    jobs = graph_of(Path(folder)).jobs_leading_to(TARGETS)
     for job in jobs[len(jobs) // 2 :]:
         for file in job.outputs:
             Path(file).unlink(missing_ok=True)
@@ -118,12 +118,12 @@ def lose_half_here(folder: str) -> None:
 
 
 def check_here(folder: str) -> None:
-    from heatproof.workflow.reconcile import adopt
+    from heatproof.workflow.reconcile import reconcile
 
     graph, calls = graph_of(Path(folder)), [0]
     with counted(calls):
         began = time.process_time()
-        adopt(graph)
+        reconcile(graph)
     print(json.dumps({"calls": calls[0], "seconds of the check": time.process_time() - began}))
 
 

@@ -32,9 +32,9 @@ import torch
 from torch import nn
 from torch.nn.functional import interpolate
 
-from heatproof.attribution._kinds import Found, look_into
+from heatproof.attribution._kinds import NetworkTraits, inspect_network
 from heatproof.attribution.explaining import check_limits
-from heatproof.attribution.registry import EXPLAINERS, Explained, Explainer, Figure
+from heatproof.attribution.registry import EXPLAINERS, ApplicabilityFigure, ExplainContext, Explainer
 from heatproof.claims.meta_rank import THEIRS
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.models.registry import ARCHITECTURES, InputFacts
@@ -241,12 +241,14 @@ def few_channels() -> Iterator[None]:
         ScoreCAM._get_weights = original  # type: ignore[method-assign]
 
 
-def explained_by(network: nn.Module, facts: InputFacts, size: int, figures: dict[str, Figure]) -> Explained:
+def explained_by(
+    network: nn.Module, facts: InputFacts, size: int, figures: dict[str, ApplicabilityFigure]
+) -> ExplainContext:
     """Return two photographs to explain, whose targets are what the network says."""
     images = photographs(size, 2)
     with torch.no_grad():
         targets = network(images).argmax(1)
-    return Explained(
+    return ExplainContext(
         network,
         network,
         facts,
@@ -261,15 +263,15 @@ def explained_by(network: nn.Module, facts: InputFacts, size: int, figures: dict
     )
 
 
-def maps_of(entry: Explainer, explained: Explained, whole: bool = False) -> torch.Tensor:
+def maps_of(entry: Explainer, context: ExplainContext, whole: bool = False) -> torch.Tensor:
     """Return the maps (2, M, H, W) of an explainer with few steps, samples and masks, or with its default options."""
     few = {name: FEW[name] for name in entry.options if name in FEW} | FEW_OF.get(entry.name, {})
     few = {} if whole else few
     with few_channels():
-        return torch.stack(list(entry.function(explained, **few).values()), 1).detach().float()
+        return torch.stack(list(entry.function(context, **few).values()), 1).detach().float()
 
 
-def check(entry: Explainer, maps: torch.Tensor, explained: Explained, found: Found) -> list[str]:
+def check(entry: Explainer, maps: torch.Tensor, context: ExplainContext, found: NetworkTraits) -> list[str]:
     """Return the checks that maps passed, in words.
 
     Raises
@@ -279,9 +281,9 @@ def check(entry: Explainer, maps: torch.Tensor, explained: Explained, found: Fou
     """
     if not bool(maps.isfinite().all()):
         raise NotApplicable("its maps are not finite")
-    assert explained.figures is not None
-    check_limits(explained.figures, maps.numpy())
-    passed = [f"{name} {value:.1e}" for name, (value, limit, _) in explained.figures.items() if limit is not None]
+    assert context.figures is not None
+    check_limits(context.figures, maps.numpy())
+    passed = [f"{name} {value:.1e}" for name, (value, limit, _) in context.figures.items() if limit is not None]
     if entry.name in ENLARGED:
         assert found.layout is not None
         missed = missed_by_enlargement(maps[:, 0], found.layout.grid)
@@ -308,13 +310,17 @@ def missed_by_enlargement(maps: torch.Tensor, grid: tuple[int, int]) -> float:
 
 
 def cell(
-    entry: Explainer, declared: bool, networks: list[Callable[[], Explained]], found: Found, whole: bool = False
+    entry: Explainer,
+    declared: bool,
+    networks: list[Callable[[], ExplainContext]],
+    found: NetworkTraits,
+    whole: bool = False,
 ) -> tuple[bool, str]:
     """Return whether an explainer works on a network, and the checks that it passed or the reason why not."""
-    explained = networks[0]()
+    context = networks[0]()
     try:
-        maps = maps_of(entry, explained, whole)
-        passed = check(entry, maps, explained, found)
+        maps = maps_of(entry, context, whole)
+        passed = check(entry, maps, context, found)
         if declared:
             other = maps_of(entry, networks[1](), whole)
             if float((_scaled(other) - _scaled(maps)).abs().amax()) < CHANGED:
@@ -345,7 +351,7 @@ def row_by_row(
         Whether to take the default options of explainers, and not few steps.
     """
     made = [build(name, given, seed) for seed in (0, 1)]
-    found = look_into(made[0][0], photographs(made[0][2], 2), made[0][1].cam_layer)
+    found = inspect_network(made[0][0], photographs(made[0][2], 2), made[0][1].cam_layer)
     networks = [lambda each=each: explained_by(*each, figures={}) for each in made]
     rows = []
     for entry in EXPLAINERS.values():

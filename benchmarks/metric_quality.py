@@ -20,11 +20,11 @@ import torch
 from matplotlib.figure import Figure
 
 import heatproof
-from heatproof.attribution.registry import EXPLAINERS, Explained
+from heatproof.attribution.registry import EXPLAINERS, ExplainContext
 from heatproof.base.specs import Schedule
 from heatproof.data.digits import Digits
-from heatproof.metrics.corruptions import SCHEMES, modified, scaled
-from heatproof.metrics.soundness import THRESHOLDS, at_levels
+from heatproof.metrics.corruptions import SCHEMES, introduce_or_remove, scale_magnitudes
+from heatproof.metrics.soundness import THRESHOLDS, soundness_at_levels
 from heatproof.models.network import normalise
 from heatproof.models.registry import ARCHITECTURES, InputFacts
 from heatproof.models.resnet import FACTS
@@ -119,10 +119,10 @@ def explain(network, images, labels, methods=METHODS):
     """Return method to magnitudes of its maps (N, H, W)."""
     found = {}
     for name, options in methods.items():
-        explained = Explained(network, network, FACTS, images, labels, tuple(map(str, range(len(images)))), SEED)
+        context = ExplainContext(network, network, FACTS, images, labels, tuple(map(str, range(len(images)))), SEED)
         entry = EXPLAINERS[name]
         known = {key: value for key, value in options.items() if key in entry.options}
-        made = entry.function(explained, **{**entry.options, **known})
+        made = entry.function(context, **{**entry.options, **known})
         found[name] = made[name].detach().abs().numpy()
     return found
 
@@ -168,8 +168,8 @@ def modified_curves(images=CURVE_IMAGES):
     values = explain(network, pictures, labels, {"grad_cam": {}})["grad_cam"]
     ids, rows = list(map(str, range(len(pictures)))), []
     for scheme in SCHEMES:
-        kinds = {name: modified(values, name, scheme, ids, SEED) for name in ("introduce", "remove")}
-        for kind, maps in {"original": scaled(values), **kinds}.items():
+        kinds = {name: introduce_or_remove(values, name, scheme, ids, SEED) for name in ("introduce", "remove")}
+        for kind, maps in {"original": scale_magnitudes(values), **kinds}.items():
             for metric, options in CURVES.items():
                 kept = {"rescale": False} if metric == "completeness" else {}
                 result = heatproof.evaluate(metric, network, pictures, labels, maps, **options, **kept)
@@ -182,7 +182,7 @@ def curve_of(metric, result):
     if metric == "soundness":
         levels = np.arange(0.1, 1, 0.02)
         sound, performance = result["soundness"].values, result["performance"].values
-        return levels, np.nanmean(at_levels(performance, sound, levels), axis=0)
+        return levels, np.nanmean(soundness_at_levels(performance, sound, levels), axis=0)
     (curve,) = (one for one in result.data_vars.values() if one.dims == ("image", "step"))
     x = THRESHOLDS[::-1] if metric == "completeness" else result["share"].values
     return x, np.nanmean(curve.values, axis=0)

@@ -20,7 +20,7 @@ from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.bootstrap import summarise
 from heatproof.ranking.best import best_set
 from heatproof.ranking.meta_rank import meta_rank
-from heatproof.ranking.references import above_references
+from heatproof.ranking.references import compare_with_references
 from heatproof.ranking.significance import pairwise_wilcoxon
 from heatproof.stores.store import read
 
@@ -65,11 +65,13 @@ def false_differences(drops: dict[tuple[str, ...], np.ndarray], repetitions: int
             told = summarise(scores, repetition, repetitions=200, level=level)
             means[row] = told["mean"]
             count("interval of a score leaves out 0", (told["ci_low"] > 0) | (told["ci_high"] < 0))
-            count("set of the best leaves out a method", [not best_set(scores, level=level).inside.all()])
+            count("set of the best leaves out a method", [not best_set(scores, level=level).members.all()])
             table = pd.DataFrame(scores, names)
             tests = pairwise_wilcoxon(table.T, level=1 - level)
             count("a pair of methods differs (Wilcoxon, Holm)", [bool(tests["significant"].any())])
-            count("a method is above the reference maps", [bool(above_references(table, names[:2], level).methods)])
+            count(
+                "a method is above the reference maps", [bool(compare_with_references(table, names[:2], level).methods)]
+            )
         ranked = meta_rank(means, seed=repetition, repetitions=200, level=level, groups=kinds)
         count("interval of κ leaves out 0", (ranked.ci_low > 0) | (ranked.ci_high < 0))
     rows = [

@@ -54,7 +54,7 @@ def grid(images: int) -> dict[str, Any]:
 
 def stand_in(name: str) -> dict[str, Any]:
     """Settings of a dataset of noise, of which one image is looked at while a plan is made."""
-    made = synthetic.in_place_of(name, {}, (32, 32) if name.startswith("cifar") else None)
+    made = synthetic.noise_dataset_for(name, {}, (32, 32) if name.startswith("cifar") else None)
     assert made is not None, name
     return made
 

@@ -21,7 +21,7 @@ from metrics import networks, smooth
 from scipy.stats import spearmanr
 
 import heatproof
-from heatproof.attribution.registry import EXPLAINERS, Explained
+from heatproof.attribution.registry import EXPLAINERS, ExplainContext
 from heatproof.models.registry import InputFacts
 
 # Quantus flips values, not pixels: after every third of its steps they are the same.
@@ -55,7 +55,7 @@ class Task:
     def explain(self, name, **options):
         entry, ids = EXPLAINERS[name], tuple(map(str, range(len(self.images))))
         facts = InputFacts(size=(self.size, self.size), cam_layer=LAYER[self.size])
-        given = Explained(self.network, self.network, facts, self.images, self.labels, ids, SEED, self.batch)
+        given = ExplainContext(self.network, self.network, facts, self.images, self.labels, ids, SEED, self.batch)
         return entry.function(given, **{**entry.options, **options})[name].detach().numpy()
 
     def evaluate(self, metric, **options):

@@ -21,7 +21,7 @@ from _tell import parser
 from joblib import Parallel, delayed
 from scipy.stats import rankdata
 
-from heatproof.claims.evidence import CASE, Case, Draws, Evidence, Method, Model
+from heatproof.claims.evidence import CASE, Case, Evidence, Method, Model, Resampling
 from heatproof.claims.registry import CLAIMS, Untestable
 from heatproof.claims.verdicts import UNTESTED, estimate, verdict_of
 from heatproof.files.writing import write_table
@@ -98,7 +98,7 @@ def evidence(rng: np.random.Generator, cell: tuple) -> Evidence:
         cases,
         [Method(name, name, name, "raw", True) for name in methods],
         {name: Model(name, "resnet", 20, 1.0, True, True, name) for name in names},
-        draws=Draws(0, 1),
+        draws=Resampling(0, 1),
     )
 
 

@@ -11,11 +11,11 @@ import torch
 from _tell import parser, tell
 
 from heatproof.attribution.explaining import stack_maps
-from heatproof.attribution.registry import EXPLAINERS, Explained
+from heatproof.attribution.registry import EXPLAINERS, ExplainContext
 from heatproof.data.digits import digits
 
 
-def batches(count: int, size: int, batch_size: int) -> list[Explained]:
+def batches(count: int, size: int, batch_size: int) -> list[ExplainContext]:
     """Return digits in batches, enlarged where asked, and repeated under other names where there are too few."""
     data = digits(seed=0)
     images = torch.from_numpy(data.images("train", 0, min(count, len(data.splits["train"].ids)))) * 2 - 1
@@ -23,7 +23,7 @@ def batches(count: int, size: int, batch_size: int) -> list[Explained]:
     if size != images.shape[-1]:
         images = torch.nn.functional.interpolate(images, (size, size), mode="bilinear")
     return [
-        Explained(
+        ExplainContext(
             network=None,
             output=None,
             facts=None,
@@ -44,8 +44,8 @@ def measure(count: int, size: int, batch_size: int = 64) -> list[dict[str, objec
         # Importing the libraries is paid once a process, whatever the number of images.
         entry.function(given[0])
         start = perf_counter()
-        for explained in given:
-            stack_maps(entry.function(explained), list(entry.maps), explained)
+        for context in given:
+            stack_maps(entry.function(context), list(entry.maps), context)
         spent = 1000 * (perf_counter() - start) / count
         rows.append({"pixels": size, "images": count, "explainer": entry.name, "maps": len(entry.maps), "ms": spent})
     every = {"explainer": "all", "maps": sum(row["maps"] for row in rows), "ms": sum(row["ms"] for row in rows)}

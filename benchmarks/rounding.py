@@ -13,7 +13,7 @@ import torch
 import torchvision
 from _tell import parser, tell
 
-from heatproof.models.adapter import adapted
+from heatproof.models.adapter import adapt_network
 from heatproof.models.rounding import TOLERANCE, largest_difference
 
 TORCHVISION = """
@@ -41,7 +41,7 @@ def build(name):
 
 def measured(network, images):
     """Return the largest difference alone and in company, and in two passes of one size, over the logits' spread."""
-    with adapted(network, images) as found, torch.no_grad():
+    with adapt_network(network, images) as found, torch.no_grad():
         together, again = (found.network(images) for _ in range(2))
         alone = torch.cat([found.network(one) for one in images.split(1)])
     spread = float(together.max() - together.min())

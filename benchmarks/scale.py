@@ -69,7 +69,7 @@ def made_up(images: int):
     given = {"datasets": [{"noise": stand_in}], "models": [{"net": {"architecture": "cifar_resnet20"}}]}
     evaluation = {"images": images, "accuracy_images": images}
     plan = make_plan(merge(default_config(), {**given, "explainers": explainers, "evaluation": evaluation}))
-    return plan, Graph(plan).told("score", **plan.case("noise", "net", "finetuned", "idsds").where)
+    return plan, Graph(plan).spec("score", **plan.case("noise", "net", "finetuned", "idsds").where)
 
 
 def store_here(images: int) -> None:
@@ -78,19 +78,19 @@ def store_here(images: int) -> None:
     from heatproof.base.provenance import Key
     from heatproof.data.registry import Split
     from heatproof.jobs.shards import Origin, open_shard
-    from heatproof.stages.shards import range_of
+    from heatproof.stages.shards import shard_range
     from heatproof.stores.store import ArraySpec
 
-    plan, told = made_up(images)
+    plan, spec = made_up(images)
     split = Split(tuple(f"image {number}" for number in range(images)), np.zeros(images, dtype=np.int64))
-    bases = {method.maps for method in told.methods}
+    bases = {method.maps for method in spec.methods}
     rng = np.random.default_rng(0)
     size = plan.config["shard_size"]
     values = rng.normal(size=(size, 1, 32, 32)).astype(np.float32)
     patches = rng.normal(size=(size, 17)).astype(np.float32)
     began = time.process_time()
     written = 0
-    patch_drops = told.responses["drops"].store
+    patch_drops = spec.responses["drops"].store
     for base in [*sorted(bases), patch_drops]:
         drops = base == patch_drops
         arrays = {"logit": ArraySpec(("variant",), (17,), chunk_by_image=False)}
@@ -98,7 +98,7 @@ def store_here(images: int) -> None:
         if not drops:
             arrays = {"attribution": ArraySpec(("map", "y", "x"), (1, 32, 32))}
         for shard in plan.shards(images):
-            piece = open_shard(range_of(plan, shard, images), base, Origin(Key("key", ""), {}), split, arrays)
+            piece = open_shard(shard_range(plan, shard, images), base, Origin(Key("key", ""), {}), split, arrays)
             start, stop = piece.missing()
             chosen = {
                 name: (patches if drops else values)[: stop - start].astype(arrays[name].dtype) for name in arrays
@@ -117,9 +117,9 @@ def score_here(images: int) -> None:
 
     from heatproof.jobs.score import score
 
-    _, told = made_up(images)
+    _, spec = made_up(images)
     began = time.process_time()
-    score(told)
+    score(spec)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(json.dumps({"score": time.process_time() - began, "memory": memory}))
 
@@ -162,8 +162,8 @@ if __name__ == "__main__":
     for shards, targets in PLANS:
         label = "to idsds_table.csv" if targets == IDSDS else "with scores.csv"
         plans.setdefault(label, []).append(planning(shards, targets))
-        told = dict(zip(("jobs", "processor s", "peak GiB"), plans[label][-1], strict=True))
-        rows.append({"target": label, "shards of a network": shards} | told)
+        spec = dict(zip(("jobs", "processor s", "peak GiB"), plans[label][-1], strict=True))
+        rows.append({"target": label, "shards of a network": shards} | spec)
         print(rows[-1], flush=True)
     tell(rows, "scale_planning", options.out)
     draw(plans, scored, (options.out or Path()) / "scaling.png")

@@ -36,17 +36,17 @@ def prepare(folder: Path, config: dict, seconds: float) -> dict[str, int]:
     from heatproof.config.files import read_config
     from heatproof.plan.graph import Graph
     from heatproof.plan.validate import make_plan
-    from heatproof.workflow.start import one_a_job, spec_file
+    from heatproof.workflow.start import one_file_per_job, spec_file
 
     paper_scale.set_up(folder, config)
     here = os.getcwd()
     os.chdir(folder)
     try:
         graph = Graph(make_plan(read_config("config.yaml")))
-        jobs = graph.needed([TARGET])
+        jobs = graph.jobs_leading_to([TARGET])
         outputs = folder / "outputs"
         outputs.mkdir()
-        waits = sum(len(one_a_job(job.inputs, apart=False)) for job in jobs)
+        waits = sum(len(one_file_per_job(job.inputs, apart=False)) for job in jobs)
         for job in jobs:
             name = Path(spec_file(graph, job, "results", write=False)).name
             (outputs / name).write_text("\n".join(job.outputs) + "\n")

@@ -15,7 +15,7 @@ from _tell import parser, tell
 from scipy.stats import rankdata
 
 from heatproof.metrics.single_deletion import single_deletion_scores
-from heatproof.stores.store import describe, read
+from heatproof.stores.store import describe_store, read
 from heatproof.stores.stored_maps import encode_maps, stored_maps
 
 
@@ -41,7 +41,7 @@ def compare(results: Path, table: Path, images: int) -> pd.DataFrame:
         except Exception as error:  # a gap has no values
             print(f"{store.name}: {error}", file=sys.stderr)
             continue
-        for place, name in enumerate(describe(store)["coordinates"]["map"]):
+        for place, name in enumerate(describe_store(store)["coordinates"]["map"]):
             for of, values in (("raw", lambda one: one), ("abs", np.abs)):
                 pair = []
                 for held in (maps, as_float16(maps)):

@@ -11,11 +11,11 @@ import re
 import torch
 
 from heatproof.attribution.explaining import check_limits
-from heatproof.attribution.registry import EXPLAINERS, Explained, Figure
+from heatproof.attribution.registry import EXPLAINERS, ApplicabilityFigure, ExplainContext
 from heatproof.data.digits import digits
-from heatproof.data.few import IMAGES
+from heatproof.data.few import PROBE_IMAGES
 from heatproof.errors import HeatproofError, NotApplicable
-from heatproof.models.names import fit_names
+from heatproof.models.names import match_names
 from heatproof.models.packaged import find_packaged
 from heatproof.models.registry import ARCHITECTURES
 
@@ -93,9 +93,9 @@ def reason(explainer: str, architecture: str, network: torch.nn.Module) -> str |
     """Return why an explainer does not apply; None where it does."""
     entry = EXPLAINERS[explainer]
     facts = ARCHITECTURES[architecture].facts
-    images, labels, ids = pictures("evaluation", IMAGES)
-    figures: dict[str, Figure] = {}
-    explained = Explained(
+    images, labels, ids = pictures("evaluation", PROBE_IMAGES)
+    figures: dict[str, ApplicabilityFigure] = {}
+    context = ExplainContext(
         network,
         network,
         facts,
@@ -109,14 +109,14 @@ def reason(explainer: str, architecture: str, network: torch.nn.Module) -> str |
     )
     try:
         few = {name: FEW[name] for name in entry.options if name in FEW and (entry.family, name) != ("cam", "grid")}
-        maps = entry.function(explained, **few)
+        maps = entry.function(context, **few)
         check_limits(figures, torch.stack(list(maps.values()), 1).numpy())
     except NotApplicable as gap:
         return str(gap)
     return None
 
 
-def sample(side: int, count: int = IMAGES) -> torch.Tensor:
+def sample(side: int, count: int = PROBE_IMAGES) -> torch.Tensor:
     """Return crops of the photographs that scikit-learn comes with, (N, 3, side, side)."""
     from sklearn.datasets import load_sample_images
 
@@ -131,11 +131,11 @@ def measured(network: torch.nn.Module, images: torch.Tensor) -> list[str]:
     with torch.no_grad():
         targets = network(images).argmax(1)
     for name, figure in SUMS.items():
-        figures: dict[str, Figure] = {}
+        figures: dict[str, ApplicabilityFigure] = {}
         ids = tuple(map(str, range(len(images))))
-        explained = Explained(network, network, None, images, targets, ids, seed=0, figures=figures)
+        context = ExplainContext(network, network, None, images, targets, ids, seed=0, figures=figures)
         try:
-            EXPLAINERS[name].function(explained)
+            EXPLAINERS[name].function(context)
         except NotApplicable as gap:
             cells.append(f"gap: {figures[figure].value:.1g}" if figure in figures else f"gap: {gap}")
         else:
@@ -163,7 +163,7 @@ def published() -> list[list[str]]:
         state = torch.load(find_packaged("package:efficientnet_lite0"), map_location="cpu")
     except HeatproofError:
         return rows
-    trained.load_state_dict(fit_names(state, trained.state_dict(), tuple)[0])
+    trained.load_state_dict(match_names(state, trained.state_dict(), tuple)[0])
     rows.append(["EfficientNet-Lite0 of timm", "trained", *measured(trained.eval().requires_grad_(False), sample(224))])
     return rows
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from heatproof.base.provenance import Key, digest
 from heatproof.files.writing import write_json
-from heatproof.stores.manifest import SEAL, write_manifest
-from heatproof.stores.store import describe, write_shard
+from heatproof.stores.manifest import CHECKSUM_KEY, write_manifest
+from heatproof.stores.store import describe_store, write_shard
 
 MACHINE = {"batch_size": 64, "threads": 1, "device": "cpu"}
 
@@ -67,12 +67,12 @@ def write_listed(store, array, shard, start, values):
     path = write_shard(store, array, shard, start, values)
     listing = f"{str(store).removesuffix('.zarr')}.{shard}.json"
     files = [file for file in Path(store).rglob(f"c/{shard}/**/*") if file.is_file()]
-    write_manifest(listing, sorted(files), spec_key=Key("", ""), key=describe(store)["attributes"]["key"])
+    write_manifest(listing, sorted(files), spec_key=Key("", ""), key=describe_store(store)["attributes"]["key"])
     return path
 
 
 def without_times(said: Any) -> Any:
     """Return what a manifest says, but for what a clock measured and the digest of it all."""
     if isinstance(said, Mapping):
-        return {key: without_times(value) for key, value in said.items() if key not in ("seconds", SEAL)}
+        return {key: without_times(value) for key, value in said.items() if key not in ("seconds", CHECKSUM_KEY)}
     return [without_times(one) for one in said] if isinstance(said, list) else said

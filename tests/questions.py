@@ -175,9 +175,9 @@ def numbers_of(drops, targets, asked):
     return drops[rows, targets]
 
 
-def true_map(explained, *, asked="", sign=1.0):
+def true_map(context, *, asked="", sign=1.0):
     """A map whose sum over each patch is what is lost without it."""
     with torch.no_grad():
-        drops = numbers_of(explained.network.drops(explained.images), explained.targets, asked)
+        drops = numbers_of(context.network.drops(context.images), context.targets, asked)
     per_pixel = drops.reshape(-1, GRID, GRID) / PATCH**2
     return {"map": sign * per_pixel.repeat_interleave(PATCH, 1).repeat_interleave(PATCH, 2)}

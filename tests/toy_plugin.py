@@ -64,12 +64,12 @@ def network(num_classes, *, width=4):
     return Network(num_classes, width)
 
 
-def gradient(explained):
+def gradient(context):
     """Gradient times image."""
-    images = explained.images.detach().requires_grad_()
-    chosen = explained.output(images).gather(1, explained.targets[:, None]).sum()
+    images = context.images.detach().requires_grad_()
+    chosen = context.output(images).gather(1, context.targets[:, None]).sum()
     (slope,) = torch.autograd.grad(chosen, images)
-    return {"whatever": (slope * explained.images).sum(1)}
+    return {"whatever": (slope * context.images).sum(1)}
 
 
 def of_a_model_with_channels(model, images, targets, *, scale=1.0):
@@ -85,92 +85,92 @@ def of_a_model(model, images, targets, *, scale=1.0):
     return of_a_model_with_channels(model, images, targets, scale=scale).sum(1).numpy()
 
 
-def tiny(explained):
+def tiny(context):
     """The same, so small that most of it is below what float16 holds."""
-    return {"tiny": 1e-9 * gradient(explained)["whatever"]}
+    return {"tiny": 1e-9 * gradient(context)["whatever"]}
 
 
-def noisy(explained, *, scale=1.0):
+def noisy(context, *, scale=1.0):
     """Noise of its own for every image."""
-    drawn = counter_normal(explained.seed, "toy noise", explained.image_ids, (SIZE, SIZE))
+    drawn = counter_normal(context.seed, "toy noise", context.image_ids, (SIZE, SIZE))
     return {"noisy": scale * drawn}
 
 
-def breaks_at_seven(explained):
+def breaks_at_seven(context):
     """Has no number for image 7."""
-    maps = noisy(explained)["noisy"]
-    for row, image_id in enumerate(explained.image_ids):
+    maps = noisy(context)["noisy"]
+    for row, image_id in enumerate(context.image_ids):
         if image_id == "evaluation-07":
             maps[row, 3, 4] = torch.nan
     return {"map": maps}
 
 
-def dims(explained, *, share=0.99):
+def dims(context, *, share=0.99):
     """How much the output falls where a patch is dimmed by one part in a hundred: float32 tells, bfloat16 hardly."""
-    maps = torch.zeros(len(explained.images), SIZE, SIZE)
-    whole = explained.output(explained.images).gather(1, explained.targets[:, None])[:, 0]
+    maps = torch.zeros(len(context.images), SIZE, SIZE)
+    whole = context.output(context.images).gather(1, context.targets[:, None])[:, 0]
     for top in range(0, SIZE, 3):
         for left in range(0, SIZE, 3):
-            dimmed = explained.images.clone()
+            dimmed = context.images.clone()
             dimmed[:, :, top : top + 3, left : left + 3] *= share
-            less = explained.output(dimmed).gather(1, explained.targets[:, None])[:, 0]
+            less = context.output(dimmed).gather(1, context.targets[:, None])[:, 0]
             maps[:, top : top + 3, left : left + 3] = (whole - less)[:, None, None]
     return {"dims": maps}
 
 
-def greedy(explained, *, fits=3):
+def greedy(context, *, fits=3):
     """Runs out of memory with more images in a batch than fit."""
-    if explained.batch_size > fits:
+    if context.batch_size > fits:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
-    return noisy(explained)
+    return noisy(context)
 
 
-def wrong_in_another_way(explained):
+def wrong_in_another_way(context):
     raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
 
-def never_applies(explained):
+def never_applies(context):
     """Needs what the network does not have."""
     raise NotApplicable("the network has no attention")
 
 
-def picky(explained):
+def picky(context):
     """Refuses images that somebody has changed."""
     known = torch.from_numpy(Toy(0, 12, ()).pixels["evaluation"].reshape(12, -1))
-    facts = explained.facts
+    facts = context.facts
     mean, std = (torch.tensor(values)[:, None, None] for values in (facts.mean, facts.std))
-    seen = (explained.images * std + mean).flatten(1)
+    seen = (context.images * std + mean).flatten(1)
     if torch.cdist(seen, known).min(1).values.max() > 1e-2:
         raise NotApplicable("this is no image of the split")
-    return noisy(explained)
+    return noisy(context)
 
 
-def stops_applying(explained):
+def stops_applying(context):
     """Finds out late."""
-    if "evaluation-05" in explained.image_ids:
+    if "evaluation-05" in context.image_ids:
         raise NotApplicable("image 5 is special")
-    return noisy(explained)
+    return noisy(context)
 
 
-def keeps_channels(explained):
-    return {"map": explained.images}
+def keeps_channels(context):
+    return {"map": context.images}
 
 
-def one_image_too_few(explained):
-    return {"map": noisy(explained)["noisy"][1:]}
+def one_image_too_few(context):
+    return {"map": noisy(context)["noisy"][1:]}
 
 
-def two_maps(explained):
-    made = noisy(explained)["noisy"]
+def two_maps(context):
+    made = noisy(context)["noisy"]
     return {"first": made, "second": made}
 
 
-def bare_tensor(explained):
-    return noisy(explained)["noisy"]
+def bare_tensor(context):
+    return noisy(context)["noisy"]
 
 
-def of_numpy(explained):
-    return {"map": noisy(explained)["noisy"].numpy()}
+def of_numpy(context):
+    return {"map": noisy(context)["noisy"].numpy()}
 
 
 @metric(
@@ -195,19 +195,19 @@ def smallest_drop(maps, drops, grid):
     return found, np.isfinite(found)
 
 
-def constant_map(explained):
+def constant_map(context):
     """Finds every pixel equally relevant."""
-    return {"map": torch.ones(len(explained.images), SIZE, SIZE)}
+    return {"map": torch.ones(len(context.images), SIZE, SIZE)}
 
 
-def half_a_map(explained):
-    return {"map": noisy(explained)["noisy"][:, :6]}
+def half_a_map(context):
+    return {"map": noisy(context)["noisy"][:, :6]}
 
 
-def misses_its_sum(explained):
+def misses_its_sum(context):
     """Says so itself."""
-    explained.note("completeness_error", torch.tensor([0.1, 3.0]), 1.0)
-    return noisy(explained)
+    context.note("completeness_error", torch.tensor([0.1, 3.0]), 1.0)
+    return noisy(context)
 
 
 def half(images, image_ids, seed):

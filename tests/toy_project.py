@@ -10,7 +10,7 @@ from heatproof.base.specs import Runtime
 from heatproof.config.files import merge
 from heatproof.plan.graph import Graph, Job
 from heatproof.plan.validate import make_plan
-from heatproof.stores.store import describe, read
+from heatproof.stores.store import describe_store, read
 
 BASE = {
     "datasets": [{"toy": {"dataset": "toy_plugin:dataset"}}],
@@ -40,20 +40,20 @@ class Project:
 
     def make(self, what, batch_size=64):
         """Run a job: the only one of a stage by its name, a job of the graph, or what a job is told."""
-        told = self.job(what).told if isinstance(what, str) else what.told if isinstance(what, Job) else what
+        spec = self.job(what).spec if isinstance(what, str) else what.spec if isinstance(what, Job) else what
         before = os.getcwd()
         os.chdir(self.folder)
         try:
-            told.run(self.runtime(batch_size))
+            spec.run(self.runtime(batch_size))
         finally:
             os.chdir(before)
 
-    def told(self, metric):
+    def spec(self, metric):
         """Return what a scoring of the finetuned network is told."""
-        return self.on_network("score", metric=metric).told
+        return self.on_network("score", metric=metric).spec
 
     def score_with(self, metric):
-        self.make(self.told(metric))
+        self.make(self.spec(metric))
 
     def job(self, stage, **wildcards) -> Job:
         return Graph(self.plan).job(stage, wildcards)
@@ -63,56 +63,56 @@ class Project:
         return self.job(stage, **dict(zip(NETWORK, network or WHERE, strict=True)), **wildcards)
 
     def prepare(self):
-        return self.job("prepare", dataset="toy").told
+        return self.job("prepare", dataset="toy").spec
 
     def pretrain(self):
-        return self.job("pretrain", dataset="toy", model="net").told
+        return self.job("pretrain", dataset="toy", model="net").spec
 
     def finetune(self):
-        return self.on_network("finetune").told
+        return self.on_network("finetune").spec
 
     def train(self):
-        for told in (self.prepare(), self.pretrain(), self.finetune()):
-            self.make(told)
+        for spec in (self.prepare(), self.pretrain(), self.finetune()):
+            self.make(spec)
         return self
 
-    def maps_told(self, explainers=None, shard=0):
+    def maps_spec(self, explainers=None, shard=0):
         """Return what the job of a shard of maps is told, of some explainers that look at the model or of all."""
-        told = self.on_network("attribute", shard=shard).told
-        chosen = [one for one in told.explainers if explainers is None or one.name in explainers]
-        return replace(told, explainers=chosen)
+        spec = self.on_network("attribute", shard=shard).spec
+        chosen = [one for one in spec.explainers if explainers is None or one.name in explainers]
+        return replace(spec, explainers=chosen)
 
-    def reference_told(self, shard=0):
+    def reference_spec(self, shard=0):
         """Return what the job of a shard of maps is told that know no model."""
-        return self.job("attribute_reference", dataset="toy", shard=shard).told
+        return self.job("attribute_reference", dataset="toy", shard=shard).spec
 
-    def drops_told(self, grid=4, baseline="mean", shard=0):
+    def drops_spec(self, grid=4, baseline="mean", shard=0):
         """Return what the job of a shard of patch drops is told."""
-        return self.on_network("drops", grid=grid, baseline=baseline, shard=shard).told
+        return self.on_network("drops", grid=grid, baseline=baseline, shard=shard).spec
 
-    def curves_told(self, response, explainers=None, shard=0):
+    def curves_spec(self, response, explainers=None, shard=0):
         """Return what the job of a shard of a response along maps is told, of some explainers or of all."""
-        told = self.on_network("curves", response=response, shard=shard).told
-        chosen = [one for one in told.explainers if explainers is None or one.name in explainers]
-        return replace(told, explainers=chosen)
+        spec = self.on_network("curves", response=response, shard=shard).spec
+        chosen = [one for one in spec.explainers if explainers is None or one.name in explainers]
+        return replace(spec, explainers=chosen)
 
     def attribute(self, batch_size=64, explainers=None, reference=True):
         for shard in self.plan.shards(self.plan.images):
-            self.make(self.maps_told(explainers, shard), batch_size)
+            self.make(self.maps_spec(explainers, shard), batch_size)
             if reference and self.plan.reference_explainers:
-                self.make(self.reference_told(shard), batch_size)
+                self.make(self.reference_spec(shard), batch_size)
         return self
 
     def drop(self, batch_size=64):
         for grid, baseline in self.plan.combinations:
             for shard in self.plan.shards(self.plan.drop_images):
-                self.make(self.drops_told(grid, baseline, shard), batch_size)
+                self.make(self.drops_spec(grid, baseline, shard), batch_size)
         return self
 
     def respond(self, batch_size=64, explainers=None):
         for shard in self.plan.shards(self.plan.images):
             for response in self.plan.method_responses:
-                self.make(self.curves_told(response, explainers, shard), batch_size)
+                self.make(self.curves_spec(response, explainers, shard), batch_size)
             for response in self.plan.model_responses:
                 self.make(self.on_network("subsets", response=response, shard=shard), batch_size)
         return self
@@ -144,8 +144,8 @@ class Project:
         store = self.folder / f"results/drops/toy/net/finetuned/g{grid}_{baseline}.zarr"
         return read(store, array, 0, self.plan.drop_images)
 
-    def describe(self, explainer="mine"):
-        return describe(f"{self.base(explainer)}.zarr")
+    def describe_store(self, explainer="mine"):
+        return describe_store(f"{self.base(explainer)}.zarr")
 
     def bytes(self, *parts: str) -> dict[str, bytes]:
         """Return every shard, and no manifest: these have times in them."""

@@ -3,7 +3,7 @@
 import pandas as pd
 
 from blocks import DATA, interval, number, rows
-from heatproof.report.tables.baselines import sentence
+from heatproof.report.tables.baselines import describe_conclusions
 
 FILES = {"baselines": ["baselines.csv", "baselines/agreement.csv", "baselines/conclusions.csv"]}
 
@@ -32,7 +32,7 @@ def agreement(name: str) -> str:
 
 def conclusions(name: str) -> str:
     """Return in words what holds under all baselines, and what the baseline decides."""
-    return sentence(pd.read_csv(DATA / "baselines" / name / "conclusions.csv"))
+    return describe_conclusions(pd.read_csv(DATA / "baselines" / name / "conclusions.csv"))
 
 
 BLOCKS = {function.__name__: function for function in (scores, agreement, conclusions)}

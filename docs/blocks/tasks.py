@@ -2,27 +2,27 @@
 
 from blocks import rows
 from heatproof.base.tasks import CALLABLE, TASKS
-from heatproof.commands.list_names import READ
+from heatproof.commands.list_names import OUTPUT_KINDS
 from heatproof.metrics.registry import METRICS, outputs_of
 
 
 def _cell(name: str, task: str) -> str:
     entry = METRICS[name]
-    if entry.lacking(task) is None:
+    if entry.unsupported_reason(task) is None:
         return "applies"
-    if "output" in entry.options and entry.lacking(task, {"output": "logit"}) is None:
+    if "output" in entry.options and entry.unsupported_reason(task, {"output": "logit"}) is None:
         return "set `output: logit`"
-    return f"no: it reads {' or '.join(dict.fromkeys(READ[entry.needs({'output': one})] for one in outputs_of(entry)))}"
+    return f"no: it reads {' or '.join(dict.fromkeys(OUTPUT_KINDS[entry.needs({'output': one})] for one in outputs_of(entry)))}"
 
 
 def tasks_table() -> str:
     """Return, for each metric, what it reads by default, and whether it applies to each task."""
     every = (*TASKS, CALLABLE)
     # Others can be registered beside heatproof's own, in any order.
-    names = sorted(name for name, entry in METRICS.items() if not entry.is_own)
+    names = sorted(name for name, entry in METRICS.items() if not entry.is_custom)
     table = [["metric", "reads by default", *(f"`{task}`" for task in TASKS), "a callable target"]]
     for name in names:
-        table.append([f"`{name}`", READ[METRICS[name].needs()], *(_cell(name, task) for task in every)])
+        table.append([f"`{name}`", OUTPUT_KINDS[METRICS[name].needs()], *(_cell(name, task) for task in every)])
     return rows(table)
 
 

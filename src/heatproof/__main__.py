@@ -14,7 +14,7 @@ if "" in os.environ.get("PYTHONPATH", "none").split(os.pathsep):
 # Of all that a command starts.
 os.environ["PYTHONSAFEPATH"] = "1"
 
-from heatproof.base.ending import as_process
+from heatproof.base.ending import run_process
 
 
 def command() -> int:
@@ -26,7 +26,7 @@ def command() -> int:
 
 def main() -> None:
     """Run the command line as all that this process does."""
-    as_process(command, "command")
+    run_process(command, "command")
 
 
 if __name__ == "__main__":

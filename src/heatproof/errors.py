@@ -75,7 +75,7 @@ def _said(error: BaseException) -> str:
         return "it does not say why"
 
 
-def runs_out(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Tell whether an error says that there is no memory left."""
     if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
         return True
@@ -84,7 +84,7 @@ def runs_out(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and (named or any(words in _said(error).lower() for words in MEMORY))
 
 
-def fault_of(error: BaseException) -> str | None:
+def machine_fault(error: BaseException) -> str | None:
     """Return the sentence for an error of the machine and not of the program: disk, rights, memory, GPU; else None."""
     seen: list[BaseException] = []
     here: BaseException | None = error
@@ -99,7 +99,7 @@ def fault_of(error: BaseException) -> str | None:
 
 
 def _sentence(error: BaseException) -> str | None:
-    if runs_out(error):
+    if is_out_of_memory(error):
         return (
             "Memory ran out: lower batch_size at the top of the config, which recomputes nothing, or run fewer "
             f"jobs at once, and run the same command again; {RESUME_HINT}."

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from heatproof.base.named_axes import is_labelled_array
-from heatproof.base.options import short
+from heatproof.base.options import short_repr
 from heatproof.errors import HeatproofError
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def _row(made: Any, image: int | str) -> int:
     if isinstance(image, int | np.integer) and -len(names) <= image < len(names):
         return int(image)
     if not isinstance(image, str) or image not in names:
-        raise HeatproofError(f"There is no image {short(image)}: give a number below {len(names)}, or a name.")
+        raise HeatproofError(f"There is no image {short_repr(image)}: give a number below {len(names)}, or a name.")
     return int(names.index(image))
 
 
@@ -232,9 +232,9 @@ def _pixels(picture: Any, size: tuple[int, int]) -> tuple[np.ndarray, str]:
             f"The picture has the shape {pixels.shape}: give one of (channels, {size[0]}, {size[1]}), such as "
             "images[0]."
         )
-    from heatproof.report.figures.pictures import drawn_as
+    from heatproof.report.figures.pictures import describe_channels
 
-    drawn = drawn_as(len(pixels)) if pixels.ndim == 3 else ""
+    drawn = describe_channels(len(pixels)) if pixels.ndim == 3 else ""
     pixels = pixels.mean(axis=0) if drawn else pixels
     low, high = pixels.min(), pixels.max()
     pixels = (pixels - low) / (high - low if high > low else 1)

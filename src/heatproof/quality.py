@@ -14,8 +14,16 @@ import numpy as np
 
 from heatproof.api._study import Study, compare, oriented, points_of, spearman, upwards
 from heatproof.errors import HeatproofError
-from heatproof.metrics.corruptions import NOISE, OFFSETS, SCHEMES, modified, scaled, with_noise, with_offset
-from heatproof.metrics.curve_distance import distances
+from heatproof.metrics.corruptions import (
+    NOISE,
+    OFFSETS,
+    SCHEMES,
+    introduce_or_remove,
+    scale_magnitudes,
+    with_noise,
+    with_offset,
+)
+from heatproof.metrics.curve_distance import pairwise_distances
 from heatproof.metrics.registry import METRICS
 from heatproof.ranking.reliability import image_ranks, internal_consistency_reliability
 
@@ -224,7 +232,7 @@ def modification_distances(
     model, images, targets, maps, metrics, **common
         As in `image_scores`.
     schemes, clip
-        As in `heatproof.metrics.corruptions.modified`, whose scaled magnitudes are the original here.
+        As in `heatproof.metrics.corruptions.introduce_or_remove`, whose scaled magnitudes are the original here.
     kind
         As in `heatproof.metrics.curve_distance.hausdorff`.
 
@@ -247,8 +255,8 @@ def modification_distances(
     rows = []
     for method, values in study.maps.items():
         for scheme in schemes:
-            changed = {"original": scaled(values)} | {
-                direction: modified(values, direction, scheme, study.ids, seed, clip=clip)
+            changed = {"original": scale_magnitudes(values)} | {
+                direction: introduce_or_remove(values, direction, scheme, study.ids, seed, clip=clip)
                 for direction in ("introduce", "remove")
             }
             for name, options in study.metrics.items():
@@ -256,7 +264,7 @@ def modification_distances(
                 kept = {"rescale": False} if "rescale" in METRICS[name].options else {}
                 points = {key: points_of(study, name, {**kept, **options}, one) for key, one in changed.items()}
                 of_modified = [
-                    distances({key: one[index] for key, one in points.items()}, kind=kind)
+                    pairwise_distances({key: one[index] for key, one in points.items()}, kind=kind)
                     for index in range(len(points["original"]))
                 ]
                 row = {
@@ -317,7 +325,7 @@ def _choices(
     }
 
     def responses(chosen: Mapping[str, Any]) -> Mapping[str, Any]:
-        return entry.responses(entry.reads.complete(entry.fill_in(chosen)))
+        return entry.responses(entry.reads.complete(entry.complete_options(chosen)))
 
     # A kind without options of its own leaves it to the metric what fills.
     if entry.reads.options is None and all(responses(chosen) != responses(plain) for chosen in under.values()):

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from heatproof.errors import HeatproofError
-from heatproof.models.adapter import adapted, check_loaded
+from heatproof.models.adapter import adapt_network, check_loaded
 from heatproof.models.network import build_network
 from heatproof.models.registry import ModelSpec
 
@@ -143,7 +143,7 @@ def test_other_functions_refuse_it_too(function, kind):
 @pytest.mark.parametrize("kind", REFUSED)
 def test_few_images_are_enough(kind, count):
     network, images = REFUSED[kind][0](), images_of(count)
-    with adapted(network, images, 0) as found, pytest.raises(HeatproofError, match=f"{CHANCE}|{COMPANY}"):
+    with adapt_network(network, images, 0) as found, pytest.raises(HeatproofError, match=f"{CHANCE}|{COMPANY}"):
         found.check(images)
 
 
@@ -212,7 +212,7 @@ TAKEN = {
 def test_what_depends_on_its_image_alone_is_taken(kind, count):
     network = TAKEN[kind]()
     images = images_of(count).double() if kind == "double" else images_of(count)
-    with adapted(network, images, 0) as found:
+    with adapt_network(network, images, 0) as found:
         assert len(found.check(images)) == min(count, 3)
 
 

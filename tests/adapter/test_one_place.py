@@ -58,11 +58,11 @@ def _check_caller():
     called.append(callers[0])
 
 
-def watching(explained):
+def watching(context):
     """Gradient times image, by one caller alone."""
     _check_caller()
-    images = explained.images.detach().requires_grad_()
-    chosen = explained.output(images).gather(1, explained.targets[:, None]).sum()
+    images = context.images.detach().requires_grad_()
+    chosen = context.output(images).gather(1, context.targets[:, None]).sum()
     (slope,) = torch.autograd.grad(chosen, images)
     return {"watching": (slope * images).sum(1).detach()}
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from heatproof.base.tasks import CALLABLE, TASKS, distinct_targets, gives, in_batch, lacking
+from heatproof.base.tasks import CALLABLE, TASKS, distinct_targets, repeat_target, task_provides, unsupported_reason
 from heatproof.errors import HeatproofError, NotApplicable
-from heatproof.models.adapter import adapted, check_network, reader_of
+from heatproof.models.adapter import adapt_network, check_network, reader_of
 from heatproof.models.output_reader import OutputReader, log_probabilities, probabilities
 from heatproof.perturbation.batching import NO_CLASS, NO_RANK, run_batched
 
@@ -53,7 +53,7 @@ def test_outputs_are_read_by_task(task: str | None, width: int, known: str) -> N
     expected = outputs_of(network)
     if known == "binary" and width == 1:
         expected = torch.cat([-expected, expected], 1) / 2
-    with adapted(network, IMAGES, reader=OutputReader(task)) as found:
+    with adapt_network(network, IMAGES, reader=OutputReader(task)) as found:
         check_network(found, IMAGES)
         assert found.task == known
         with torch.no_grad():
@@ -66,7 +66,7 @@ def test_outputs_are_read_by_task(task: str | None, width: int, known: str) -> N
 )
 def test_a_task_that_does_not_fit_the_outputs_is_refused(task: str, width: int, says: str) -> None:
     def call() -> None:
-        with adapted(Linear(width).eval(), IMAGES, reader=OutputReader(task)) as found:
+        with adapt_network(Linear(width).eval(), IMAGES, reader=OutputReader(task)) as found:
             check_network(found, IMAGES)
 
     with pytest.raises(HeatproofError, match=says):
@@ -103,7 +103,7 @@ def test_a_callable_target_is_computed_for_the_target_of_each_image(kind: str) -
     distinct, numbers = distinct_targets(given, 5)
     assert len(distinct) == {"none": 1}.get(kind, 4)
     targets = torch.from_numpy(numbers)
-    with adapted(network, IMAGES, reader=OutputReader(function=number, targets=distinct)) as found:
+    with adapt_network(network, IMAGES, reader=OutputReader(function=number, targets=distinct)) as found:
         check_network(found, IMAGES)
         assert found.task == CALLABLE
         batches = [(IMAGES[rows], torch.tensor(rows)) for rows in ([0, 1, 1], [2], [4, 3, 0])]
@@ -123,10 +123,10 @@ def test_only_targets_that_are_asked_for_are_computed() -> None:
         return output.sum(1) * targets[0]
 
     network = Linear(2).eval()
-    with adapted(network, IMAGES, reader=OutputReader(function=number, targets=[1, 2, 3, 4])) as found:
+    with adapt_network(network, IMAGES, reader=OutputReader(function=number, targets=[1, 2, 3, 4])) as found:
         reader = reader_of(found.network)
         assert reader is not None
-        with reader.asking([3, 1, 3]), torch.no_grad():
+        with reader.only_targets([3, 1, 3]), torch.no_grad():
             read = found.network(IMAGES)
         assert calls == [2, 4]
         assert read.shape == (5, 4)
@@ -147,7 +147,7 @@ def test_only_targets_that_are_asked_for_are_computed() -> None:
 )
 def test_what_is_no_number_for_each_image_is_refused(function: object, says: str) -> None:
     def call() -> None:
-        with adapted(Linear(4).eval(), IMAGES, reader=OutputReader(function=function)) as found:  # type: ignore[arg-type]
+        with adapt_network(Linear(4).eval(), IMAGES, reader=OutputReader(function=function)) as found:  # type: ignore[arg-type]
             check_network(found, IMAGES)
 
     with pytest.raises(HeatproofError, match=says):
@@ -157,7 +157,7 @@ def test_what_is_no_number_for_each_image_is_refused(function: object, says: str
 def test_probabilities_are_those_of_the_task() -> None:
     numbers = torch.tensor([[1.0, -2.0, 0.5]])
     for task in TASKS:
-        if gives(task, "probability"):
+        if task_provides(task, "probability"):
             expected = numbers.sigmoid() if task == "multilabel" else numbers.softmax(1)
             torch.testing.assert_close(probabilities(numbers, task), expected)
             torch.testing.assert_close(log_probabilities(numbers, task).exp(), expected)
@@ -167,9 +167,9 @@ def test_probabilities_are_those_of_the_task() -> None:
 
 
 def test_a_gap_names_the_need_and_the_remedy() -> None:
-    assert lacking("multilabel", "decision") is None
-    assert lacking("regression", "number") is None
-    reason = lacking("regression", "probability", "set output: logit")
+    assert unsupported_reason("multilabel", "decision") is None
+    assert unsupported_reason("regression", "number") is None
+    reason = unsupported_reason("regression", "probability", "set output: logit")
     assert reason == "it reads a probability, and a regression gives a number alone: set output: logit"
 
 
@@ -180,7 +180,7 @@ def test_targets_of_another_number_of_images_are_refused(targets: object) -> Non
 
 
 def test_targets_of_a_batch_have_the_form_that_was_given() -> None:
-    assert in_batch([None], 0, 3) is None
-    assert in_batch(["cat", "dog"], 1, 2) == ["dog", "dog"]
-    assert in_batch(np.arange(6).reshape(2, 3), 1, 2).tolist() == [[3, 4, 5], [3, 4, 5]]
-    assert in_batch(torch.arange(2), 1, 3).tolist() == [1, 1, 1]
+    assert repeat_target([None], 0, 3) is None
+    assert repeat_target(["cat", "dog"], 1, 2) == ["dog", "dog"]
+    assert repeat_target(np.arange(6).reshape(2, 3), 1, 2).tolist() == [[3, 4, 5], [3, 4, 5]]
+    assert repeat_target(torch.arange(2), 1, 3).tolist() == [1, 1, 1]

@@ -12,7 +12,7 @@ from odd_networks import KEPT, Counts, Plain, keeping
 from public import FUNCTIONS, assert_same, images_of, maps_of
 from torch import nn
 
-from heatproof._testing.surroundings import difference, of_network, of_process
+from heatproof._testing.surroundings import difference, network_state, process_state
 
 TARGETS = torch.tensor([0, 1, 2, 0, 1, 2])
 # Numbers that a network counts stay as it left them.
@@ -139,10 +139,10 @@ def imported():
 
 
 def check_left(function, network, images=None, expected=None):
-    before = of_network(network, COUNTED), of_process()
+    before = network_state(network, COUNTED), process_state()
     with contextlib.nullcontext() if expected is None else pytest.raises(expected):
         call(function, network, images)
-    after = of_network(network, COUNTED), of_process()
+    after = network_state(network, COUNTED), process_state()
     assert [difference(*pair) for pair in zip(before, after, strict=True)] == [[], []]
     for module in network.modules():
         assert not module._forward_hooks_always_called
@@ -197,11 +197,11 @@ def test_also_where_it_ends_early(function, error, passes):
 
     network = with_norm()
     network.prepare = fail_late
-    before = of_network(network, ("prepare",)), of_process()
+    before = network_state(network, ("prepare",)), process_state()
     # An error in explainers is a gap, and an interrupt keeps the maps that are made.
     with contextlib.suppress(Exception, Stopped):
         call(function, network)
-    after = of_network(network, ("prepare",)), of_process()
+    after = network_state(network, ("prepare",)), process_state()
     assert [difference(*pair) for pair in zip(before, after, strict=True)] == [[], []]
     network.prepare = None
     assert_same(call("evaluate", network), call("evaluate", with_norm()))

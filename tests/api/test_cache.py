@@ -19,9 +19,9 @@ from torch import nn
 
 import heatproof
 from heatproof.errors import HeatproofError
-from heatproof.files.lock import held_folder
+from heatproof.files.lock import locked_folder
 from heatproof.stores.array_cache import BatchFolder
-from heatproof.stores.manifest import write_sealed
+from heatproof.stores.manifest import write_checksummed
 
 METHODS = ["saliency", {"integrated_gradients": {"steps": 4}}, "random", "attention_rollout"]
 # Seconds are those of the first call.
@@ -613,7 +613,7 @@ def test_a_folder_of_other_files_a_file_and_another_version_are_refused(explain,
     with pytest.raises(HeatproofError, match="The cache is int: give the path"):
         explain(cache=3)
     explain(["random"])
-    write_sealed(tmp_path / "cache" / "heatproof-cache.json", {"kind": "cache of heatproof", "version": 99})
+    write_checksummed(tmp_path / "cache" / "heatproof-cache.json", {"kind": "cache of heatproof", "version": 99})
     with pytest.raises(HeatproofError, match="made by another version"):
         explain(["random"])
     assert counted.images <= 6
@@ -636,7 +636,7 @@ def test_links_and_pipes_are_refused(what, explain, tmp_path):
 def test_one_call_at_a_time_uses_a_folder(explain, tmp_path):
     explain(["random"])
     with (
-        held_folder(str(tmp_path / "cache")),
+        locked_folder(str(tmp_path / "cache")),
         pytest.raises(HeatproofError, match=r"Another run works on .* a cache of"),
     ):
         explain(["random"])
@@ -710,21 +710,21 @@ def test_choose_says_the_same_with_a_cache_and_passes_nothing_twice(counted, man
 
 def test_scores_in_batches_are_those_of_all_images_at_once(network, many):
     from heatproof.api.choose import _Judge
-    from heatproof.api.evaluate import selected_metrics
-    from heatproof.api.explain import Explaining
-    from heatproof.api.named_methods import selected
+    from heatproof.api.evaluate import select_metrics
+    from heatproof.api.explain import ExplainRun
+    from heatproof.api.named_methods import select_methods
     from heatproof.inputs.finetuned import domain_of
     from heatproof.inputs.read import read_inputs
-    from heatproof.models.adapter import adapted, check_network
+    from heatproof.models.adapter import adapt_network, check_network
 
     measures = {**MEASURES, "curve": {"metric": "mas_insertion", "steps": 4}, "road": {"metric": "road_morf"}}
     targets = torch.arange(36) % 4
-    with adapted(network, many, 0) as one:
+    with adapt_network(network, many, 0) as one:
         source = read_inputs(network, many, targets)
-        run = Explaining(one, source, source.digests, 0, 5, None, None)
+        run = ExplainRun(one, source, source.digests, 0, 5, None, None)
         check_network(one, many[:4])
-        asked = {name: selected(name)[0] for name in ("saliency", "input_x_gradient")}
-        judging = _Judge(run, asked, selected_metrics(measures, {}, domain_of(network)), 0.95)
+        asked = {name: select_methods(name)[0] for name in ("saliency", "input_x_gradient")}
+        judging = _Judge(run, asked, select_metrics(measures, {}, domain_of(network)), 0.95)
         found = judging.scored(torch.arange(36), asked)
     maps = heatproof.explain(network, many, targets, list(asked), batch_size=5)
     whole = heatproof.evaluate(measures, network, many, targets, maps, batch_size=5)

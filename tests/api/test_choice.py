@@ -11,7 +11,7 @@ import xarray
 from torch import nn
 
 import heatproof
-from heatproof.base.methods import ABS
+from heatproof.base.methods import ABS_SUFFIX
 from heatproof.errors import HeatproofError
 
 
@@ -153,7 +153,7 @@ def test_passes_of_checks_are_counted_apart(choice, network, many):
 @pytest.mark.parametrize(("method", "rows"), [(unsigned, 1), (signed, 2)])
 def test_maps_that_are_never_negative_are_ranked_once(method, rows, network, many):
     choice = heatproof.choose(network, many, methods={"own": method})
-    ranked = [name for name in [*choice.table["method"], *choice.left_out] if name.removesuffix(ABS) == "own"]
+    ranked = [name for name in [*choice.table["method"], *choice.left_out] if name.removesuffix(ABS_SUFFIX) == "own"]
     assert len(ranked) == rows
     made = heatproof.explain(network, many[:4], None, {"own": method})
     assert bool(made["signed"].values[0]) == (rows == 2)
@@ -172,7 +172,7 @@ def test_a_method_that_is_picked_with_its_signs_off_is_reported_though_the_rest_
         return -maps if sum(seen) <= len(many) // 2 else maps
 
     choice = heatproof.choose(network, many, methods={"own": sometimes})
-    assert f"own{ABS}" in choice.table["method"].tolist()
+    assert f"own{ABS_SUFFIX}" in choice.table["method"].tolist()
 
 
 @pytest.mark.parametrize("beside", [{}, {"saliency": "saliency"}], ids=["alone", "beside another"])
@@ -182,8 +182,8 @@ def test_a_constant_method_is_a_gap_with_its_reason(beside, network, many):
     assert row["reason"] == "no score on any image: the map has one value everywhere"
     assert row["in_set"] is np.False_ or not row["in_set"]
     assert "constant: no score on any image" in str(choice)
-    assert not {"constant", f"constant{ABS}"} & set(choice.left_out)
-    assert f"constant{ABS}" not in choice.table["method"].tolist()
+    assert not {"constant", f"constant{ABS_SUFFIX}"} & set(choice.left_out)
+    assert f"constant{ABS_SUFFIX}" not in choice.table["method"].tolist()
 
 
 def test_a_method_that_fails_on_the_second_half_is_a_gap(network, many):
@@ -198,7 +198,7 @@ def test_a_method_that_fails_on_the_second_half_is_a_gap(network, many):
     with pytest.warns(UserWarning, match="'own' is left out"):
         choice = heatproof.choose(network, many, methods={"own": fails, "saliency": "saliency"})
     assert "the second half" in choice.table.set_index("method").loc["own", "reason"]
-    assert "saliency" in choice.table["method"].str.removesuffix(ABS).tolist()
+    assert "saliency" in choice.table["method"].str.removesuffix(ABS_SUFFIX).tolist()
 
 
 @pytest.mark.parametrize(("distinct", "verb"), [(1, "is"), (15, "are")])

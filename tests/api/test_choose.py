@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import heatproof
-from heatproof.ranking.best import images_to_tell
+from heatproof.ranking.best import images_to_distinguish
 
 
 @pytest.fixture(scope="module")
@@ -129,12 +129,12 @@ def test_methods_that_delete_regions_are_shown_outside_of_the_competition(many, 
 def test_captum_methods_that_delete_regions_are_no_contenders_either(many):
     from captum.attr import FeatureAblation, Saliency
 
-    from heatproof.api.named_methods import selected
+    from heatproof.api.named_methods import select_methods
 
     model = Planted().eval()
-    theirs = selected({"ablation": FeatureAblation(model), "saliency": Saliency(model)})
+    theirs = select_methods({"ablation": FeatureAblation(model), "saliency": Saliency(model)})
     assert [one.ablates for one in theirs] == [True, False]
-    assert "occlusion" not in heatproof.api.choose.METHODS
+    assert "occlusion" not in heatproof.api.choose.DEFAULT_METHODS
 
 
 def test_only_methods_that_delete_regions_leave_it_open(many):
@@ -206,7 +206,7 @@ def test_it_says_how_many_images_it_takes_before_it_scores(network, many, capsys
     for images in (many[:16], torch.cat([many] * 5) + torch.arange(300)[:, None, None, None] / 1000):
         said = []
         found = heatproof.choose(network, images, methods={"told": told, "saliency": "saliency"}, measures=ZERO)
-        needed = images_to_tell(4)
+        needed = images_to_distinguish(4)
         assert said[0].startswith(f"{len(images) // 2} images are reported on")
         assert f"{needed} reported images are needed, {2 * needed} in all." in said[0]
         assert ("With fewer, the answer is often open" in said[0]) == (len(images) < 2 * needed)

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 import heatproof
-from heatproof.attribution.registry import EXPLAINERS, Explained
+from heatproof.attribution.registry import EXPLAINERS, ExplainContext
 
 
 def test_maps_are_those_of_the_explainer(network, images, targets):
     made = heatproof.explain(network, images, targets, ["saliency", {"integrated_gradients": {"steps": 6}}])
-    explained = Explained(network, network, None, images, targets, tuple(map(str, range(12))), 0)
+    context = ExplainContext(network, network, None, images, targets, tuple(map(str, range(12))), 0)
     for name, options in (("saliency", {}), ("integrated_gradients", {"steps": 6})):
-        alone = EXPLAINERS[name].function(explained, **options)[name]
+        alone = EXPLAINERS[name].function(context, **options)[name]
         np.testing.assert_allclose(made["attribution"].sel({"method": name}), alone.detach(), rtol=1e-5, atol=1e-7)
     assert made["attribution"].dims == ("method", "image", "y", "x")
     assert json.loads(made["options"].values[1])["steps"] == 6

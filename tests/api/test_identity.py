@@ -132,7 +132,7 @@ def test_what_a_module_has_beside_is_not_refused():
 
 
 def test_a_full_disk_is_one_sentence_and_what_was_kept_stays(network, images, targets, tmp_path, monkeypatch):
-    whole, left = batches.written_aside, iter(range(3))
+    whole, left = batches.atomic_write, iter(range(3))
 
     def written(path):
         if next(left, None) is None:

@@ -6,7 +6,7 @@ import dataclasses
 import pytest
 import torch
 
-from heatproof.attribution.registry import Explained
+from heatproof.attribution.registry import ExplainContext
 from heatproof.data.digits import digits
 from heatproof.models.registry import ARCHITECTURES
 
@@ -68,7 +68,7 @@ def _train(name, data):
 
 @pytest.fixture(scope="session")
 def explain_digits(networks, data):
-    """Return a function that makes an `Explained` of the first digits of the evaluation split."""
+    """Return a function that makes an `ExplainContext` of the first digits of the evaluation split."""
 
     def make(architecture="cifar_resnet20", count=3, batch_size=64, dtype=torch.float32, softmax=False):
         network, facts = networks(architecture)
@@ -76,7 +76,7 @@ def explain_digits(networks, data):
             network = copy.deepcopy(network).to(dtype)
         images, labels, ids = data("evaluation", count)
         output = torch.nn.Sequential(network, torch.nn.Softmax(-1)).eval() if softmax else network
-        return Explained(
+        return ExplainContext(
             network,
             output,
             facts,

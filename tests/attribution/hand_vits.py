@@ -18,12 +18,12 @@ class Attend(nn.Module):
 class Block(nn.Module):
     def __init__(self, width):
         super().__init__()
-        self.norm1, self.attend = nn.LayerNorm(width), Attend(width)
+        self.norm1, self.read_attention = nn.LayerNorm(width), Attend(width)
         self.norm2, self.mlp = nn.LayerNorm(width), nn.Sequential(nn.Linear(width, 2 * width), nn.GELU())
         self.out = nn.Linear(2 * width, width)
 
     def forward(self, tokens):
-        tokens = tokens + self.attend(self.norm1(tokens))
+        tokens = tokens + self.read_attention(self.norm1(tokens))
         return tokens + self.out(self.mlp(self.norm2(tokens)))
 
 

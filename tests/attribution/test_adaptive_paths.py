@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from heatproof.attribution.adaptive import draw_false_classes
-from heatproof.attribution.registry import EXPLAINERS, Explained
+from heatproof.attribution.registry import EXPLAINERS, ExplainContext
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.models.adapter import CountPasses
 from heatproof.models.registry import InputFacts
@@ -20,8 +20,8 @@ LOWEST, HIGHEST = torch.tensor([-0.8, -2.0]), torch.tensor([1.2, 2.0])
 FEW = {"guided_ig": {"steps": 10}, "agi": {"steps": 3, "topk": 3}}
 
 
-def make(name, explained, **options):
-    return EXPLAINERS[name].function(explained, **{**FEW[name], **options})[name]
+def make(name, context, **options):
+    return EXPLAINERS[name].function(context, **{**FEW[name], **options})[name]
 
 
 def explain(network, count=4, classes=5, dtype=torch.float64, batch_size=64, softmax=False):
@@ -30,7 +30,7 @@ def explain(network, count=4, classes=5, dtype=torch.float64, batch_size=64, sof
     images = torch.rand(count, 2, 6, 6, generator=generator, dtype=dtype)
     network = network.to(dtype).eval().requires_grad_(False)
     mean, std = (torch.tensor(values, dtype=dtype)[:, None, None] for values in (FACTS.mean, FACTS.std))
-    return Explained(
+    return ExplainContext(
         network,
         nn.Sequential(network, nn.Softmax(1)) if softmax else network,
         FACTS,
@@ -53,16 +53,16 @@ def with_relus(classes=5):
     return nn.Sequential(*layers)
 
 
-def logits_of(explained, images):
-    return explained.network(images).gather(1, explained.targets[:, None])[:, 0]
+def logits_of(context, images):
+    return context.network(images).gather(1, context.targets[:, None])[:, 0]
 
 
-def points_of(name, explained, **options):
+def points_of(name, context, **options):
     """Return the points at which an explainer runs the network, in its order."""
     met = []
-    handle = explained.network.register_forward_pre_hook(lambda _, inputs: met.append(inputs[0].detach().clone()))
+    handle = context.network.register_forward_pre_hook(lambda _, inputs: met.append(inputs[0].detach().clone()))
     try:
-        make(name, explained, **options)
+        make(name, context, **options)
     finally:
         handle.remove()
     return met
@@ -74,29 +74,29 @@ def points_of(name, explained, **options):
 @pytest.mark.parametrize("rule", ["trapezoid", "left"])
 @pytest.mark.parametrize(("max_dist", "anchors"), [(0.02, 0), (1.0, 0), (1.0, 3), (0.0, 0)])
 def test_guided_ig_of_a_linear_network_is_that_of_any_path(max_dist, anchors, rule):
-    explained = explain(linear())
-    total = make("guided_ig", explained, max_dist=max_dist, anchors=anchors, rule=rule)
-    weights = explained.network[1].weight[explained.targets].view_as(explained.images)
-    torch.testing.assert_close(total, (weights * explained.images).sum(1))
-    difference = logits_of(explained, explained.images) - logits_of(explained, 0 * explained.images)
+    context = explain(linear())
+    total = make("guided_ig", context, max_dist=max_dist, anchors=anchors, rule=rule)
+    weights = context.network[1].weight[context.targets].view_as(context.images)
+    torch.testing.assert_close(total, (weights * context.images).sum(1))
+    difference = logits_of(context, context.images) - logits_of(context, 0 * context.images)
     torch.testing.assert_close(total.sum((1, 2)), difference)
 
 
 @pytest.mark.parametrize("options", [{"fraction": 1.0}, {"max_dist": 0.0}, {"fraction": 1.0, "max_dist": 1.0}])
 def test_guided_ig_of_a_straight_path_is_integrated_gradients_by_the_same_rule(options):
-    explained = explain(with_relus())
-    direct = captum.attr.IntegratedGradients(explained.network).attribute(
-        explained.images, target=explained.targets, n_steps=10, method="riemann_left"
+    context = explain(with_relus())
+    direct = captum.attr.IntegratedGradients(context.network).attribute(
+        context.images, target=context.targets, n_steps=10, method="riemann_left"
     )
-    torch.testing.assert_close(make("guided_ig", explained, rule="left", **options), direct.sum(1))
+    torch.testing.assert_close(make("guided_ig", context, rule="left", **options), direct.sum(1))
     gradients = [
-        captum.attr.Saliency(explained.network).attribute(
-            (explained.images * share).requires_grad_(), target=explained.targets, abs=False
+        captum.attr.Saliency(context.network).attribute(
+            (context.images * share).requires_grad_(), target=context.targets, abs=False
         )
         for share in torch.linspace(0, 1, 11, dtype=torch.float64)
     ]
-    trapezoid = torch.trapezoid(torch.stack(gradients), dx=0.1, dim=0) * explained.images
-    torch.testing.assert_close(make("guided_ig", explained, **options), trapezoid.sum(1).detach())
+    trapezoid = torch.trapezoid(torch.stack(gradients), dx=0.1, dim=0) * context.images
+    torch.testing.assert_close(make("guided_ig", context, **options), trapezoid.sum(1).detach())
 
 
 @pytest.mark.parametrize(
@@ -108,21 +108,19 @@ def test_guided_ig_is_that_of_the_authors_library(fraction, max_dist, steps, mon
     quantile = np.quantile
     # The library still asks by a keyword that NumPy 2.4 has removed.
     monkeypatch.setattr(np, "quantile", lambda values, at, interpolation: quantile(values, at, method=interpolation))
-    explained = explain(with_relus())
+    context = explain(with_relus())
     # Values that do not move, and gradients that tie at zero.
-    explained.images[:, :, 2] = 0
-    explained.network[0].weight[:, 1] = 0
-    ours = make("guided_ig", explained, fraction=fraction, max_dist=max_dist, steps=steps, rule="left")
-    for row, target in enumerate(explained.targets.tolist()):
+    context.images[:, :, 2] = 0
+    context.network[0].weight[:, 1] = 0
+    ours = make("guided_ig", context, fraction=fraction, max_dist=max_dist, steps=steps, rule="left")
+    for row, target in enumerate(context.targets.tolist()):
 
         def run(images, call_model_args, expected_keys, target=target):
             points = torch.from_numpy(images).requires_grad_()
-            return {
-                expected_keys[0]: torch.autograd.grad(explained.network(points)[:, target].sum(), points)[0].numpy()
-            }
+            return {expected_keys[0]: torch.autograd.grad(context.network(points)[:, target].sum(), points)[0].numpy()}
 
         direct = saliency.GuidedIG().GetMask(
-            explained.images[row].numpy(), run, x_steps=steps, fraction=fraction, max_dist=max_dist
+            context.images[row].numpy(), run, x_steps=steps, fraction=fraction, max_dist=max_dist
         )
         torch.testing.assert_close(ours[row], torch.from_numpy(direct).sum(0), rtol=1e-6, atol=1e-9)
 
@@ -140,50 +138,50 @@ def test_guided_ig_moves_the_value_of_smallest_gradient_first(rule):
     images = torch.ones(2, 1, 1, 2, dtype=torch.float64)
     images[1, 0, 0, 1] = -1
     zero = torch.zeros(2, dtype=torch.long)
-    explained = Explained(Pair(), Pair(), FACTS, images, zero, ("one", "other"), seed=0)
-    explained = dataclasses.replace(explained, network=explained.output)
+    context = ExplainContext(Pair(), Pair(), FACTS, images, zero, ("one", "other"), seed=0)
+    context = dataclasses.replace(context, network=context.output)
     options = {"fraction": 0.5, "max_dist": 1.0, "rule": rule}
     # First all of a along b = 0, then all of b along a = 1: each leg is straight, and either rule exact.
-    maps = make("guided_ig", explained, steps=8, **options)
+    maps = make("guided_ig", context, steps=8, **options)
     torch.testing.assert_close(maps[:, 0], torch.tensor([[0.3, 2.0], [0.3, -2.0]], dtype=torch.float64))
-    points = torch.stack(points_of("guided_ig", explained, steps=4, **options))[:, 0, 0, 0]
+    points = torch.stack(points_of("guided_ig", context, steps=4, **options))[:, 0, 0, 0]
     expected = [[0, 0], [0.5, 0], [1, 0], [1, 0.5], [1, 1]]
     torch.testing.assert_close(points, torch.tensor(expected[: len(points)], dtype=torch.float64))
-    straight = make("guided_ig", explained, steps=8, fraction=1.0)
+    straight = make("guided_ig", context, steps=8, fraction=1.0)
     torch.testing.assert_close(straight[0, 0], torch.tensor([0.8, 1.5], dtype=torch.float64))
 
 
 @pytest.mark.parametrize("max_dist", [0.05, 0.3])
 def test_guided_ig_keeps_its_distance_and_its_pace(max_dist):
-    explained = explain(with_relus())
-    points = torch.stack(points_of("guided_ig", explained, max_dist=max_dist))
+    context = explain(with_relus())
+    points = torch.stack(points_of("guided_ig", context, max_dist=max_dist))
     assert len(points) == 11
-    shares = points / explained.images
+    shares = points / context.images
     straight = torch.linspace(0, 1, 11, dtype=torch.float64)
     off = (shares - straight[:, None, None, None, None]).abs().flatten(1).amax(1)
     assert (off <= max_dist + 1e-9).all()
     assert off[1:-1].min() > 0.9 * min(max_dist, 0.1)
     assert (shares.diff(dim=0) >= -1e-9).all()
-    pace = points.abs().sum((2, 3, 4)) / explained.images.abs().sum((1, 2, 3))
+    pace = points.abs().sum((2, 3, 4)) / context.images.abs().sum((1, 2, 3))
     torch.testing.assert_close(pace, straight[:, None].expand_as(pace))
 
 
 def test_guided_ig_passes_its_anchors():
-    explained = explain(with_relus())
-    points = points_of("guided_ig", explained, steps=10, anchors=2, max_dist=1.0)
+    context = explain(with_relus())
+    points = points_of("guided_ig", context, steps=10, anchors=2, max_dist=1.0)
     assert len(points) == 13
     for place, share in {0: 0, 3: 1 / 3, 4: 1 / 3, 7: 2 / 3, 8: 2 / 3, 12: 1}.items():
-        torch.testing.assert_close(points[place], explained.images * share)
-    assert (points[5] - explained.images * (1 / 3 + 1 / 9)).abs().max() > 0.05
+        torch.testing.assert_close(points[place], context.images * share)
+    assert (points[5] - context.images * (1 / 3 + 1 / 9)).abs().max() > 0.05
 
 
 @pytest.mark.parametrize(("small", "bound"), [(True, 0.01), (False, 0.1)])
 def test_guided_ig_sums_to_the_difference_of_the_outputs(small, bound, explain_digits):
-    explained = explain(with_relus()) if small else explain_digits("cifar_vgg11_bn", count=4)
-    difference = logits_of(explained, explained.images) - logits_of(explained, 0 * explained.images)
+    context = explain(with_relus()) if small else explain_digits("cifar_vgg11_bn", count=4)
+    difference = logits_of(context, context.images) - logits_of(context, 0 * context.images)
 
     def miss(rule):
-        total = make("guided_ig", explained, steps=200 if small else 50, rule=rule).sum((1, 2))
+        total = make("guided_ig", context, steps=200 if small else 50, rule=rule).sum((1, 2))
         return (total - difference).abs().sum() / difference.abs().sum()
 
     assert miss("trapezoid") < bound
@@ -191,9 +189,9 @@ def test_guided_ig_sums_to_the_difference_of_the_outputs(small, bound, explain_d
 
 
 def test_image_that_is_the_baseline_gets_nothing():
-    explained = explain(with_relus(), count=2)
-    explained.images[1] = 0
-    maps = make("guided_ig", explained)
+    context = explain(with_relus(), count=2)
+    context.images[1] = 0
+    maps = make("guided_ig", context)
     assert maps[0].abs().max() > 0
     assert not maps[1].any()
 
@@ -201,18 +199,18 @@ def test_image_that_is_the_baseline_gets_nothing():
 # ---- adversarial gradient integration --------------------------------------------------------------------------------
 
 
-def walk_alone(explained, row, false, steps, epsilon):
+def walk_alone(context, row, false, steps, epsilon):
     """Return the map of one path of one image, and where it ends."""
-    network, target = explained.network, int(explained.targets[row])
+    network, target = context.network, int(context.targets[row])
     stride = epsilon / torch.tensor(FACTS.std, dtype=torch.float64)
-    point, total = explained.images[row : row + 1].clone(), 0
+    point, total = context.images[row : row + 1].clone(), 0
     for _ in range(steps):
         point.requires_grad_()
         logits = network(point)[0]
         if logits.argmax() == false:
             break
         (up,) = torch.autograd.grad(logits.softmax(0)[false], point, retain_graph=True)
-        said = logits if explained.output is network else logits.softmax(0)
+        said = logits if context.output is network else logits.softmax(0)
         (slope,) = torch.autograd.grad(said[target], point)
         point = point.detach()
         onward = point + stride[:, None, None] * up.sign()
@@ -224,28 +222,28 @@ def walk_alone(explained, row, false, steps, epsilon):
 @pytest.mark.parametrize("softmax", [False, True])
 @pytest.mark.parametrize("build", [linear, with_relus])
 def test_agi_is_the_sum_of_paths_walked_alone(build, softmax):
-    explained = explain(build(), softmax=softmax, batch_size=7)
-    ours = make("agi", explained, steps=4, epsilon=0.02)
+    context = explain(build(), softmax=softmax, batch_size=7)
+    ours = make("agi", context, steps=4, epsilon=0.02)
     arrived = 0
-    for row, classes in enumerate(draw_false_classes(explained, 5, 3).tolist()):
-        walked = [walk_alone(explained, row, false, 4, 0.02) for false in classes]
+    for row, classes in enumerate(draw_false_classes(context, 5, 3).tolist()):
+        walked = [walk_alone(context, row, false, 4, 0.02) for false in classes]
         torch.testing.assert_close(ours[row], sum(total for total, _ in walked))
         arrived += sum(
-            int(explained.network(end).argmax()) == false for (_, end), false in zip(walked, classes, strict=True)
+            int(context.network(end).argmax()) == false for (_, end), false in zip(walked, classes, strict=True)
         )
         if build is linear and not softmax:
-            said = explained.network(torch.cat([end for _, end in walked]))[:, explained.targets[row]]
-            lowered = (logits_of(explained, explained.images)[row] - said).sum()
+            said = context.network(torch.cat([end for _, end in walked]))[:, context.targets[row]]
+            lowered = (logits_of(context, context.images)[row] - said).sum()
             torch.testing.assert_close(ours[row].sum(), lowered)
     # Some paths end early, and some do not.
     assert 0 < arrived < 12
 
 
 def test_agi_steps_within_the_range_of_images():
-    explained = explain(with_relus(2), count=1, classes=2)
+    context = explain(with_relus(2), count=1, classes=2)
     # Two classes, so that no draw decides where it walks, and away from the one that it is taken for.
-    explained = dataclasses.replace(explained, targets=explained.network(explained.images).argmax(1))
-    points = points_of("agi", explained, steps=4, topk=1, epsilon=0.1)[1:]
+    context = dataclasses.replace(context, targets=context.network(context.images).argmax(1))
+    points = points_of("agi", context, steps=4, topk=1, epsilon=0.1)[1:]
     assert len(points) > 2
     path = torch.stack(points)[:, 0]
     assert (path >= LOWEST[:, None, None] - 1e-6).all()
@@ -257,23 +255,23 @@ def test_agi_steps_within_the_range_of_images():
 
 
 def test_false_classes_are_drawn_for_each_image():
-    explained = explain(linear(), count=200)
-    drawn = draw_false_classes(explained, 5, 3)
+    context = explain(linear(), count=200)
+    drawn = draw_false_classes(context, 5, 3)
     assert all(len(set(row)) == 3 and set(row) <= set(range(5)) for row in drawn.tolist())
-    assert not (drawn == explained.targets[:, None]).any()
+    assert not (drawn == context.targets[:, None]).any()
     counts = torch.bincount(drawn.flatten(), minlength=5)
     assert (counts - 120).abs().max() < 40
-    alone = dataclasses.replace(explained, targets=explained.targets[9:10], image_ids=explained.image_ids[9:10])
+    alone = dataclasses.replace(context, targets=context.targets[9:10], image_ids=context.image_ids[9:10])
     assert torch.equal(draw_false_classes(alone, 5, 3)[0], drawn[9])
-    assert not torch.equal(draw_false_classes(dataclasses.replace(explained, seed=1), 5, 3), drawn)
-    assert sorted(draw_false_classes(explained, 5, 4)[7].tolist()) == [0, 1, 3, 4]
+    assert not torch.equal(draw_false_classes(dataclasses.replace(context, seed=1), 5, 3), drawn)
+    assert sorted(draw_false_classes(context, 5, 4)[7].tolist()) == [0, 1, 3, 4]
 
 
 def test_agi_of_an_image_that_is_taken_for_the_false_class_is_nothing():
-    explained = explain(linear(2), count=3, classes=2)
-    taken_for = explained.network(explained.images).argmax(1)
-    assert not make("agi", dataclasses.replace(explained, targets=1 - taken_for)).any()
-    assert make("agi", dataclasses.replace(explained, targets=taken_for)).abs().amax((1, 2)).min() > 0
+    context = explain(linear(2), count=3, classes=2)
+    taken_for = context.network(context.images).argmax(1)
+    assert not make("agi", dataclasses.replace(context, targets=1 - taken_for)).any()
+    assert make("agi", dataclasses.replace(context, targets=taken_for)).abs().amax((1, 2)).min() > 0
 
 
 def test_agi_needs_a_false_class():
@@ -316,15 +314,15 @@ def test_agi_takes_a_backward_pass_that_knows_no_batches():
 @pytest.mark.parametrize("architecture", ["cifar_resnet20", "small_vit"])
 @pytest.mark.parametrize("name", FEW)
 def test_maps_follow_the_class_and_the_weights(name, architecture, explain_digits):
-    explained = explain_digits(architecture)
-    maps = make(name, explained)
-    other_class = make(name, dataclasses.replace(explained, targets=(explained.targets + 1) % 10))
-    network = copy.deepcopy(explained.network)
+    context = explain_digits(architecture)
+    maps = make(name, context)
+    other_class = make(name, dataclasses.replace(context, targets=(context.targets + 1) % 10))
+    network = copy.deepcopy(context.network)
     generator = torch.Generator().manual_seed(1)
     for parameter in network.parameters():
         if parameter.ndim > 1:
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * parameter.std())
-    other_weights = make(name, dataclasses.replace(explained, network=network, output=network))
+    other_weights = make(name, dataclasses.replace(context, network=network, output=network))
     for other in (other_class, other_weights):
         for one, two in zip(maps, other, strict=True):
             assert (one - two).abs().max() > 0.05 * one.abs().max()
@@ -343,20 +341,20 @@ def test_maps_follow_the_class_and_the_weights(name, architecture, explain_digit
     ],
 )
 def test_network_passes_are_as_documented(name, options, passes):
-    explained = explain(with_relus(), batch_size=12)
+    context = explain(with_relus(), batch_size=12)
     # Every path has its way to go.
-    explained = dataclasses.replace(explained, targets=explained.network(explained.images).argmax(1))
-    counter = CountPasses(explained.network)
-    make(name, explained, **options)
+    context = dataclasses.replace(context, targets=context.network(context.images).argmax(1))
+    counter = CountPasses(context.network)
+    make(name, context, **options)
     # One image and its copy tell how many classes there are.
     assert counter.images == 4 * passes + 2 * (name == "agi")
 
 
 def test_paths_of_agi_that_have_arrived_take_no_pass():
-    explained = explain(linear(2), count=4, classes=2)
-    explained = dataclasses.replace(explained, targets=1 - explained.network(explained.images).argmax(1))
-    counter = CountPasses(explained.network)
-    make("agi", explained, steps=50)
+    context = explain(linear(2), count=4, classes=2)
+    context = dataclasses.replace(context, targets=1 - context.network(context.images).argmax(1))
+    counter = CountPasses(context.network)
+    make("agi", context, steps=50)
     assert counter.images == 4 + 2
 
 

@@ -19,22 +19,22 @@ from heatproof.base.randomness import counter_normal
 ARCHITECTURES = ["cifar_resnet20", "cifar_vgg11_bn", "small_vit"]
 
 
-def captum_saliency(explained, image, target):
-    return captum.attr.Saliency(explained.output).attribute(image, target=target, abs=False)
+def captum_saliency(context, image, target):
+    return captum.attr.Saliency(context.output).attribute(image, target=target, abs=False)
 
 
-def captum_input_x_gradient(explained, image, target):
-    return captum.attr.InputXGradient(explained.output).attribute(image, target=target)
+def captum_input_x_gradient(context, image, target):
+    return captum.attr.InputXGradient(context.output).attribute(image, target=target)
 
 
-def captum_hires_cam(explained, image, target):
-    layer = explained.network.get_submodule(explained.facts.cam_layer)
-    products = captum.attr.LayerGradientXActivation(explained.output, layer).attribute(image, target=target)
+def captum_hires_cam(context, image, target):
+    layer = context.network.get_submodule(context.facts.cam_layer)
+    products = captum.attr.LayerGradientXActivation(context.output, layer).attribute(image, target=target)
     return interpolate(products, (32, 32), mode="bilinear", align_corners=False)
 
 
-def captum_integrated_gradients(explained, image, target):
-    return captum.attr.IntegratedGradients(explained.output).attribute(image, target=target, n_steps=50)
+def captum_integrated_gradients(context, image, target):
+    return captum.attr.IntegratedGradients(context.output).attribute(image, target=target, n_steps=50)
 
 
 CAPTUM = {
@@ -61,35 +61,35 @@ FEW_SAMPLES = {"ss_cam": 2, "is_cam": 2}
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("name", CAPTUM)
 def test_captum_on_one_image(name, architecture, softmax, explain_digits):
-    explained = explain_digits(architecture, batch_size=2, dtype=torch.float64, softmax=softmax)
-    ours = EXPLAINERS[name].function(explained)[name]
-    for row, target in enumerate(explained.targets.tolist()):
-        image = explained.images[row : row + 1].clone().requires_grad_()
-        direct = CAPTUM[name](explained, image, target).sum(1)[0]
+    context = explain_digits(architecture, batch_size=2, dtype=torch.float64, softmax=softmax)
+    ours = EXPLAINERS[name].function(context)[name]
+    for row, target in enumerate(context.targets.tolist()):
+        image = context.images[row : row + 1].clone().requires_grad_()
+        direct = CAPTUM[name](context, image, target).sum(1)[0]
         assert (ours[row] - direct).abs().max() < 1e-5 * direct.abs().max().clamp(max=1)
 
 
 def test_captum_with_the_uniform_baseline(explain_digits):
-    explained = explain_digits(batch_size=2, dtype=torch.float64)
-    ours = EXPLAINERS["integrated_gradients_uniform"].function(explained, low=-0.5, high=2.0)
-    baselines = draw_uniform_images(explained, "integrated_gradients_uniform baseline", -0.5, 2.0)
+    context = explain_digits(batch_size=2, dtype=torch.float64)
+    ours = EXPLAINERS["integrated_gradients_uniform"].function(context, low=-0.5, high=2.0)
+    baselines = draw_uniform_images(context, "integrated_gradients_uniform baseline", -0.5, 2.0)
     assert -0.5 <= baselines.min() < -0.49
     assert 1.99 < baselines.max() < 2
-    for row, target in enumerate(explained.targets.tolist()):
-        direct = captum.attr.IntegratedGradients(explained.output).attribute(
-            explained.images[row : row + 1], baselines[row : row + 1], target=target
+    for row, target in enumerate(context.targets.tolist()):
+        direct = captum.attr.IntegratedGradients(context.output).attribute(
+            context.images[row : row + 1], baselines[row : row + 1], target=target
         )
         assert (ours["integrated_gradients_uniform"][row] - direct.sum(1)[0]).abs().max() < 1e-5
 
 
-def feed(distribution, explained, purpose, image_id):
+def feed(distribution, context, purpose, image_id):
     """Have torchcam's normal distribution draw the numbers of one image, sample after sample."""
     drawn = 0
 
     def sample(size):
         nonlocal drawn
         start, drawn = drawn, drawn + size.numel()
-        numbers = counter_normal(explained.seed, purpose, [image_id], size[1:], start=start, dtype=torch.float64)
+        numbers = counter_normal(context.seed, purpose, [image_id], size[1:], start=start, dtype=torch.float64)
         return distribution.loc + distribution.scale * numbers
 
     distribution.sample = sample
@@ -99,17 +99,17 @@ def feed(distribution, explained, purpose, image_id):
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in TORCHCAM])
 def test_torchcam_on_one_image(name, architecture, softmax, explain_digits):
-    explained = explain_digits(architecture, batch_size=2, dtype=torch.float64, softmax=softmax)
+    context = explain_digits(architecture, batch_size=2, dtype=torch.float64, softmax=softmax)
     few = FEW_SAMPLES.get(name)
-    ours = EXPLAINERS[name].function(explained, **({"samples": few} if few else {}))[name]
-    layer = explained.network.get_submodule(explained.facts.cam_layer)
-    for row, target in enumerate(explained.targets.tolist()):
-        image = explained.images[row : row + 1].clone().requires_grad_()
+    ours = EXPLAINERS[name].function(context, **({"samples": few} if few else {}))[name]
+    layer = context.network.get_submodule(context.facts.cam_layer)
+    for row, target in enumerate(context.targets.tolist()):
+        image = context.images[row : row + 1].clone().requires_grad_()
         options = {"num_samples": few} if few else {}
-        with TORCHCAM[name](explained.output, layer, **options) as extractor:
+        with TORCHCAM[name](context.output, layer, **options) as extractor:
             if hasattr(extractor, "_distrib"):
-                feed(extractor._distrib, explained, f"noise of {name}", explained.image_ids[row])
-            scores = explained.output(image)
+                feed(extractor._distrib, context, f"noise of {name}", context.image_ids[row])
+            scores = context.output(image)
             (cam,) = extractor([target], scores, normalized=False)
         direct = interpolate(cam[None], (32, 32), mode="bilinear", align_corners=False)[0, 0]
         assert (ours[row] - direct).abs().max() <= 1e-5 * direct.abs().max().clamp(max=1)
@@ -117,17 +117,17 @@ def test_torchcam_on_one_image(name, architecture, softmax, explain_digits):
 
 @pytest.mark.parametrize("base", ["input_x_gradient", "integrated_gradients"])
 def test_captum_noise_tunnel_fed_the_same_noise(base, explain_digits, monkeypatch):
-    explained = explain_digits(batch_size=12, dtype=torch.float64)
+    context = explain_digits(batch_size=12, dtype=torch.float64)
     options = {"steps": 6} if base == "integrated_gradients" else {}
-    maps = EXPLAINERS[f"noise_{base}"].function(explained, samples=5, stdev=0.2, **options)
-    noisy = _add_noise(explained, f"noise of {base}", 5, 0.2, relative=True).images
+    maps = EXPLAINERS[f"noise_{base}"].function(context, samples=5, stdev=0.2, **options)
+    noisy = _add_noise(context, f"noise of {base}", 5, 0.2, relative=True).images
     monkeypatch.setattr(captum.attr.NoiseTunnel, "_add_noise_to_input", staticmethod(lambda image, stdev, count: noisy))
     captum_class = {
         "input_x_gradient": captum.attr.InputXGradient,
         "integrated_gradients": captum.attr.IntegratedGradients,
     }[base]
-    tunnel = captum.attr.NoiseTunnel(captum_class(explained.output))
+    tunnel = captum.attr.NoiseTunnel(captum_class(context.output))
     arguments = {"n_steps": 6} if base == "integrated_gradients" else {}
     for kind in ("smoothgrad", "smoothgrad_sq", "vargrad"):
-        direct = tunnel.attribute(explained.images, kind, nt_samples=5, target=explained.targets, **arguments).sum(1)
+        direct = tunnel.attribute(context.images, kind, nt_samples=5, target=context.targets, **arguments).sum(1)
         assert (maps[f"{base}_{kind}"] - direct).abs().max() < 1e-5 * direct.abs().max().clamp(max=1)

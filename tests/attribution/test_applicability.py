@@ -11,7 +11,7 @@ from heatproof.config.schema import normalise
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import read_json
 from heatproof.jobs.shards import Shard
-from heatproof.stores.manifest import read_sealed, write_sealed
+from heatproof.stores.manifest import read_checksummed, write_checksummed
 from heatproof.stores.sources import read_record, write_record
 
 IG = {"ig": {"explainer": "integrated_gradients", "steps": 12}}
@@ -90,10 +90,10 @@ def test_it_is_asked_once_for_all_shards(project):
 
 def test_a_later_job_reads_what_the_first_found(project):
     made = project(explainers=["saliency"], shard_size=4)
-    made.make(made.maps_told(["saliency"], 0))
+    made.make(made.maps_spec(["saliency"], 0))
     path = f"{made.base('saliency')}.gate.json"
-    write_sealed(path, {**read_sealed(path), "gap": "somebody said so"})
-    made.make(made.maps_told(["saliency"], 1))
+    write_checksummed(path, {**read_checksummed(path), "gap": "somebody said so"})
+    made.make(made.maps_spec(["saliency"], 1))
     assert gap(made, "saliency", 1) == "somebody said so"
 
 
@@ -103,14 +103,14 @@ def test_it_is_asked_again_where_training_images_changed_that_decide(project, ex
     options = {**own, **({"baselines": 2} if explainer == "expected_gradients" else {})}
     made = project(explainers=[{explainer: options}]).attribute(reference=False)
     path = f"{made.base(explainer)}.gate.json"
-    write_sealed(path, {**read_sealed(path), "gap": "somebody said so"})
+    write_checksummed(path, {**read_checksummed(path), "gap": "somebody said so"})
     files = made.folder / "results/datasets/toy.files"
     record = read_record(files)
     write_record(files, replace(record, listed={**record.listed, "train": ("other", record.listed["train"][1])}))
     before = read_json(f"{made.base(explainer)}.0.json")["data"]
     made.attribute(reference=False)
     assert (read_json(f"{made.base(explainer)}.0.json")["data"] != before) == reads
-    assert read_sealed(path)["gap"] == (None if reads else "somebody said so")
+    assert read_checksummed(path)["gap"] == (None if reads else "somebody said so")
     assert gap(made, explainer) is None
 
 

@@ -9,25 +9,25 @@ from applicable import ATTENTION, TRANSFORMERS
 from tiny_vits import POOLINGS, Wrapped, by_hand, enlarge, tiny_vit
 from torch import nn
 
-from heatproof.attribution._attention import attend, attention_blocks
-from heatproof.attribution.attention import chain, propagate, roll_out
+from heatproof.attribution._attention import attention_blocks, read_attention
+from heatproof.attribution.attention import propagate, roll_out, run_markov_chain
 from heatproof.attribution.registry import EXPLAINERS
 from heatproof.errors import NotApplicable
-from heatproof.models.adapter import is_check
+from heatproof.models.adapter import is_counted_as_check
 
 
 @pytest.fixture(params=POOLINGS)
-def explained(request, explain_digits):
+def context(request, explain_digits):
     network = tiny_vit(**POOLINGS[request.param])
     return dataclasses.replace(
         explain_digits(count=3), network=network, output=network, targets=torch.tensor([1, 5, 9]), batch_size=2
     )
 
 
-def test_attention_and_gradients_are_those_of_the_network(explained):
-    logits, maps, gradients = by_hand(explained.network, explained.images, explained.targets)
-    assert (logits - explained.network(explained.images)).abs().max() < 1e-5
-    seen = list(attend(explained, gradients=True))
+def test_attention_and_gradients_are_those_of_the_network(context):
+    logits, maps, gradients = by_hand(context.network, context.images, context.targets)
+    assert (logits - context.network(context.images)).abs().max() < 1e-5
+    seen = list(read_attention(context, gradients=True))
     assert [len(part.images) for part in seen] == [2, 1]
     for block in range(3):
         attention = torch.cat([part.attention[block] for part in seen])
@@ -38,13 +38,13 @@ def test_attention_and_gradients_are_those_of_the_network(explained):
         assert (slopes - gradients[block]).abs().max() < 1e-5 * gradients[block].abs().max().clamp(min=1)
 
 
-def test_maps_follow_the_formulas(explained):
-    network = explained.network
-    _, maps, gradients = by_hand(network, explained.images, explained.targets)
+def test_maps_follow_the_formulas(context):
+    network = context.network
+    _, maps, gradients = by_hand(network, context.images, context.targets)
     identity = torch.eye(maps[0].shape[-1])
     first, second, third = ((each.mean(1) + identity) / 2 for each in maps)
     weighted = [(slope * each).relu().mean(1) for each, slope in zip(maps, gradients, strict=True)]
-    path = [by_hand(network, explained.images * share, explained.targets)[2][-1] for share in torch.linspace(0, 1, 20)]
+    path = [by_hand(network, context.images * share, context.targets)[2][-1] for share in torch.linspace(0, 1, 20)]
     mean_slope = sum(path) / 20
     # A third of three blocks is skipped: the first one.
     state = maps[2].mean(1) @ maps[1].mean(1) + maps[2].mean(1)
@@ -58,7 +58,7 @@ def test_maps_follow_the_formulas(explained):
     }
     assert set(expected) == set(ATTENTION)
     for name, rows in expected.items():
-        values = EXPLAINERS[name].function(explained)[name]
+        values = EXPLAINERS[name].function(context)[name]
         assert values.std() > 0
         assert (values - enlarge(network, rows)).abs().max() < 1e-5, name
 
@@ -85,10 +85,10 @@ def test_rollout_multiplies_later_blocks_from_the_left():
 
 def test_chain_adds_every_block_to_the_state_of_the_later_ones():
     first, second, third = torch.rand(3, 1, 4, 4).softmax(-1)
-    state = chain([first, second, third])
+    state = run_markov_chain([first, second, third])
     torch.testing.assert_close(state, third + third @ second + third @ first + third @ second @ first)
     torch.testing.assert_close(state.sum(-1), torch.full((1, 4), 4.0))
-    assert torch.equal(chain([third]), third)
+    assert torch.equal(run_markov_chain([third]), third)
 
 
 def test_relevance_without_positive_gradients_stays_with_each_token():
@@ -99,17 +99,21 @@ def test_relevance_without_positive_gradients_stays_with_each_token():
 @pytest.mark.parametrize("settings", [[True, True, True], [True, False, True]], ids=str)
 def test_fused_attention_is_off_in_the_pass_and_as_before_after_it(name, settings, explain_digits):
     network = tiny_vit()
-    explained = dataclasses.replace(explain_digits(), network=network, output=network)
+    context = dataclasses.replace(explain_digits(), network=network, output=network)
     blocks = attention_blocks(network)
     for block, fused in zip(blocks, settings, strict=True):
         block.fused_attn = fused
-    fused_logits = network(explained.images)
+    fused_logits = network(context.images)
     met, logits = [], []
     handles = [
-        blocks[0].register_forward_pre_hook(lambda *_: met.append((is_check(), [one.fused_attn for one in blocks]))),
-        network.register_forward_hook(lambda module, inputs, output: logits.append((is_check(), output.detach()))),
+        blocks[0].register_forward_pre_hook(
+            lambda *_: met.append((is_counted_as_check(), [one.fused_attn for one in blocks]))
+        ),
+        network.register_forward_hook(
+            lambda module, inputs, output: logits.append((is_counted_as_check(), output.detach()))
+        ),
     ]
-    EXPLAINERS[name].function(explained)
+    EXPLAINERS[name].function(context)
     for handle in handles:
         handle.remove()
     # Transition attention's twenty passes end with the whole image.
@@ -140,13 +144,13 @@ def test_map_is_where_the_network_attends(name, explain_digits):
         attention.qkv.weight[12:24] = 3 * network.patch_embed.proj(torch.ones(1, 3, 8, 8)).flatten()
     images = torch.full((1, 3, 32, 32), -1.0)
     images[:, :, 8:16, 16:24] = 1
-    explained = dataclasses.replace(explain_digits(count=1), network=network, output=network, images=images)
-    every_class = dataclasses.replace(explained, images=images.expand(10, -1, -1, -1), targets=torch.arange(10))
+    context = dataclasses.replace(explain_digits(count=1), network=network, output=network, images=images)
+    every_class = dataclasses.replace(context, images=images.expand(10, -1, -1, -1), targets=torch.arange(10))
     every_class = dataclasses.replace(every_class, image_ids=tuple("0123456789"))
-    (seen,) = attend(every_class, gradients=True)
+    (seen,) = read_attention(every_class, gradients=True)
     # The class for which attending to the bright patch counts most.
     target = (seen.gradients[0][:, 0, 0, 6] - seen.gradients[0][:, 0, 0, 0]).argmax()
-    values = EXPLAINERS[name].function(dataclasses.replace(explained, targets=target[None]))[name][0]
+    values = EXPLAINERS[name].function(dataclasses.replace(context, targets=target[None]))[name][0]
     row, column = divmod(int(values.argmax()), 32)
     assert 8 <= row < 16
     assert 16 <= column < 24
@@ -160,10 +164,10 @@ def test_network_without_attention_is_a_gap(name, explain_digits):
 
 def test_a_transformer_inside_of_a_network_is_found(explain_digits):
     plain, outer = tiny_vit(), Wrapped(tiny_vit())
-    explained = explain_digits()
+    context = explain_digits()
     name = "attention_grad"
-    of_plain = EXPLAINERS[name].function(dataclasses.replace(explained, network=plain, output=plain))[name]
-    of_outer = EXPLAINERS[name].function(dataclasses.replace(explained, network=outer, output=outer))[name]
+    of_plain = EXPLAINERS[name].function(dataclasses.replace(context, network=plain, output=plain))[name]
+    of_outer = EXPLAINERS[name].function(dataclasses.replace(context, network=outer, output=outer))[name]
     torch.testing.assert_close(of_outer, 2 * of_plain)
 
 

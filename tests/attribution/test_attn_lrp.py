@@ -46,9 +46,9 @@ def test_map_and_constants_make_up_the_logit(make, explain_digits):
 def test_without_constants_the_map_alone_makes_up_the_logit(explain_digits):
     torch.manual_seed(0)
     network = nn.Sequential(nn.Conv2d(3, 4, 4, 4, bias=False), nn.GELU(), nn.Flatten(), nn.Linear(256, 10, bias=False))
-    explained = explained_by(explain_digits, network)
-    maps = EXPLAINERS["attn_lrp"].function(explained)["attn_lrp"]
-    logits = network(explained.images)[range(2), explained.targets]
+    context = explained_by(explain_digits, network)
+    maps = EXPLAINERS["attn_lrp"].function(context)["attn_lrp"]
+    logits = network(context.images)[range(2), context.targets]
     torch.testing.assert_close(maps.sum((1, 2)), logits, rtol=1e-4, atol=1e-5)
 
 

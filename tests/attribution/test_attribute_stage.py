@@ -16,7 +16,7 @@ from heatproof.files.reading import read_json
 from heatproof.jobs import attribute as make
 from heatproof.models.network import load_network, normalise
 from heatproof.perturbation.baselines import baseline_images
-from heatproof.perturbation.dataset_mean import mean_value
+from heatproof.perturbation.dataset_mean import mean_colour
 from heatproof.stores.manifest import write_manifest
 from heatproof.stores.stored_maps import stored_maps
 
@@ -106,7 +106,7 @@ def test_a_baseline_by_name_is_that_of_the_dataset_and_of_the_grid(project, base
     data, facts = open_dataset(told.dataset), told.model.facts
     network = load_network(told.model, 3, made.folder / told.files["weights"], torch.device("cpu"))
     split, images = data.splits["evaluation"], normalise(data.images("evaluation", 0, 10), facts)
-    given = {"value": mean_value(data, facts)} if baseline == "mean" else {"grid": told.training.grid}
+    given = {"value": mean_colour(data, facts)} if baseline == "mean" else {"grid": told.training.grid}
     filled = baseline_images(baseline, images, split.ids[:10], made.plan.config["seed"], given)
     with torch.inference_mode():
         gained = (network(images) - network(filled)).gather(1, torch.from_numpy(split.labels[:10, None]))
@@ -269,7 +269,7 @@ def test_memory_does_not_grow_with_the_number_of_explainers(project, monkeypatch
 def test_maps_of_float16_are_the_same_to_eleven_bits_however_small_they_are(project):
     explainers = ["saliency", {"tiny": {"explainer": "toy_plugin:tiny"}}, "random"]
     whole, half = (project(explainers=explainers, attribution={"stored_as": dtype}) for dtype in ("float32", "float16"))
-    assert whole.maps_told(["tiny"]).explainers[0].key != half.maps_told(["tiny"]).explainers[0].key
+    assert whole.maps_spec(["tiny"]).explainers[0].key != half.maps_spec(["tiny"]).explainers[0].key
     stored = {dtype: made.attribute() for dtype, made in (("float32", whole), ("float16", half))}
     for name in ("saliency", "tiny"):
         maps = {dtype: stored_maps(f"{made.base(name)}.zarr", 0, 10).values for dtype, made in stored.items()}

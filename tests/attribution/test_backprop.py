@@ -36,26 +36,26 @@ NEW = {
 }
 
 
-def make(name, explained, **options):
-    return EXPLAINERS[name].function(explained, **{**NEW.get(name, {}), **options})[name]
+def make(name, context, **options):
+    return EXPLAINERS[name].function(context, **{**NEW.get(name, {}), **options})[name]
 
 
-def swap(explained, network, **changes):
-    return dataclasses.replace(explained, network=network.eval(), output=network, **changes)
+def swap(context, network, **changes):
+    return dataclasses.replace(context, network=network.eval(), output=network, **changes)
 
 
 def assert_same(ours, direct):
     assert (ours - direct).abs().max() < 1e-5 * direct.abs().max().clamp(max=1)
 
 
-def captum_direct(name, explained, image, target):
-    network = explained.network
+def captum_direct(name, context, image, target):
+    network = context.network
     if name == "guided_grad_cam":
-        layer = network.get_submodule(explained.facts.cam_layer)
+        layer = network.get_submodule(context.facts.cam_layer)
         method = captum.attr.GuidedGradCam(network, layer)
         return method.attribute(image, target=target, interpolate_mode="bilinear")
     if name == "deep_shap":
-        return captum.attr.DeepLiftShap(network).attribute(image, explained.background(2), target=target)
+        return captum.attr.DeepLiftShap(network).attribute(image, context.background(2), target=target)
     captum_class = {
         "guided_backprop": captum.attr.GuidedBackprop,
         "deconvolution": captum.attr.Deconvolution,
@@ -67,27 +67,27 @@ def captum_direct(name, explained, image, target):
 @pytest.mark.parametrize("architecture", NETWORKS)
 @pytest.mark.parametrize("name", ["guided_backprop", "deconvolution", "guided_grad_cam", "deep_lift", "deep_shap"])
 def test_captum_on_one_image(name, architecture, explain_digits):
-    explained = explain_digits(architecture, batch_size=2, dtype=torch.float64)
-    ours = make(name, explained)
+    context = explain_digits(architecture, batch_size=2, dtype=torch.float64)
+    ours = make(name, context)
     # captum reads the wrong gradient at a ReLU whose output a pooling layer reads; a copy in between mends it.
-    for module in explained.network.modules():
+    for module in context.network.modules():
         if isinstance(module, nn.MaxPool2d):
             module.register_forward_pre_hook(lambda _, inputs: (inputs[0].clone(),))
-    for row, target in enumerate(explained.targets.tolist()):
-        image = explained.images[row : row + 1].clone().requires_grad_()
-        assert_same(ours[row], captum_direct(name, explained, image, target).detach().sum(1)[0])
+    for row, target in enumerate(context.targets.tolist()):
+        image = context.images[row : row + 1].clone().requires_grad_()
+        assert_same(ours[row], captum_direct(name, context, image, target).detach().sum(1)[0])
 
 
 @pytest.mark.parametrize("name", ["gradient_shap", "expected_gradients"])
 def test_captum_gradient_shap_fed_the_same_draws(name, explain_digits, monkeypatch):
-    explained = explain_digits("cifar_vgg11_bn", batch_size=64, dtype=torch.float64)
+    context = explain_digits("cifar_vgg11_bn", batch_size=64, dtype=torch.float64)
     stdev = 0.3 if name == "gradient_shap" else 0.0
-    ours = make(name, explained, **({"stdev": stdev} if stdev else {}))
-    noisy, chosen, shares = draw_paths(explained, name, 3, explained.background(4), stdev)
+    ours = make(name, context, **({"stdev": stdev} if stdev else {}))
+    noisy, chosen, shares = draw_paths(context, name, 3, context.background(4), stdev)
     # captum counts the way from the image's end or the baseline's; either way it asks numpy for the share.
     monkeypatch.setattr(np.random, "uniform", lambda *_: shares.flatten().numpy())
-    method = InputBaselineXGradient(explained.network)
-    direct = method.attribute(noisy.requires_grad_(), chosen, target=explained.targets.repeat_interleave(3))
+    method = InputBaselineXGradient(context.network)
+    direct = method.attribute(noisy.requires_grad_(), chosen, target=context.targets.repeat_interleave(3))
     assert_same(ours, direct.detach().sum(1).unflatten(0, (-1, 3)).mean(1))
 
 
@@ -95,12 +95,12 @@ def test_captum_gradient_shap_fed_the_same_draws(name, explain_digits, monkeypat
 def test_zennit_on_one_image(architecture, explain_digits):
     from zennit.attribution import Gradient
 
-    explained = explain_digits(architecture, batch_size=2, dtype=torch.float64)
-    ours = make("lrp", explained)
-    canonical = canonise(explained.network, explained.images)
+    context = explain_digits(architecture, batch_size=2, dtype=torch.float64)
+    ours = make("lrp", context)
+    canonical = canonise(context.network, context.images)
     with Gradient(canonical, composite=composite(canonical)) as attributor:
-        for row, target in enumerate(explained.targets.tolist()):
-            image = explained.images[row : row + 1].clone().requires_grad_()
+        for row, target in enumerate(context.targets.tolist()):
+            image = context.images[row : row + 1].clone().requires_grad_()
             _, direct = attributor(
                 image, lambda logits, target=target: logits * nn.functional.one_hot(torch.tensor([target]), 10)
             )
@@ -121,35 +121,35 @@ def test_rules_of_lrp_are_those_of_zennit_where_something_is_raised(explain_digi
         layer.weight.abs_()
         layer.bias.fill_(0.1)
     images = torch.rand(2, 3, 32, 32, dtype=torch.float64)
-    explained = swap(explain_digits(count=2), network, images=images)
-    ours = make("lrp", explained)
+    context = swap(explain_digits(count=2), network, images=images)
+    ours = make("lrp", context)
     with Gradient(network, composite=EpsilonPlusFlat(zero_params="bias")) as attributor:
         _, direct = attributor(
-            images.requires_grad_(), lambda logits: logits * nn.functional.one_hot(explained.targets, 10)
+            images.requires_grad_(), lambda logits: logits * nn.functional.one_hot(context.targets, 10)
         )
     assert_same(ours, direct.detach().sum(1))
 
 
 @pytest.mark.parametrize("architecture", NETWORKS)
 def test_maps_sum_to_what_they_distribute(architecture, explain_digits):
-    explained = explain_digits(architecture, count=8)
+    context = explain_digits(architecture, count=8)
     rows = torch.arange(8)
 
     def said(images):
-        return explained.network(images)[rows, explained.targets]
+        return context.network(images)[rows, context.targets]
 
-    at_images, scale = said(explained.images), explained.network(explained.images).abs().amax(1)
-    background = explained.network(explained.background(2))[:, explained.targets].mean(0)
+    at_images, scale = said(context.images), context.network(context.images).abs().amax(1)
+    background = context.network(context.background(2))[:, context.targets].mean(0)
     expected = {
         "lrp": at_images,
-        "deep_lift": at_images - said(torch.zeros_like(explained.images)),
+        "deep_lift": at_images - said(torch.zeros_like(context.images)),
         "deep_shap": at_images - background,
     }
     for name, total in expected.items():
-        assert ((make(name, explained).sum((1, 2)) - total).abs() <= 1e-3 * scale).all(), name
+        assert ((make(name, context).sum((1, 2)) - total).abs() <= 1e-3 * scale).all(), name
     assert torch.equal(
-        canonise(explained.network, explained.images)(explained.images).argmax(1),
-        explained.network(explained.images).argmax(1),
+        canonise(context.network, context.images)(context.images).argmax(1),
+        context.network(context.images).argmax(1),
     )
 
 
@@ -158,28 +158,26 @@ def test_maps_sum_to_what_they_distribute(architecture, explain_digits):
     ["cifar_vgg11_bn", *(pytest.param(name, marks=pytest.mark.slow) for name in ("cifar_resnet20", "small_vit"))],
 )
 def test_left_integrated_gradients_sum_to_the_change_up_to_saturation(architecture, explain_digits):
-    explained = explain_digits(architecture, count=6)
+    context = explain_digits(architecture, count=6)
     rows = torch.arange(6)
-    ends = find_saturation(explained, 200, 0.9)
-    start, end, last = (
-        explained.network(images)[rows, explained.targets] for images in (0 * ends, ends, explained.images)
-    )
+    ends = find_saturation(context, 200, 0.9)
+    start, end, last = (context.network(images)[rows, context.targets] for images in (0 * ends, ends, context.images))
     assert ((end - start) / (last - start) >= 0.9 - 1e-5).all()
-    share = ends.abs().amax((1, 2, 3), keepdim=True) / explained.images.abs().amax((1, 2, 3), keepdim=True)
-    torch.testing.assert_close(ends, explained.images * share, rtol=0, atol=1e-5)
+    share = ends.abs().amax((1, 2, 3), keepdim=True) / context.images.abs().amax((1, 2, 3), keepdim=True)
+    torch.testing.assert_close(ends, context.images * share, rtol=0, atol=1e-5)
     change = end - start
     clear = change.abs() > 0.3 * change.abs().max()
-    total = make("left_integrated_gradients", explained, steps=200).sum((1, 2))
+    total = make("left_integrated_gradients", context, steps=200).sum((1, 2))
     assert ((total - change).abs() < 0.01 * change.abs())[clear].all()
 
 
 def test_expected_gradients_sum_to_the_difference_from_the_mean_in_expectation(explain_digits):
-    explained = explain_digits("cifar_vgg11_bn", count=2)
-    mean = explained.network(explained.background(4))[:, explained.targets].mean(0)
-    expected = explained.network(explained.images)[torch.arange(2), explained.targets] - mean
+    context = explain_digits("cifar_vgg11_bn", count=2)
+    mean = context.network(context.background(4))[:, context.targets].mean(0)
+    expected = context.network(context.images)[torch.arange(2), context.targets] - mean
     sums = torch.stack(
         [
-            make("expected_gradients", dataclasses.replace(explained, seed=seed), samples=50).sum((1, 2))
+            make("expected_gradients", dataclasses.replace(context, seed=seed), samples=50).sum((1, 2))
             for seed in range(16)
         ]
     )
@@ -205,24 +203,24 @@ def test_background_is_drawn_once_from_the_seed():
 @pytest.mark.parametrize("architecture", NETWORKS)
 @pytest.mark.parametrize("name", NEW)
 def test_maps_follow_the_class_and_the_weights(name, architecture, explain_digits):
-    explained = explain_digits(architecture)
-    maps = make(name, explained)
-    other_class = make(name, dataclasses.replace(explained, targets=(explained.targets + 1) % 10))
-    network = copy.deepcopy(explained.network)
+    context = explain_digits(architecture)
+    maps = make(name, context)
+    other_class = make(name, dataclasses.replace(context, targets=(context.targets + 1) % 10))
+    network = copy.deepcopy(context.network)
     generator = torch.Generator().manual_seed(1)
     for parameter in network.parameters():
         if parameter.ndim > 1:
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * parameter.std())
-    other_weights = make(name, swap(explained, network))
+    other_weights = make(name, swap(context, network))
     for other in (other_class, other_weights):
         for one, two in zip(maps, other, strict=True):
             assert (one - two).abs().max() > 0.01 * one.abs().max()
 
 
 def test_network_without_relus_is_a_gap(explain_digits):
-    explained = explain_digits("small_vit")
+    context = explain_digits("small_vit")
     with pytest.raises(NotApplicable, match="guided backprop equals the plain gradient on this network, which calls"):
-        make("guided_backprop", explained)
+        make("guided_backprop", context)
 
 
 class Reusing(nn.Module):
@@ -255,9 +253,9 @@ class Gated(nn.Module):
 @pytest.mark.parametrize("name", ["deep_lift", "deep_shap"])
 def test_deep_lift_covers(name, build, explain_digits):
     torch.manual_seed(0)
-    explained = swap(explain_digits(), build().requires_grad_(False), figures={})
-    maps = make(name, explained)
-    assert 0 < explained.figures["convergence_delta"].value < 1e-3
+    context = swap(explain_digits(), build().requires_grad_(False), figures={})
+    maps = make(name, context)
+    assert 0 < context.figures["convergence_delta"].value < 1e-3
     assert (maps.abs().amax((1, 2)) > 0).all()
 
 
@@ -266,15 +264,15 @@ def test_difference_of_overlapping_windows_goes_to_the_pixels_that_make_it(expla
         def forward(self, images):
             return nn.functional.max_pool2d(images[:, :1], (1, 3), (1, 2)).flatten(1).sum(1, keepdim=True)
 
-    explained = explain_digits(count=1)
+    context = explain_digits(count=1)
     images = torch.tensor([0.0, 1.0, 5.0, 2.0, 3.0]).expand(1, 3, 1, 5) * torch.tensor([1.0, 0, 0])[:, None, None]
     filled = torch.tensor([0.0, 4.0, 0.0, 6.0, 0.0]).expand(1, 3, 1, 5) * torch.tensor([1.0, 0, 0])[:, None, None]
-    explained = dataclasses.replace(
-        swap(explained, Pool()), images=images, targets=torch.tensor([0]), fill=lambda *_: filled
+    context = dataclasses.replace(
+        swap(context, Pool()), images=images, targets=torch.tensor([0]), named_baseline=lambda *_: filled
     )
     # The left window rises from 4 to 5, by its middle pixel; the right one falls from 6 to 5, where 6 was.
     expected = torch.tensor([[[0.0, 0.0, 1.0, -1.0, 0.0]]])
-    torch.testing.assert_close(make("deep_lift", explained, baseline="own"), expected)
+    torch.testing.assert_close(make("deep_lift", context, baseline="own"), expected)
 
 
 def test_operation_without_a_rule_is_a_gap_with_its_figure(explain_digits):
@@ -293,15 +291,15 @@ def test_activation_in_place_changes_nothing(name, explain_digits):
     plain = Reusing().requires_grad_(False)
     in_place = Reusing(inplace=True).requires_grad_(False)
     in_place.load_state_dict(plain.state_dict())
-    explained = explain_digits()
-    assert torch.equal(make(name, swap(explained, in_place)), make(name, swap(explained, plain)))
+    context = explain_digits()
+    assert torch.equal(make(name, swap(context, in_place)), make(name, swap(context, plain)))
     assert in_place.relu.inplace
 
 
 def test_baseline_that_is_the_image_is_no_gap(explain_digits):
-    explained = explain_digits(count=2)
-    explained = dataclasses.replace(explained, background=lambda count: explained.images[:count])
-    assert make("deep_shap", explained).isfinite().all()
+    context = explain_digits(count=2)
+    context = dataclasses.replace(context, background=lambda count: context.images[:count])
+    assert make("deep_shap", context).isfinite().all()
 
 
 @pytest.mark.parametrize("name", ["deep_shap", "gradient_shap", "expected_gradients"])
@@ -343,11 +341,11 @@ def test_lrp_conserves_on_a_network_of_torchvision(explain_digits):
 
     torch.manual_seed(0)
     network = torchvision.models.resnet18(num_classes=10).eval().requires_grad_(False)
-    explained = swap(explain_digits(count=2), network)
-    logits = network(explained.images)
-    total = make("lrp", explained).sum((1, 2))
-    assert ((total - logits[torch.arange(2), explained.targets]).abs() <= 1e-3 * logits.abs().amax(1)).all()
-    assert not torch.equal(make("guided_backprop", explained), make("saliency", explained))
+    context = swap(explain_digits(count=2), network)
+    logits = network(context.images)
+    total = make("lrp", context).sum((1, 2))
+    assert ((total - logits[torch.arange(2), context.targets]).abs() <= 1e-3 * logits.abs().amax(1)).all()
+    assert not torch.equal(make("guided_backprop", context), make("saliency", context))
 
 
 @pytest.mark.parametrize(
@@ -388,9 +386,9 @@ def test_lrp_conserves_through_gates_concatenations_and_padding(explain_digits):
     network.norm.running_mean.normal_()
     # A channel that is zero in whole windows, which no input can take relevance from by its size.
     network.deep.weight.data[0].zero_()
-    explained = swap(explain_digits(), network.requires_grad_(False), figures={})
-    maps = make("lrp", explained)
-    assert explained.figures["conservation_error"].value < 1e-4
+    context = swap(explain_digits(), network.requires_grad_(False), figures={})
+    maps = make("lrp", context)
+    assert context.figures["conservation_error"].value < 1e-4
     assert (maps.abs().amax((1, 2)) > 0).all()
 
 
@@ -415,10 +413,10 @@ class PlaceTold(nn.Module):
 
 @pytest.mark.parametrize("name", ["guided_backprop", "deconvolution"])
 def test_a_relu_on_a_constant_is_left_as_it_is(explain_digits, name):
-    explained = explain_digits()
+    context = explain_digits()
     network = PlaceTold().requires_grad_(False)
-    made = make(name, swap(explained, network))
+    made = make(name, swap(context, network))
     bias = network.place(torch.ones(1))
     network.place = nn.Flatten(0)
     network.place.forward = lambda _: bias
-    np.testing.assert_allclose(made, make(name, swap(explained, network)), atol=1e-7)
+    np.testing.assert_allclose(made, make(name, swap(context, network)), atol=1e-7)

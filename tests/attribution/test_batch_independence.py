@@ -25,22 +25,22 @@ def takes_long(name, architecture):
     return name in LONG or architecture in others
 
 
-def run(name, explained):
+def run(name, context):
     entry = EXPLAINERS[name]
     options = FEW_OF.get(name) or {option: FEW[option] for option in entry.options if option in FEW}
     try:
-        return entry.function(explained, **options)
+        return entry.function(context, **options)
     except NotApplicable as reason:
         # Which those are is held by test_explainer_table.py.
         pytest.skip(str(reason))
 
 
-def pick(explained, rows):
+def pick(context, rows):
     return dataclasses.replace(
-        explained,
-        images=explained.images[rows],
-        targets=explained.targets[rows],
-        image_ids=tuple(explained.image_ids[row] for row in rows),
+        context,
+        images=context.images[rows],
+        targets=context.targets[rows],
+        image_ids=tuple(context.image_ids[row] for row in rows),
     )
 
 
@@ -61,8 +61,8 @@ def test_maps_do_not_depend_on_the_batch(name, architecture, explain_digits):
     for batch_size in (1, 7):
         assert_close(run(name, explain_digits(architecture, COUNT, batch_size)), expected)
     shuffled = [4, 8, 0, 7, 2, 6, 1, 5, 3]
-    explained = explain_digits(architecture, COUNT, batch_size=64)
-    groups = [run(name, pick(explained, rows)) for rows in (shuffled[:1], shuffled[1:6], shuffled[6:])]
+    context = explain_digits(architecture, COUNT, batch_size=64)
+    groups = [run(name, pick(context, rows)) for rows in (shuffled[:1], shuffled[1:6], shuffled[6:])]
     regrouped = {key: torch.cat([group[key] for group in groups]) for key in expected}
     assert_close(regrouped, {key: expected[key][shuffled] for key in expected})
 
@@ -72,11 +72,11 @@ def test_maps_do_not_depend_on_the_batch(name, architecture, explain_digits):
 )
 @pytest.mark.parametrize("name", [name for name, entry in EXPLAINERS.items() if entry.uses_model])
 def test_no_pass_is_larger_than_the_batch_size(name, batch_size, explain_digits):
-    explained = explain_digits(networks_of(name)[0], count=5, batch_size=batch_size)
+    context = explain_digits(networks_of(name)[0], count=5, batch_size=batch_size)
     sizes = []
-    handle = explained.network.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
+    handle = context.network.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
     try:
-        run(name, explained)
+        run(name, context)
     finally:
         handle.remove()
     # A single image travels with its copy.
@@ -103,9 +103,9 @@ def test_no_pass_is_larger_than_the_batch_size(name, batch_size, explain_digits)
     ],
 )
 def test_draws_depend_on_seed_and_image(name, explain_digits):
-    explained = explain_digits(count=2)
+    context = explain_digits(count=2)
     twin = dataclasses.replace(
-        explained, images=explained.images[[0, 0]], targets=explained.targets[[0, 0]], image_ids=("one", "other")
+        context, images=context.images[[0, 0]], targets=context.targets[[0, 0]], image_ids=("one", "other")
     )
     maps = run(name, twin)
     reseeded = run(name, dataclasses.replace(twin, seed=1))

@@ -30,35 +30,35 @@ def test_nine_cams_are_registered():
 @pytest.mark.parametrize("name", CAMS)
 def test_undefined_channel_is_not_hidden(name, explain_digits):
     network = OneBadChannel().eval().requires_grad_(False)
-    explained = explain_digits()
-    explained = dataclasses.replace(
-        explained, network=network, output=network, facts=dataclasses.replace(explained.facts, cam_layer="layer")
+    context = explain_digits()
+    context = dataclasses.replace(
+        context, network=network, output=network, facts=dataclasses.replace(context.facts, cam_layer="layer")
     )
-    assert EXPLAINERS[name].function(explained)[name].isnan().all()
+    assert EXPLAINERS[name].function(context)[name].isnan().all()
 
 
 @pytest.mark.parametrize("name", CAMS)
 def test_model_without_a_layer_is_a_gap(name, explain_digits):
-    explained = explain_digits()
+    context = explain_digits()
     network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10)).eval().requires_grad_(False)
-    unnamed = dataclasses.replace(explained.facts, cam_layer=None)
+    unnamed = dataclasses.replace(context.facts, cam_layer=None)
     with pytest.raises(NotApplicable, match="no layer with a spatial grid"):
-        EXPLAINERS[name].function(dataclasses.replace(explained, facts=unnamed, network=network, output=network))
+        EXPLAINERS[name].function(dataclasses.replace(context, facts=unnamed, network=network, output=network))
 
 
 @pytest.mark.parametrize("name", [*CAMS, "guided_grad_cam"])
 def test_a_layer_that_the_rule_finds_gives_the_maps_of_the_named_one(name, explain_digits):
-    explained = explain_digits()
-    unnamed = dataclasses.replace(explained, facts=dataclasses.replace(explained.facts, cam_layer=None))
-    assert torch.equal(EXPLAINERS[name].function(unnamed)[name], EXPLAINERS[name].function(explained)[name])
+    context = explain_digits()
+    unnamed = dataclasses.replace(context, facts=dataclasses.replace(context.facts, cam_layer=None))
+    assert torch.equal(EXPLAINERS[name].function(unnamed)[name], EXPLAINERS[name].function(context)[name])
 
 
 @pytest.mark.parametrize("layer", ["stagez", "classifier"])
 def test_wrong_layer_is_named(layer, explain_digits):
-    explained = explain_digits()
-    facts = dataclasses.replace(explained.facts, cam_layer=layer)
+    context = explain_digits()
+    facts = dataclasses.replace(context.facts, cam_layer=layer)
     with pytest.raises(HeatproofError, match=f"'{layer}'"):
-        EXPLAINERS["grad_cam"].function(dataclasses.replace(explained, facts=facts))
+        EXPLAINERS["grad_cam"].function(dataclasses.replace(context, facts=facts))
 
 
 def test_map_is_where_the_layer_responds(explain_digits):
@@ -71,18 +71,18 @@ def test_map_is_where_the_layer_responds(explain_digits):
             return self.layer(images).sum((2, 3)).repeat(1, 4)[:, :10]
 
     network = Spot().eval()
-    explained = explain_digits(count=1)
+    context = explain_digits(count=1)
     images = torch.zeros(1, 3, 32, 32)
     images[:, :, 8:16, 16:24] = 1
-    explained = dataclasses.replace(
-        explained,
+    context = dataclasses.replace(
+        context,
         network=network,
         output=network,
         images=images,
-        facts=dataclasses.replace(explained.facts, cam_layer="layer"),
+        facts=dataclasses.replace(context.facts, cam_layer="layer"),
     )
     for name in CAMS:
-        values = EXPLAINERS[name].function(explained)[name][0]
+        values = EXPLAINERS[name].function(context)[name][0]
         row, column = divmod(int(values.argmax()), 32)
         assert 8 <= row < 16, name
         assert 16 <= column < 24, name
@@ -90,12 +90,12 @@ def test_map_is_where_the_layer_responds(explain_digits):
 
 @pytest.mark.parametrize("name", ["grad_cam", "grad_cam_pp", "xgrad_cam", "layer_cam", "hires_cam"])
 def test_a_coarser_grid_is_the_mean_of_cells(name, explain_digits, monkeypatch):
-    explained = explain_digits()
+    context = explain_digits()
     function = EXPLAINERS[name].function
-    enlarged = function(explained, grid=2)[name]
-    assert torch.equal(function(explained)[name], function(explained, grid=8)[name])
+    enlarged = function(context, grid=2)[name]
+    assert torch.equal(function(context)[name], function(context, grid=8)[name])
     monkeypatch.setattr("torch.nn.functional.interpolate", lambda maps, *arguments, **options: maps)
-    own, pooled = function(explained)[name], function(explained, grid=2)[name]
+    own, pooled = function(context)[name], function(context, grid=2)[name]
     cells = own.reshape(len(own), 2, 4, 2, 4).mean((2, 4))
     torch.testing.assert_close(pooled, cells)
     monkeypatch.undo()

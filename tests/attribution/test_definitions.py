@@ -13,11 +13,11 @@ TARGETS = torch.tensor([0, 1, 2])
 def made(explainer, network, images, background):
     ids = tuple(map(str, range(len(images))))
     facts = InputFacts(cam_layer="stem")
-    explained = registry.Explained(
+    context = registry.ExplainContext(
         network, network, facts, images, TARGETS, ids, seed=0, background=lambda count: background[:count]
     )
     options = {"baselines": len(background)} if explainer == "deep_shap" else {}
-    return registry.EXPLAINERS[explainer].function(explained, **options)[explainer]
+    return registry.EXPLAINERS[explainer].function(context, **options)[explainer]
 
 
 @pytest.mark.parametrize("construction", CONSTRUCTIONS)

@@ -24,7 +24,7 @@ from torch.utils.checkpoint import checkpoint
 
 import heatproof
 from heatproof.attribution._layers import find_layout
-from heatproof.attribution.registry import EXPLAINERS, Explained
+from heatproof.attribution.registry import EXPLAINERS, ExplainContext
 from heatproof.errors import NotApplicable
 from heatproof.models.adapter import attach
 from heatproof.models.registry import InputFacts
@@ -41,14 +41,14 @@ def explained_by(network, layer=None, batch_size=2):
     attach(network)
     facts = dataclasses.replace(InputFacts(), cam_layer=layer)
     ids = tuple("abc")
-    return Explained(network, network, facts, images(), TARGETS, ids, seed=0, batch_size=batch_size, figures={})
+    return ExplainContext(network, network, facts, images(), TARGETS, ids, seed=0, batch_size=batch_size, figures={})
 
 
 def make(name, *given, **options):
-    explained = explained_by(*given)
-    before = explained.images.clone()
-    made = EXPLAINERS[name].function(explained, **OPTIONS.get(name, {}), **options)[name]
-    assert torch.equal(explained.images, before)
+    context = explained_by(*given)
+    before = context.images.clone()
+    made = EXPLAINERS[name].function(context, **OPTIONS.get(name, {}), **options)[name]
+    assert torch.equal(context.images, before)
     return made
 
 
@@ -170,9 +170,9 @@ def test_bottlenecks_of_a_network_in_place_are_those_of_its_twin(name, layer):
     few = {"steps": 3, "samples": 2, "baselines": 4} | ({"prior_steps": 2, "layer_steps": 2} if name != "iba" else {})
     made = []
     for kind in ("in place", "plain"):
-        explained = explained_by(construct(kind), layer)
-        explained = dataclasses.replace(explained, background=lambda count: images().repeat(2, 1, 1, 1)[:count])
-        made.append(EXPLAINERS[name].function(explained, **few)[name])
+        context = explained_by(construct(kind), layer)
+        context = dataclasses.replace(context, background=lambda count: images().repeat(2, 1, 1, 1)[:count])
+        made.append(EXPLAINERS[name].function(context, **few)[name])
     assert torch.equal(*made)
     assert made[0].std() > 0
 
@@ -219,10 +219,10 @@ def test_a_layer_that_is_the_images():
     network = nn.Sequential(nn.Identity(), construct("in place")).eval()
     given = images().requires_grad_()
     (slope,) = torch.autograd.grad(network(given).gather(1, TARGETS[:, None]).sum(), given)
-    explained = explained_by(network, "0")
+    context = explained_by(network, "0")
     for hooks in (network._forward_pre_hooks, network._forward_hooks):
         hooks.clear()
-    assert_same(EXPLAINERS["hires_cam"].function(explained)["hires_cam"], (given * slope).sum(1).detach())
+    assert_same(EXPLAINERS["hires_cam"].function(context)["hires_cam"], (given * slope).sum(1).detach())
 
 
 class Terms(nn.Module):
@@ -280,20 +280,20 @@ def test_constructions_of_other_explainers(explainer, name):
     attach(network)
     facts = dataclasses.replace(InputFacts(), cam_layer="stem")
     targets = TARGETS % definitions.CLASSES
-    explained = Explained(network, network, facts, given, targets, tuple("abc"), seed=0, batch_size=2, figures={})
+    context = ExplainContext(network, network, facts, given, targets, tuple("abc"), seed=0, batch_size=2, figures={})
     function = EXPLAINERS[explainer].function
     if (explainer, name) in NO_RULE:
         with pytest.raises(NotApplicable, match="no rule covers"):
-            function(explained)
+            function(context)
     else:
-        assert_same(function(explained, **OPTIONS.get(explainer, {}))[explainer], expected)
+        assert_same(function(context, **OPTIONS.get(explainer, {}))[explainer], expected)
 
 
 def test_a_bound_that_the_first_images_do_not_reach():
     """On images of small activations a ReLU6 is a ReLU, and on others it is not."""
     network = construct("functional")
-    explained = dataclasses.replace(
+    context = dataclasses.replace(
         explained_by(network), images=images() * torch.tensor([0.01, 0.01, 60])[:, None, None, None]
     )
-    made = EXPLAINERS["lrp"].function(explained)["lrp"]
-    assert_same(made[2], relevance(construct("functional"), explained.images, TARGETS)[2])
+    made = EXPLAINERS["lrp"].function(context)["lrp"]
+    assert_same(made[2], relevance(construct("functional"), context.images, TARGETS)[2])

@@ -5,7 +5,7 @@ import pytest
 import torch
 from applicable import DEAF_TO_OUTPUT, PAIRS, networks_of
 
-from heatproof.attribution.registry import EXPLAINERS, KINDS, explainer
+from heatproof.attribution.registry import EXPLAINERS, NETWORK_KINDS, explainer
 from heatproof.errors import HeatproofError, NotApplicable
 
 FEW = {"steps": 3, "samples": 2, "masks": 20, "stride": 0.25, "grid": 2, "baselines": 2}
@@ -71,7 +71,7 @@ def test_what_an_explainer_applies_to_is_declared_in_known_words():
     assert claimed["grad_cam"] == {"grid"}, "who needs a layer with a grid applies to networks that have one"
     assert claimed["saliency"] == {"any"}
     assert claimed["attention_rollout"] == {"attention"}
-    assert set().union(*claimed.values()) <= set(KINDS)
+    assert set().union(*claimed.values()) <= set(NETWORK_KINDS)
     with pytest.raises(HeatproofError, match="'odd' applies to 'recurrent', which is no kind of network: take any, "):
         explainer("odd", applies_to={"recurrent"})
 
@@ -119,19 +119,19 @@ def test_attributing_probabilities_changes_the_map(name, explain_digits):
 @pytest.mark.parametrize("name", EXPLAINERS)
 def test_nothing_is_left_behind(name, explain_digits):
     entry = EXPLAINERS[name]
-    explained = explain_digits(networks_of(name)[0])
-    images = explained.images.clone()
+    context = explain_digits(networks_of(name)[0])
+    images = context.images.clone()
     state = torch.get_rng_state()
-    maps = entry.function(explained, **few_options(entry))
+    maps = entry.function(context, **few_options(entry))
     assert torch.equal(torch.get_rng_state(), state)
-    assert torch.equal(explained.images, images)
-    assert not explained.images.requires_grad
-    for module in explained.network.modules():
+    assert torch.equal(context.images, images)
+    assert not context.images.requires_grad
+    for module in context.network.modules():
         assert not module.training
         assert not module._forward_hooks
         assert not module._forward_pre_hooks
         assert not module._backward_hooks
-    assert not any(parameter.requires_grad for parameter in explained.network.parameters())
+    assert not any(parameter.requires_grad for parameter in context.network.parameters())
     for values in maps.values():
         assert not values.requires_grad
         assert not values.is_inference()

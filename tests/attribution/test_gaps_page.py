@@ -43,9 +43,9 @@ def test_every_gap_has_a_reason():
 @pytest.mark.parametrize("name", [row[0] for row in CELLS])
 def test_the_page_is_so(name, column, explain_digits):
     entry = EXPLAINERS[name]
-    explained = explain_digits(column if column == "small_vit" else f"cifar_{column}")
+    context = explain_digits(column if column == "small_vit" else f"cifar_{column}")
     try:
-        entry.function(explained, **{option: FEW[option] for option in entry.options if option in FEW})
+        entry.function(context, **{option: FEW[option] for option in entry.options if option in FEW})
     except NotApplicable:
         assert PAGE[name, column] != "yes"
     else:

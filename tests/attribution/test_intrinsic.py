@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from heatproof.attribution.registry import EXPLAINERS, Explained
+from heatproof.attribution.registry import EXPLAINERS, ExplainContext
 from heatproof.errors import NotApplicable
 from heatproof.models.registry import ARCHITECTURES
 
@@ -33,7 +33,7 @@ def explain(images):
                         network(torch.rand(8, 3, 32, 32))
             networks[architecture] = network.eval().requires_grad_(False)
         network = networks[architecture]
-        explained = Explained(
+        context = ExplainContext(
             network,
             network,
             ARCHITECTURES[architecture].facts,
@@ -43,19 +43,19 @@ def explain(images):
             seed=0,
             batch_size=4,
         )
-        explained = dataclasses.replace(
-            explained, images=images[rows], targets=explained.targets[rows], image_ids=explained.image_ids[rows]
+        context = dataclasses.replace(
+            context, images=images[rows], targets=context.targets[rows], image_ids=context.image_ids[rows]
         )
-        return dataclasses.replace(explained, **changes)
+        return dataclasses.replace(context, **changes)
 
     return make
 
 
 @pytest.mark.parametrize("name", EXPLAINED_BY)
 def test_the_map_sums_to_the_logit(name, explain, images):
-    explained = explain(EXPLAINED_BY[name])
-    (maps,) = EXPLAINERS[name].function(explained).values()
-    logits = explained.network(images).gather(1, explained.targets[:, None])[:, 0]
+    context = explain(EXPLAINED_BY[name])
+    (maps,) = EXPLAINERS[name].function(context).values()
+    logits = context.network(images).gather(1, context.targets[:, None])[:, 0]
     assert maps.shape == (5, 32, 32)
     assert maps.std() > 0
     assert (maps.sum((1, 2)) - logits).abs().max() <= 1e-4 * logits.abs().max().clamp(max=1)
@@ -71,10 +71,10 @@ def test_another_class_has_another_map(name, explain):
 
 @pytest.mark.parametrize("name", EXPLAINED_BY)
 def test_maps_do_not_depend_on_the_batch_and_leave_nothing_behind(name, explain):
-    explained = explain(EXPLAINED_BY[name])
+    context = explain(EXPLAINED_BY[name])
     sizes = []
-    handle = explained.network.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
-    (maps,) = EXPLAINERS[name].function(explained).values()
+    handle = context.network.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
+    (maps,) = EXPLAINERS[name].function(context).values()
     for rows in (slice(0, 1), slice(1, 4), slice(4, 5)):
         (some,) = EXPLAINERS[name].function(explain(EXPLAINED_BY[name], rows=rows)).values()
         assert (some - maps[rows]).abs().max() < 1e-5
@@ -82,7 +82,7 @@ def test_maps_do_not_depend_on_the_batch_and_leave_nothing_behind(name, explain)
     assert min(sizes) == 2, "a single image travels with its copy"
     assert max(sizes) == 4, "no pass is larger than the batch size"
     assert not maps.requires_grad
-    for module in explained.network.modules():
+    for module in context.network.modules():
         assert not module._forward_hooks
         assert getattr(module, "dynamic", True)
 
@@ -96,10 +96,10 @@ def test_other_networks_are_a_gap(name, architecture, explain):
 
 @pytest.mark.parametrize("name", EXPLAINED_BY)
 def test_probabilities_are_a_gap(name, explain):
-    explained = explain(EXPLAINED_BY[name])
-    output = torch.nn.Sequential(explained.network, torch.nn.Softmax(-1))
+    context = explain(EXPLAINED_BY[name])
+    output = torch.nn.Sequential(context.network, torch.nn.Softmax(-1))
     with pytest.raises(NotApplicable, match="not the softmax"):
-        EXPLAINERS[name].function(dataclasses.replace(explained, output=output))
+        EXPLAINERS[name].function(dataclasses.replace(context, output=output))
 
 
 def test_a_patch_logit_lies_on_the_pixels_that_it_sees(explain, images):
@@ -126,8 +126,8 @@ def test_bcos_is_the_contribution_of_colours_and_their_inverses(explain, images)
         assert torch.equal(encoded[:, 3:], 1 - encoded[:, :3])
         with network.linear():
             matrix = torch.autograd.functional.jacobian(network, encoded)[0, :, 0]
-        explained = dataclasses.replace(explain("cifar_bcos_resnet20", rows=slice(0, 1)), images=images[:1].double())
-        maps = EXPLAINERS["bcos"].function(explained)["bcos"]
+        context = dataclasses.replace(explain("cifar_bcos_resnet20", rows=slice(0, 1)), images=images[:1].double())
+        maps = EXPLAINERS["bcos"].function(context)["bcos"]
         assert torch.allclose(maps[0], (matrix[0] * encoded[0]).sum(0))
         assert torch.allclose((matrix * encoded).sum((1, 2, 3)), network(encoded)[0])
     finally:

@@ -8,8 +8,8 @@ import torch
 from tiny_vits import enlarge, tiny_vit
 from torch import nn
 
-from heatproof.attribution._attention import attend
-from heatproof.attribution._kinds import look_into
+from heatproof.attribution._attention import read_attention
+from heatproof.attribution._kinds import inspect_network
 from heatproof.attribution._layers import find_layout, grid_layer
 from heatproof.attribution.registry import EXPLAINERS
 from heatproof.errors import NotApplicable
@@ -74,17 +74,17 @@ def test_the_rule_finds_the_last_grid_that_the_logits_depend_on(make, name, form
 def test_a_network_without_a_grid_has_no_layer():
     network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10)).requires_grad_(False)
     assert find_layout(network, IMAGES) is None
-    assert look_into(network, IMAGES).kinds == {"any"}
+    assert inspect_network(network, IMAGES).kinds == {"any"}
 
 
 @pytest.mark.parametrize("make", [swin, tiny_vit])
 def test_what_is_read_is_the_layers_output_in_its_grid(make, explain_digits):
     network = make()
-    explained = dataclasses.replace(explain_digits(count=2), network=network, output=network, images=IMAGES, facts=None)
+    context = dataclasses.replace(explain_digits(count=2), network=network, output=network, images=IMAGES, facts=None)
     layout, seen = find_layout(network, IMAGES), []
     before = network(IMAGES)
     layer = network.get_submodule(layout.name)
-    with grid_layer(explained) as (output, probe, name):
+    with grid_layer(context) as (output, probe, name):
         assert name == layout.name
         handle = probe.register_forward_hook(lambda module, inputs, given: seen.append(given))
         own = []
@@ -100,9 +100,9 @@ def test_what_is_read_is_the_layers_output_in_its_grid(make, explain_digits):
 
 def test_cams_of_tokens_are_enlarged_grids(explain_digits):
     network = tiny_vit()
-    explained = dataclasses.replace(explain_digits(), network=network, output=network, facts=None)
-    values = EXPLAINERS["hires_cam"].function(explained)["hires_cam"]
-    pooled = EXPLAINERS["hires_cam"].function(explained, grid=4)["hires_cam"]
+    context = dataclasses.replace(explain_digits(), network=network, output=network, facts=None)
+    values = EXPLAINERS["hires_cam"].function(context)["hires_cam"]
+    pooled = EXPLAINERS["hires_cam"].function(context, grid=4)["hires_cam"]
     torch.testing.assert_close(values, pooled)
     assert values.std() > 0
 
@@ -118,17 +118,17 @@ def test_cams_of_tokens_are_enlarged_grids(explain_digits):
     ],
 )
 def test_kinds(make, kinds):
-    assert look_into(make(), IMAGES).kinds == kinds
+    assert inspect_network(make(), IMAGES).kinds == kinds
 
 
 def test_attention_of_any_library_is_that_of_hooks(explain_digits):
     """timm's blocks are read by hooks, and by the softmax that they call if their class is another."""
     network = tiny_vit()
-    explained = dataclasses.replace(explain_digits(), network=network, output=network, batch_size=2)
-    hooked = list(attend(explained, gradients=True))
+    context = dataclasses.replace(explain_digits(), network=network, output=network, batch_size=2)
+    hooked = list(read_attention(context, gradients=True))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("heatproof.attribution._attention.attention_blocks", lambda network: [])
-        called = list(attend(explained, gradients=True))
+        called = list(read_attention(context, gradients=True))
     for one, other in zip(hooked, called, strict=True):
         assert other.tokens == one.tokens
         for left, right in zip([*one.attention, *one.gradients], [*other.attention, *other.gradients], strict=True):
@@ -144,9 +144,9 @@ def test_attention_within_windows_is_a_gap(explain_digits):
 
 def test_the_models_of_transformers_are_explained(explain_digits):
     network = of_transformers()
-    explained = dataclasses.replace(explain_digits(), network=network, output=network, facts=None)
+    context = dataclasses.replace(explain_digits(), network=network, output=network, facts=None)
     for name in ("attention_rollout", "chefer_attention", "grad_cam", "attn_lrp"):
-        values = EXPLAINERS[name].function(explained)[name]
+        values = EXPLAINERS[name].function(context)[name]
         assert values.isfinite().all()
         assert values.std() > 0
 

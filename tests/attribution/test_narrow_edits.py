@@ -45,14 +45,14 @@ def keys():
     graph = Graph(make_plan(merge(default_config(), CONFIG)))
     maps = {}
     for stage, where in (("attribute", WHERE), ("attribute_reference", {"dataset": "digits"})):
-        for entry in graph.told(stage, **where, shard=0).explainers:
+        for entry in graph.spec(stage, **where, shard=0).explainers:
             maps[entry.name] = entry.key
     responses = {}
     for response in graph.plan.method_responses:
-        for entry in graph.told("curves", **WHERE, response=response, shard=0).explainers:
+        for entry in graph.spec("curves", **WHERE, response=response, shard=0).explainers:
             responses[response, entry.name] = entry.key
     fills = [{"grid": grid, "baseline": baseline} for grid, baseline in graph.plan.combinations]
-    drops = [graph.told("drops", **WHERE, **fill, shard=0).key for fill in fills]
+    drops = [graph.spec("drops", **WHERE, **fill, shard=0).key for fill in fills]
     return {"drops": drops, "maps": maps, "responses": responses}
 
 

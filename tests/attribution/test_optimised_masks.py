@@ -9,7 +9,7 @@ from torch import nn
 from heatproof.attribution import bottleneck
 from heatproof.attribution.bottleneck import _information_above, _Prior, iba, input_iba
 from heatproof.attribution.extremal import _Lattice, extremal_perturbation, find_masks
-from heatproof.attribution.registry import Explained, StoredExplainer
+from heatproof.attribution.registry import ExplainContext, StoredExplainer
 from heatproof.base.specs import NO_KEY
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.jobs.attribute import _require
@@ -56,16 +56,16 @@ def explain(network=None, targets=(0, 0), batch_size=64, **changes):
         "batch_size": batch_size,
         "background": lambda count: background[:count],
     }
-    return Explained(**(given | changes))
+    return ExplainContext(**(given | changes))
 
 
-def run(name, explained, **options):
+def run(name, context, **options):
     options = (QUICK if name == "extremal_perturbation" else {"baselines": 64}) | options
     if name == "input_iba":
         options = {"samples": 4, "prior_steps": 10} | options
         # Its noise has the energy of training images, by which the network tells classes: twice as much is evidence.
-        explained = dataclasses.replace(explained, images=2 * explained.images)
-    return BY_NAME[name](explained, **options)[name]
+        context = dataclasses.replace(context, images=2 * context.images)
+    return BY_NAME[name](context, **options)[name]
 
 
 def share_in(values, quadrant):
@@ -73,9 +73,9 @@ def share_in(values, quadrant):
 
 
 def test_masks_lie_where_the_logit_reads():
-    explained = explain(targets=(0, 1, 0))
-    values = run("extremal_perturbation", explained, smooth=0.0)
-    for row, target in enumerate(explained.targets.tolist()):
+    context = explain(targets=(0, 1, 0))
+    values = run("extremal_perturbation", context, smooth=0.0)
+    for row, target in enumerate(context.targets.tolist()):
         assert share_in(values[row : row + 1], target) > 0.6, "a quarter is what chance gives"
 
 
@@ -107,9 +107,9 @@ def test_random_weights_change_the_map(name):
     assert (random < 0.8 * known).all()
 
 
-def masks_of(explained, areas, **options):
-    lattice = _Lattice((16, 16), 3.0, 2, explained.images)
-    return find_masks(explained, areas, lattice, **({"steps": 200, "learning_rate": 0.05, "blur": 2.0} | options))
+def masks_of(context, areas, **options):
+    lattice = _Lattice((16, 16), 3.0, 2, context.images)
+    return find_masks(context, areas, lattice, **({"steps": 200, "learning_rate": 0.05, "blur": 2.0} | options))
 
 
 def test_masks_keep_to_their_areas():
@@ -122,14 +122,12 @@ def test_masks_keep_to_their_areas():
 
 
 def test_masks_keep_the_output_better_than_as_many_pixels_elsewhere():
-    explained = explain()
-    masks = masks_of(explained, (0.2,))[:, 0]
-    blurred = nn.functional.avg_pool2d(explained.images, 5, 1, 2, count_include_pad=False)
+    context = explain()
+    masks = masks_of(context, (0.2,))[:, 0]
+    blurred = nn.functional.avg_pool2d(context.images, 5, 1, 2, count_include_pad=False)
 
     def kept(some):
-        return explained.network(torch.lerp(blurred, explained.images, some[:, None])).gather(
-            1, explained.targets[:, None]
-        )
+        return context.network(torch.lerp(blurred, context.images, some[:, None])).gather(1, context.targets[:, None])
 
     assert (kept(masks) > kept(masks.flip(1)) + 1).all()
 
@@ -164,13 +162,13 @@ def test_fewer_bits_pass_the_higher_beta_is():
 
 def test_an_open_bottleneck_counts_the_bits_of_its_formula():
     """With a step too short to matter, λ is the sigmoid of 5 everywhere."""
-    explained = explain()
-    values = run("iba", explained, steps=1, learning_rate=1e-6)
-    background = explained.network.layer(explained.background(64))
+    context = explain()
+    values = run("iba", context, steps=1, learning_rate=1e-6)
+    background = context.network.layer(context.background(64))
     deviation, mean = torch.std_mean(background, 0)
     passed = torch.sigmoid(torch.tensor(5.0))
     noisy = torch.distributions.Normal(
-        passed * explained.network.layer(explained.images) + (1 - passed) * mean, (1 - passed) * deviation
+        passed * context.network.layer(context.images) + (1 - passed) * mean, (1 - passed) * deviation
     )
     bits = torch.distributions.kl_divergence(noisy, torch.distributions.Normal(mean, deviation)).sum(1) / 0.6931472
     expected = nn.functional.interpolate(bits[:, None], (16, 16), mode="bilinear")[:, 0]
@@ -217,16 +215,14 @@ def test_prior_makes_the_layers_features_those_of_the_bottleneck(monkeypatch):
 
 
 def test_another_layer_can_be_named():
-    explained = explain(facts=InputFacts())
-    assert not torch.allclose(run("iba", explained, layer="layer.0"), run("iba", explained, layer="layer"))
-    assert torch.equal(run("iba", explained), run("iba", explained, layer="layer")), "the rule finds it"
+    context = explain(facts=InputFacts())
+    assert not torch.allclose(run("iba", context, layer="layer.0"), run("iba", context, layer="layer"))
+    assert torch.equal(run("iba", context), run("iba", context, layer="layer")), "the rule finds it"
     known = {"name": "iba", "kind": "iba", "module": bottleneck.__name__, "maps": {"iba": False}, "store": "iba"}
     entry = StoredExplainer(**known, options={"layer": "layer"}, needs=["cam_layer"], key=NO_KEY)
-    _require(entry, InputFacts(cam_layer="nowhere"), explained.network)
+    _require(entry, InputFacts(cam_layer="nowhere"), context.network)
     with pytest.raises(HeatproofError, match="no layer 'nowhere'"):
-        _require(
-            dataclasses.replace(entry, options={"layer": None}), InputFacts(cam_layer="nowhere"), explained.network
-        )
+        _require(dataclasses.replace(entry, options={"layer": None}), InputFacts(cam_layer="nowhere"), context.network)
 
 
 def test_a_layer_that_cannot_hold_the_bottleneck_is_a_gap():
@@ -253,15 +249,15 @@ def test_a_layer_that_cannot_hold_the_bottleneck_is_a_gap():
     ("name", "batch_size"), [("iba", 64), ("iba", 4), ("input_iba", 64), ("input_iba", 4), ("extremal_perturbation", 4)]
 )
 def test_network_passes_are_those_of_the_docstring(name, batch_size):
-    explained = explain(targets=(0, 1, 0), batch_size=batch_size)
-    counter = CountPasses(explained.network)
+    context = explain(targets=(0, 1, 0), batch_size=batch_size)
+    counter = CountPasses(context.network)
     if "iba" in name:
         more = {"prior_steps": 2, "layer_steps": 4} if name == "input_iba" else {}
-        run(name, explained, steps=3, samples=4, baselines=20, **more)
+        run(name, context, steps=3, samples=4, baselines=20, **more)
         # With samples as many as a pass takes, each image goes alone, and its first pass is with its copy.
         assert counter.images == 20 + (3 if batch_size == 64 else 6) + 3 * 4 * (3 + sum(more.values()))
     else:
-        run(name, explained, steps=3)
+        run(name, context, steps=3)
         assert counter.images == 3 * 3 * 2
 
 
@@ -291,10 +287,10 @@ def test_the_network_is_left_as_it_was_even_after_an_error(name):
 @pytest.mark.parametrize("name", BY_NAME)
 def test_images_stay_independent_over_many_steps(name):
     """In double precision, so that rounding, which the steps amplify, does not stand for a leak."""
-    explained = explain(targets=(0, 1, 0))
-    network = explained.network.double()
-    double = dataclasses.replace(explained, images=explained.images.double(), network=network, output=network)
-    double = dataclasses.replace(double, background=lambda count: explained.background(count).double())
+    context = explain(targets=(0, 1, 0))
+    network = context.network.double()
+    double = dataclasses.replace(context, images=context.images.double(), network=network, output=network)
+    double = dataclasses.replace(double, background=lambda count: context.background(count).double())
     together = run(name, double)
     alone = dataclasses.replace(
         double, images=double.images[1:2], targets=double.targets[1:2], image_ids=double.image_ids[1:2]

@@ -9,7 +9,7 @@ import torch
 from applicable import LONG
 
 from heatproof.attribution.registry import EXPLAINERS
-from heatproof.models.adapter import is_check
+from heatproof.models.adapter import is_counted_as_check
 
 TEXT = (Path(__file__).parents[2] / "docs" / "methods.md").read_text(encoding="utf-8")
 # Steps for the test, and by default: its passes are in proportion to them.
@@ -46,7 +46,7 @@ class Counted:
         self.handle = network.register_forward_pre_hook(self)
 
     def __call__(self, module, inputs):
-        if is_check():
+        if is_counted_as_check():
             return
         if torch.is_grad_enabled():
             self.gradient += len(inputs[0])
@@ -65,21 +65,21 @@ def test_every_explainer_of_models_is_on_the_page():
 def test_it_makes_as_many_passes_as_the_page_says(name, plain, gradient, channels, batch, at_most, explain_digits):
     module = EXPLAINERS[name].function.__module__
     known = "attention" in module or "transformer" in module
-    explained = explain_digits("small_vit" if known else SPECIAL.get(name, "cifar_resnet20"), count=2)
-    explained = replace(explained, batch_size=128)
+    context = explain_digits("small_vit" if known else SPECIAL.get(name, "cifar_resnet20"), count=2)
+    context = replace(context, batch_size=128)
     if name == "lrp":
         pytest.skip("zennit runs a traced copy, whose passes no hook of ours sees")
-    counted = Counted(explained.network)
+    counted = Counted(context.network)
     try:
-        EXPLAINERS[name].function(explained, **({"steps": FEW[name][0]} if name in FEW else {}))
+        EXPLAINERS[name].function(context, **({"steps": FEW[name][0]} if name in FEW else {}))
     finally:
         counted.handle.remove()
     gradient *= FEW[name][0] / FEW[name][1] if name in FEW else 1
     if channels:
-        layer = explained.network.get_submodule(explained.facts.cam_layer)
+        layer = context.network.get_submodule(context.facts.cam_layer)
         shapes = []
         handle = layer.register_forward_hook(lambda *called: shapes.append(called[-1].shape))
-        explained.network(explained.images)
+        context.network(context.images)
         handle.remove()
         plain += channels * shapes[0][1]
     if at_most:

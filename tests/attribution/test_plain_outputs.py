@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 import heatproof
-from heatproof.attribution._plain import require_plain_outputs
-from heatproof.attribution.registry import EXPLAINERS, Explained
+from heatproof.attribution._plain import require_unaltered_outputs
+from heatproof.attribution.registry import EXPLAINERS, ExplainContext
 from heatproof.errors import NotApplicable
 from heatproof.files.reading import read_json
 from heatproof.models.registry import InputFacts
@@ -22,7 +22,7 @@ OF_ATTENTION = ["raw_attention", "attention_rollout", "chefer_attention", "attn_
 def explained_by(network, images, figures=None):
     ids = tuple(map(str, range(len(images))))
     network = network.eval().requires_grad_(False)
-    return Explained(network, network, None, images, torch.arange(len(images)) % 3, ids, seed=0, figures=figures)
+    return ExplainContext(network, network, None, images, torch.arange(len(images)) % 3, ids, seed=0, figures=figures)
 
 
 def plain():
@@ -33,17 +33,17 @@ def plain():
 @pytest.mark.parametrize("count", [1, 3])
 def test_the_same_outputs_pass_and_others_do_not(count):
     network, images, figures = plain(), torch.rand(count, 3, 8, 8), {}
-    explained = explained_by(network, images, figures)
+    context = explained_by(network, images, figures)
     outputs = network(images)
-    require_plain_outputs(explained, images, outputs)
+    require_unaltered_outputs(context, images, outputs)
     assert figures["difference_from_network"].value < 1e-5
     assert figures["difference_from_network"].images == count
     spread = outputs.max() - outputs.min()
-    require_plain_outputs(explained, images, outputs + 5e-4 * spread)
+    require_unaltered_outputs(context, images, outputs + 5e-4 * spread)
     with pytest.raises(NotApplicable, match=r"other outputs than the network, by 0\.01 of their spread, above 0\.001"):
-        require_plain_outputs(explained, images, outputs + 0.01 * spread)
+        require_unaltered_outputs(context, images, outputs + 0.01 * spread)
     with pytest.raises(NotApplicable, match="other outputs than the network, by inf"):
-        require_plain_outputs(explained, images, outputs.masked_fill(outputs == outputs.max(), torch.nan))
+        require_unaltered_outputs(context, images, outputs.masked_fill(outputs == outputs.max(), torch.nan))
 
 
 class Watching(nn.Module):
@@ -65,23 +65,23 @@ def test_every_batch_is_compared(name):
     images = torch.rand(8, 3, 8, 8)
     images[7] += 2
     known = {"facts": InputFacts(cam_layer="network.0"), "background": lambda count: images[:count] / 2}
-    explained = dataclasses.replace(explained_by(Watching(), images), batch_size=2, **known)
-    before = dataclasses.replace(explained, images=images[:6], image_ids=explained.image_ids[:6])
+    context = dataclasses.replace(explained_by(Watching(), images), batch_size=2, **known)
+    before = dataclasses.replace(context, images=images[:6], image_ids=context.image_ids[:6])
     options = {"baselines": 2} if name == "deep_shap" else {}
     assert EXPLAINERS[name].function(before, **options)[name].isfinite().all()
     with pytest.raises(NotApplicable, match="other outputs than the network"):
-        EXPLAINERS[name].function(explained, **options)
+        EXPLAINERS[name].function(context, **options)
 
 
 @pytest.mark.parametrize("name", OF_ATTENTION)
 def test_attention_that_reads_whether_it_is_fused_is_a_gap(name, explain_digits, monkeypatch):
     """A network that answers otherwise where its attention is not fused is not explained by what it answers then."""
-    explained = explain_digits("small_vit")
-    assert EXPLAINERS[name].function(explained)[name].isfinite().all()
+    context = explain_digits("small_vit")
+    assert EXPLAINERS[name].function(context)[name].isfinite().all()
     real = torch.Tensor.softmax
     monkeypatch.setattr(torch.Tensor, "softmax", lambda values, *given, **named: real(1.5 * values, *given, **named))
     with pytest.raises(NotApplicable, match="other outputs than the network"):
-        EXPLAINERS[name].function(explained)
+        EXPLAINERS[name].function(context)
 
 
 def test_explain_counts_what_is_compared_as_checks():

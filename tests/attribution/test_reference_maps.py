@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from heatproof.attribution.registry import EXPLAINERS, Explained
+from heatproof.attribution.registry import EXPLAINERS, ExplainContext
 from heatproof.base.grids import patch_sums
 
 
-def without_model(explained, **changes):
-    return dataclasses.replace(explained, network=None, output=None, facts=None, **changes)
+def without_model(context, **changes):
+    return dataclasses.replace(context, network=None, output=None, facts=None, **changes)
 
 
 def test_references_need_no_model(explain_digits):
@@ -24,7 +24,7 @@ def test_references_need_no_model(explain_digits):
 def maps_of(name, images, ids=None):
     """Return the maps of images (N, H, W), the same in all three channels."""
     images = torch.as_tensor(images, dtype=torch.float32)
-    explained = Explained(
+    context = ExplainContext(
         network=None,
         output=None,
         facts=None,
@@ -33,7 +33,7 @@ def maps_of(name, images, ids=None):
         image_ids=ids or tuple(str(place) for place in range(len(images))),
         seed=0,
     )
-    return EXPLAINERS[name].function(explained)
+    return EXPLAINERS[name].function(context)
 
 
 def test_random_is_uniform_between_minus_one_and_one(explain_digits):

@@ -11,8 +11,8 @@ from heatproof.attribution.perturbation import _masks
 from heatproof.attribution.registry import EXPLAINERS
 
 
-def explain_with(network, explained, **changes):
-    return dataclasses.replace(explained, network=network, output=network, **changes)
+def explain_with(network, context, **changes):
+    return dataclasses.replace(context, network=network, output=network, **changes)
 
 
 class Block(nn.Module):
@@ -25,18 +25,18 @@ class Block(nn.Module):
 @pytest.mark.parametrize("output", ["probability", "logit"])
 @pytest.mark.parametrize("name", ["rise", "rise_uniform"])
 def test_rise_is_the_mean_of_masks_weighted_by_answers(name, output, explain_digits):
-    explained = explain_digits("cifar_vgg11_bn", batch_size=5, dtype=torch.float64)
-    masks = torch.cat(list(_masks(explained, 140, 6, 0.3)))
-    baselines = torch.zeros_like(explained.images)
+    context = explain_digits("cifar_vgg11_bn", batch_size=5, dtype=torch.float64)
+    masks = torch.cat(list(_masks(context, 140, 6, 0.3)))
+    baselines = torch.zeros_like(context.images)
     if name == "rise_uniform":
-        baselines = draw_uniform_images(explained, "rise_uniform baseline", -1, 1)
+        baselines = draw_uniform_images(context, "rise_uniform baseline", -1, 1)
     expected = torch.zeros(3, 32, 32, dtype=torch.float64)
     for mask in masks:
-        answers = explained.network(mask * explained.images + (1 - mask) * baselines)
+        answers = context.network(mask * context.images + (1 - mask) * baselines)
         answers = answers.softmax(1) if output == "probability" else answers
-        expected += answers[torch.arange(3), explained.targets][:, None, None] * mask
+        expected += answers[torch.arange(3), context.targets][:, None, None] * mask
     expected /= 140 * 0.3
-    maps = EXPLAINERS[name].function(explained, masks=140, cells=6, probability=0.3, output=output)
+    maps = EXPLAINERS[name].function(context, masks=140, cells=6, probability=0.3, output=output)
     torch.testing.assert_close(maps[name], expected, rtol=0, atol=1e-8)
 
 
@@ -59,16 +59,16 @@ def test_masks_are_shifted(explain_digits):
 
 
 def test_all_pixels_kept_gives_the_answer_everywhere(explain_digits):
-    explained = explain_digits()
-    answers = explained.network(explained.images).softmax(1)[torch.arange(3), explained.targets]
+    context = explain_digits()
+    answers = context.network(context.images).softmax(1)[torch.arange(3), context.targets]
     for name in ("rise", "rise_uniform"):
-        maps = EXPLAINERS[name].function(explained, masks=5, probability=1.0)[name]
+        maps = EXPLAINERS[name].function(context, masks=5, probability=1.0)[name]
         torch.testing.assert_close(maps, answers[:, None, None].expand(-1, 32, 32), rtol=0, atol=1e-5)
 
 
 def test_relevance_is_found_where_the_model_looks(explain_digits):
-    explained = explain_with(Block(), explain_digits(count=2), images=torch.ones(2, 3, 32, 32))
-    values = EXPLAINERS["rise"].function(explained, masks=2000, output="logit")["rise"]
+    context = explain_with(Block(), explain_digits(count=2), images=torch.ones(2, 3, 32, 32))
+    values = EXPLAINERS["rise"].function(context, masks=2000, output="logit")["rise"]
     looked_at = torch.zeros(32, 32, dtype=torch.bool)
     looked_at[8:16, 16:24] = True
     far = torch.ones(32, 32, dtype=torch.bool)
@@ -79,18 +79,18 @@ def test_relevance_is_found_where_the_model_looks(explain_digits):
 
 
 def test_channels_last_is_kept(explain_digits):
-    explained = explain_digits()
+    context = explain_digits()
     layouts = set()
 
     class Watch(nn.Module):
         def forward(self, images):
             layouts.add(images.is_contiguous(memory_format=torch.channels_last))
-            return explained.network(images)
+            return context.network(images)
 
-    plain = EXPLAINERS["rise"].function(explain_with(Watch(), explained), masks=10)["rise"]
+    plain = EXPLAINERS["rise"].function(explain_with(Watch(), context), masks=10)["rise"]
     assert layouts == {False}
     layouts.clear()
-    images = explained.images.to(memory_format=torch.channels_last)
-    last = EXPLAINERS["rise"].function(explain_with(Watch(), explained, images=images), masks=10)["rise"]
+    images = context.images.to(memory_format=torch.channels_last)
+    last = EXPLAINERS["rise"].function(explain_with(Watch(), context, images=images), masks=10)["rise"]
     assert layouts == {True}
     torch.testing.assert_close(last, plain, rtol=0, atol=1e-5)

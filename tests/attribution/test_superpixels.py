@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from heatproof.attribution._superpixels import cut, cut_grid
+from heatproof.attribution._superpixels import index_patches, index_segments
 from heatproof.attribution.perturbation import _aligned_masks
 from heatproof.attribution.registry import EXPLAINERS
 from heatproof.base.randomness import derive_seed
@@ -20,12 +20,12 @@ from heatproof.errors import HeatproofError
 MASKED = ["lime", "kernel_shap"]
 
 
-def run(name, explained, **options):
-    return EXPLAINERS[name].function(explained, **options)[name]
+def run(name, context, **options):
+    return EXPLAINERS[name].function(context, **options)[name]
 
 
-def explain_with(network, explained, **changes):
-    return dataclasses.replace(explained, network=network, output=network, **changes)
+def explain_with(network, context, **changes):
+    return dataclasses.replace(context, network=network, output=network, **changes)
 
 
 class Weighted(nn.Module):
@@ -46,8 +46,8 @@ class Both(nn.Module):
         return (first * second + 3 * third)[:, None].repeat(1, 10)
 
 
-def ones(explained):
-    return torch.ones_like(explained.images)
+def ones(context):
+    return torch.ones_like(context.images)
 
 
 def by_patch(values, cells=4):
@@ -56,56 +56,56 @@ def by_patch(values, cells=4):
 
 @pytest.mark.parametrize(("window", "stride"), [(0.25, 0.125), (0.3, 0.3)])
 def test_occlusion_is_captums_on_one_image(window, stride, explain_digits):
-    explained = explain_digits(batch_size=7, dtype=torch.float64)
-    values = run("occlusion", explained, window=window, stride=stride)
+    context = explain_digits(batch_size=7, dtype=torch.float64)
+    values = run("occlusion", context, window=window, stride=stride)
     side, step = math.floor(32 * window), math.floor(32 * stride)
-    for row, target in enumerate(explained.targets.tolist()):
-        direct = captum.attr.Occlusion(explained.network).attribute(
-            explained.images[row : row + 1], (3, side, side), (3, step, step), target=target
+    for row, target in enumerate(context.targets.tolist()):
+        direct = captum.attr.Occlusion(context.network).attribute(
+            context.images[row : row + 1], (3, side, side), (3, step, step), target=target
         )
         assert (values[row] - direct[0, 0]).abs().max() < 1e-5
 
 
 def test_occlusion_of_a_patch_by_hand(explain_digits):
-    explained = explain_digits(count=2)
-    values = run("occlusion", explained, window=0.25, stride=0.25)
-    whole = explained.network(explained.images)
-    hidden = explained.images.clone()
+    context = explain_digits(count=2)
+    values = run("occlusion", context, window=0.25, stride=0.25)
+    whole = context.network(context.images)
+    hidden = context.images.clone()
     hidden[:, :, 8:16, 24:32] = 0
-    drops = (whole - explained.network(hidden)).gather(1, explained.targets[:, None])
+    drops = (whole - context.network(hidden)).gather(1, context.targets[:, None])
     torch.testing.assert_close(values[:, 8:16, 24:32], drops[..., None].expand(-1, 8, 8), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["occlusion", "feature_ablation", *MASKED])
 def test_a_sum_over_patches_is_found_patch_by_patch(name, explain_digits):
-    explained = explain_digits(count=2, batch_size=16)
-    explained = explain_with(Weighted(), explained, images=ones(explained))
+    context = explain_digits(count=2, batch_size=16)
+    context = explain_with(Weighted(), context, images=ones(context))
     options = {
         "occlusion": {"window": 0.25, "stride": 0.25},
         "feature_ablation": {"grid": 4},
         "lime": {"cells": 4, "masks": 100, "alpha": 1e-6},
         "kernel_shap": {"cells": 4, "masks": 100},
     }[name]
-    values = run(name, explained, **options)
+    values = run(name, context, **options)
     torch.testing.assert_close(by_patch(values), Weighted.weights.expand(2, -1), rtol=0, atol=1e-3)
     assert values.unfold(1, 8, 8).unfold(2, 8, 8).flatten(3).std(-1).max() < 1e-6, "constant in each patch"
 
 
 def test_ablated_patches_are_logit_drops(explain_digits):
-    explained = explain_digits(count=3, batch_size=7)
-    values = run("feature_ablation", explained, grid=8)
-    whole = explained.network(explained.images)
+    context = explain_digits(count=3, batch_size=7)
+    values = run("feature_ablation", context, grid=8)
+    whole = context.network(context.images)
     for top, left in itertools.product((0, 12, 28), (4, 16)):
-        hidden = explained.images.clone()
+        hidden = context.images.clone()
         hidden[:, :, top : top + 4, left : left + 4] = 0
-        drops = (whole - explained.network(hidden)).gather(1, explained.targets[:, None])[:, 0]
+        drops = (whole - context.network(hidden)).gather(1, context.targets[:, None])[:, 0]
         assert (values[:, top + 1, left + 2] - drops).abs().max() < 1e-5
 
 
 def test_shapley_values_share_an_interaction(explain_digits):
-    explained = explain_digits(count=1)
-    explained = explain_with(Both(), explained, images=ones(explained))
-    values = by_patch(run("kernel_shap", explained, cells=2, masks=400), 2)
+    context = explain_digits(count=1)
+    context = explain_with(Both(), context, images=ones(context))
+    values = by_patch(run("kernel_shap", context, cells=2, masks=400), 2)
     torch.testing.assert_close(values, torch.tensor([[0.5, 0.5, 3.0, 0.0]]), rtol=0, atol=0.05)
 
 
@@ -113,31 +113,31 @@ def test_shapley_values_share_an_interaction(explain_digits):
 def test_shapley_values_sum_to_the_difference_of_outputs(segments, explain_digits):
     if segments == "slic":
         pytest.importorskip("skimage")
-    explained = explain_digits(count=2)
-    values = run("kernel_shap", explained, masks=120, cells=4, segments=segments)
-    logits = explained.network(explained.images) - explained.network(torch.zeros_like(explained.images))
-    differences = logits.gather(1, explained.targets[:, None])[:, 0]
-    for row, pieces in enumerate(cut(explained, segments, 4)):
+    context = explain_digits(count=2)
+    values = run("kernel_shap", context, masks=120, cells=4, segments=segments)
+    logits = context.network(context.images) - context.network(torch.zeros_like(context.images))
+    differences = logits.gather(1, context.targets[:, None])[:, 0]
+    for row, pieces in enumerate(index_segments(context, segments, 4)):
         total = sum(values[row][pieces == piece].mean() for piece in range(int(pieces.max()) + 1))
         assert abs(total - differences[row]) < 1e-3 * differences.abs().max()
 
 
 @pytest.mark.parametrize("name", MASKED)
 def test_captum_fed_the_same_draws(name, explain_digits):
-    explained = explain_digits("small_vit", count=2, batch_size=8)
-    values = run(name, explained, masks=90, cells=4)
-    pieces = cut_grid((32, 32), 4)[None, None]
-    for row, target in enumerate(explained.targets.tolist()):
+    context = explain_digits("small_vit", count=2, batch_size=8)
+    values = run(name, context, masks=90, cells=4)
+    pieces = index_patches((32, 32), 4)[None, None]
+    for row, target in enumerate(context.targets.tolist()):
         if name == "lime":
             similarity = captum.attr._core.lime.get_exp_kernel_similarity_function("cosine", 0.25)
             ridge = captum._utils.models.linear_model.SkLearnRidge(alpha=1.0)
-            method = captum.attr.Lime(explained.network, ridge, similarity)
+            method = captum.attr.Lime(context.network, ridge, similarity)
         else:
-            method = captum.attr.KernelShap(explained.network)
+            method = captum.attr.KernelShap(context.network)
         with torch.random.fork_rng():
-            torch.manual_seed(derive_seed(explained.seed, f"{name} masks", explained.image_ids[row]))
+            torch.manual_seed(derive_seed(context.seed, f"{name} masks", context.image_ids[row]))
             direct = method.attribute(
-                explained.images[row : row + 1],
+                context.images[row : row + 1],
                 target=target,
                 feature_mask=pieces,
                 n_samples=90,
@@ -150,7 +150,7 @@ def test_captum_fed_the_same_draws(name, explain_digits):
 
 @pytest.mark.parametrize("cells", [1, 3, 8, 32])
 def test_grid_has_every_number_and_even_patches(cells):
-    pieces = cut_grid((32, 40), cells)
+    pieces = index_patches((32, 40), cells)
     assert torch.equal(pieces.unique(), torch.arange(cells * cells))
     sizes = pieces.flatten().bincount()
     assert sizes.max() <= math.ceil(32 / cells) * math.ceil(40 / cells)
@@ -160,10 +160,10 @@ def test_grid_has_every_number_and_even_patches(cells):
 
 def test_slic_follows_the_colours(explain_digits):
     pytest.importorskip("skimage")
-    explained = explain_digits(count=2)
+    context = explain_digits(count=2)
     images = torch.full((2, 3, 32, 32), -1.0)
     images[0, :, 5:18, 3:21] = 1.0
-    pieces = cut(dataclasses.replace(explained, images=images), "slic", 4)[0]
+    pieces = index_segments(dataclasses.replace(context, images=images), "slic", 4)[0]
     assert torch.equal(pieces.unique(), torch.arange(int(pieces.max()) + 1))
     assert pieces.max() >= 4
     inside = pieces[5:18, 3:21]
@@ -174,12 +174,12 @@ def test_slic_follows_the_colours(explain_digits):
 
 def test_slic_gives_an_image_the_same_pieces_in_any_batch(explain_digits):
     pytest.importorskip("skimage")
-    explained = explain_digits(count=2)
-    whole = run("lime", explained, masks=20, segments="slic", cells=4)
+    context = explain_digits(count=2)
+    whole = run("lime", context, masks=20, segments="slic", cells=4)
     alone = run(
         "lime",
         dataclasses.replace(
-            explained, images=explained.images[1:], targets=explained.targets[1:], image_ids=explained.image_ids[1:]
+            context, images=context.images[1:], targets=context.targets[1:], image_ids=context.image_ids[1:]
         ),
         masks=20,
         segments="slic",
@@ -225,7 +225,7 @@ def test_rise_masks_of_whole_patches(cells, explain_digits):
     masks = torch.cat(list(_aligned_masks(explain_digits(), 2000, cells, 0.3)))
     assert masks.shape == (2000, 32, 32)
     assert torch.equal(masks.unique(), torch.tensor([0.0, 1.0]))
-    pieces = cut_grid((32, 32), cells)
+    pieces = index_patches((32, 32), cells)
     for piece in range(cells * cells):
         inside = masks[:, pieces == piece]
         assert torch.equal(inside.amin(1), inside.amax(1))
@@ -234,10 +234,10 @@ def test_rise_masks_of_whole_patches(cells, explain_digits):
 
 
 def test_rise_grid_is_the_mean_of_masks_weighted_by_answers(explain_digits):
-    explained = explain_digits("cifar_vgg11_bn", batch_size=5, dtype=torch.float64)
+    context = explain_digits("cifar_vgg11_bn", batch_size=5, dtype=torch.float64)
     expected = torch.zeros(3, 32, 32, dtype=torch.float64)
-    for mask in torch.cat(list(_aligned_masks(explained, 140, 6, 0.3))):
-        answers = explained.network(mask * explained.images).softmax(1)
-        expected += answers[torch.arange(3), explained.targets][:, None, None] * mask
-    values = run("rise_grid", explained, masks=140, cells=6, probability=0.3)
+    for mask in torch.cat(list(_aligned_masks(context, 140, 6, 0.3))):
+        answers = context.network(mask * context.images).softmax(1)
+        expected += answers[torch.arange(3), context.targets][:, None, None] * mask
+    values = run("rise_grid", context, masks=140, cells=6, probability=0.3)
     torch.testing.assert_close(values, expected / (140 * 0.3), rtol=0, atol=1e-8)

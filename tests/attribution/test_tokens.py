@@ -10,10 +10,10 @@ from torch import nn
 from torch.nn.functional import interpolate
 
 import heatproof
-from heatproof.attribution._functions import AttentionSeen
-from heatproof.attribution._layers import find_layout, look
-from heatproof.attribution._tokens import watch_moves
-from heatproof.models.adapter import CountPasses, adapted
+from heatproof.attribution._functions import AttentionRecorder
+from heatproof.attribution._layers import find_layout, inspect_layers
+from heatproof.attribution._tokens import measure_band_changes
+from heatproof.models.adapter import CountPasses, adapt_network
 
 GRIDS = list(itertools.product(range(4, 21), range(4, 21)))
 POOLS = ("class", "patches", "all")
@@ -26,11 +26,11 @@ def images_of(network, count=2):
 def assert_found(network, images=None):
     """Compare the grid and the tokens of the layer for CAMs, and of attention, with those it was made of."""
     count = network.prefix + network.grid[0] * network.grid[1] + network.suffix
-    looked = look(network, images_of(network) if images is None else images)
+    looked = inspect_layers(network, images_of(network) if images is None else images)
     case = network.grid, network.prefix, network.suffix, network.pool
     assert looked.layout is not None, case
     assert (looked.layout.grid, looked.layout.cells) == (network.grid, network.cells), case
-    reading = looked.moved.read_attended(count)
+    reading = looked.moved.locate_attended_tokens(count)
     assert (reading.grid, reading.cells) == (network.grid, network.cells), case
 
 
@@ -186,7 +186,7 @@ def test_maps_are_those_of_the_patches(options):
     result = heatproof.explain(network, images, targets, ["hires_cam", "attention_rollout"])
     kept = []
     handle = network.get_submodule(result.attrs["layer"]).register_forward_hook(lambda *given: kept.append(given[-1]))
-    with AttentionSeen() as mode:
+    with AttentionRecorder() as mode:
         logits = network(images.clone().requires_grad_())
     handle.remove()
     (slope,) = torch.autograd.grad(logits[[0, 1], targets].sum(), kept[0])
@@ -251,11 +251,11 @@ def test_it_is_found_once_by_passes_of_a_check_and_draws_nothing():
     network = hand_vit((5, 10), 5, pool="patches")
     torch.manual_seed(3)
     before = torch.get_rng_state()
-    with adapted(network, images_of(network)) as met:
+    with adapt_network(network, images_of(network)) as met:
         met.check(images_of(network))
         counted = CountPasses(met.network)
-        first = look(met.network, images_of(network))
-        assert look(met.network, images_of(network) * 0) is first
+        first = inspect_layers(met.network, images_of(network))
+        assert inspect_layers(met.network, images_of(network) * 0) is first
         counted.close()
     assert (counted.images, counted.check_images) == (0, 30)
     assert torch.equal(torch.get_rng_state(), before)
@@ -278,7 +278,7 @@ class ToAndFro(nn.Module):
 def test_patches_in_an_order_that_no_grid_has_are_open(grid):
     """Also where tokens have met, whose rows alone would explain enough."""
     network = hand_vit(grid, size=(4 * grid[0], 4 * grid[1]), stem=ToAndFro(), pool="patches")
-    moved = watch_moves(network, images_of(network), {"norm": network.norm})
+    moved = measure_band_changes(network, images_of(network), {"norm": network.norm})
     count = grid[0] * grid[1]
-    assert moved.read_tokens(count) is None
-    assert moved.read_tokens(count, moved.layers["norm"][1,]) is None
+    assert moved.locate_tokens(count) is None
+    assert moved.locate_tokens(count, moved.layers["norm"][1,]) is None

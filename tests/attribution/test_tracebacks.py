@@ -29,7 +29,7 @@ def modules(error):
     return {file.stem for file in files if file.is_relative_to(ROOT)}
 
 
-def broken_at(explained, entry, call):
+def broken_at(context, entry, call):
     """Return what an explainer raises when the network does in its `call`-th forward; None if it never gets there."""
     calls = []
 
@@ -38,10 +38,10 @@ def broken_at(explained, entry, call):
         if len(calls) == call:
             raise Broken
 
-    layer = next(module for module in explained.network.modules() if isinstance(module, torch.nn.Conv2d))
+    layer = next(module for module in context.network.modules() if isinstance(module, torch.nn.Conv2d))
     handle = layer.register_forward_pre_hook(fail)
     try:
-        entry.function(explained, **{name: FEW[name] for name in FEW.keys() & entry.options.keys()})
+        entry.function(context, **{name: FEW[name] for name in FEW.keys() & entry.options.keys()})
     except Broken as error:
         return error
     except NotApplicable:
@@ -62,10 +62,10 @@ def test_an_error_in_the_network_passes_through_the_explainers_module_alone(name
     vit = "attention" in own or "transformer" in own
     special = {"bagnet": "cifar_bagnet", "bcos": "cifar_bcos_resnet20"}
     architecture = special.get(name, "small_vit" if vit else "cifar_resnet20")
-    explained = explain_digits(architecture, count=2)
+    context = explain_digits(architecture, count=2)
     # As the gate and `explain` ask: some explainers then run the network once more.
-    explained = type(explained)(**{**vars(explained), "figures": {}, "sums": {}})
-    found = [broken_at(explained, entry, call) for call in (1, 2, 3, 4)]
+    context = type(context)(**{**vars(context), "figures": {}, "sums": {}})
+    found = [broken_at(context, entry, call) for call in (1, 2, 3, 4)]
     assert found[0] is not None
     network = {"_resnet", "_vit", "_bagnet", "_bcos"}
     assert modules(found[0]) - network == {own} | MORE.get(name, set())

@@ -12,29 +12,29 @@ from torch import nn
 
 from heatproof.attribution._relevance import through_linear, through_product, through_sum
 from heatproof.attribution.registry import EXPLAINERS
-from heatproof.attribution.transformer_relevance import relevances
+from heatproof.attribution.transformer_relevance import propagate_relevance
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.models.adapter import CountPasses
 
 SHAPES = {**POOLINGS, "layer scale": {"init_values": 1e-3}, "one block": {"depth": 1}}
 
 
-def replaced(explained, network, targets=None):
-    targets = explained.targets if targets is None else targets
-    return dataclasses.replace(explained, network=network, output=network, targets=targets)
+def replaced(context, network, targets=None):
+    targets = context.targets if targets is None else targets
+    return dataclasses.replace(context, network=network, output=network, targets=targets)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_relevance_is_conserved(shape, explain_digits):
     """The logit's relevance of 1 arrives at the tokens, so that each share times the logit sums to the logit."""
-    explained = replaced(explain_digits(count=3, batch_size=2), tiny_vit(**SHAPES[shape]))
-    for attended, found, tokens in relevances(explained):
+    context = replaced(explain_digits(count=3, batch_size=2), tiny_vit(**SHAPES[shape]))
+    for attended, found, tokens in propagate_relevance(context):
         assert (tokens.sum((1, 2)) - 1).abs().max() < 1e-5
-        assert len(found) == len(attended.attention) == len(explained.network.blocks)
+        assert len(found) == len(attended.attention) == len(context.network.blocks)
 
 
 def test_relevance_is_conserved_on_a_trained_network(explain_digits):
-    for _, _, tokens in relevances(explain_digits("small_vit", count=9)):
+    for _, _, tokens in propagate_relevance(explain_digits("small_vit", count=9)):
         assert (tokens.sum((1, 2)) - 1).abs().max() < 1e-5
 
 
@@ -69,16 +69,16 @@ def test_one_block_by_hand(explain_digits):
     with torch.no_grad():
         block.mlp.fc2.weight.zero_()
         block.norm2.weight.fill_(1)
-    explained = replaced(explain_digits(count=2), network)
-    _, (weights,), (slopes,) = by_hand(network, explained.images, explained.targets)
-    tokens = network._pos_embed(network.patch_embed(explained.images))
+    context = replaced(explain_digits(count=2), network)
+    _, (weights,), (slopes,) = by_hand(network, context.images, context.targets)
+    tokens = network._pos_embed(network.patch_embed(context.images))
     normed = block.norm1(tokens)
     value = attention.qkv(normed)[..., 24:]
     mixed = weights[:, 0] @ value
     branch = attention.proj(mixed)
     last = network.norm(tokens + branch)
     # Only the class token has relevance behind the block.
-    share = rule(last[:, 0], network.head.weight, torch.eye(10)[explained.targets])
+    share = rule(last[:, 0], network.head.weight, torch.eye(10)[context.targets])
     kept = tokens[:, 0] / (tokens + branch)[:, 0] * share
     changed = share - kept
     size = changed.sum(1).abs() / (kept.sum(1).abs() + changed.sum(1).abs())
@@ -87,7 +87,7 @@ def test_one_block_by_hand(explain_digits):
     of_weights = weights[:, 0, 0] * torch.einsum("nd,ntd->nt", at_mixed / mixed[:, 0], value) / 2
     row = (slopes[:, 0, 0] * of_weights).relu()
     expected = enlarge(network, row[:, None])
-    values = EXPLAINERS["chefer_lrp"].function(explained)["chefer_lrp"]
+    values = EXPLAINERS["chefer_lrp"].function(context)["chefer_lrp"]
     assert expected.std() > 0
     assert (values - expected).abs().max() < 1e-5 * expected.max()
 
@@ -123,8 +123,8 @@ def share_normalised(function, inputs, relevance):
 
 def test_two_blocks_by_automatic_differentiation(explain_digits):
     network = tiny_vit(depth=2, embed_dim=48).double()
-    explained = explain_digits(count=1, dtype=torch.float64)
-    tokens, kept = network._pos_embed(network.patch_embed(explained.images)), []
+    context = explain_digits(count=1, dtype=torch.float64)
+    tokens, kept = network._pos_embed(network.patch_embed(context.images)), []
     for block in network.blocks:
         normed = block.norm1(tokens)
         query, key, value = (
@@ -138,7 +138,7 @@ def test_two_blocks_by_automatic_differentiation(explain_digits):
         kept.append((block, tokens, normed, query, key, value, weights, mixed, middle, read, hidden))
         tokens = middle + block.mlp.fc2(hidden)
     relevance = torch.zeros_like(tokens)
-    one_hot = torch.eye(10, dtype=torch.float64)[explained.targets]
+    one_hot = torch.eye(10, dtype=torch.float64)[context.targets]
     relevance[:, 0] = share_linear(network.norm(tokens)[:, 0], network.head.weight, one_hot)
     expected = []
     for block, tokens, normed, query, key, value, weights, mixed, middle, read, hidden in reversed(kept):
@@ -152,7 +152,7 @@ def test_two_blocks_by_automatic_differentiation(explain_digits):
         of_query, of_key = share_normalised(lambda one, other: one @ other.mT, [query, key], of_weights)
         joined = torch.cat([each.transpose(1, 2).flatten(2) for each in (of_query, of_key, of_value)], -1)
         relevance = stays + share_linear(normed, block.attn.qkv.weight, joined)
-    ((_, found, at_tokens),) = relevances(replaced(explained, network))
+    ((_, found, at_tokens),) = propagate_relevance(replaced(context, network))
     for got, wanted in zip([*found, at_tokens], [*reversed(expected), relevance], strict=True):
         assert (got - wanted).abs().max() < 1e-8 * wanted.abs().max()
 
@@ -179,8 +179,8 @@ def test_map_knows_its_class(name, pooling, explain_digits):
     ],
 )
 def test_random_weights_give_another_map(name, architecture, explain_digits):
-    explained = explain_digits(architecture)
-    fresh = copy.deepcopy(explained.network)
+    context = explain_digits(architecture)
+    fresh = copy.deepcopy(context.network)
     with torch.random.fork_rng():
         torch.manual_seed(1)
         for module in fresh.modules():
@@ -188,8 +188,8 @@ def test_random_weights_give_another_map(name, architecture, explain_digits):
                 module.reset_parameters()
     few = {"samples": 2} if "samples" in EXPLAINERS[name].options else {}
     of_trained, of_random = (
-        EXPLAINERS[name].function(replaced(explained, network), **few)[name].flatten(1)
-        for network in (explained.network, fresh)
+        EXPLAINERS[name].function(replaced(context, network), **few)[name].flatten(1)
+        for network in (context.network, fresh)
     )
     for pair in zip(of_trained, of_random, strict=True):
         assert torch.corrcoef(torch.stack(pair))[0, 1] < 0.95
@@ -203,8 +203,8 @@ CLASS_TOKEN_ONLY = {"one prefix token": {}, "two prefix tokens": {"reg_tokens": 
 def test_prefix_tokens_are_no_part_of_the_map(name, prefix, explain_digits):
     network = tiny_vit(**CLASS_TOKEN_ONLY[prefix])
     assert network.num_prefix_tokens == {"none": 0, "one prefix token": 1, "two prefix tokens": 2}[prefix]
-    explained = replaced(explain_digits(), network)
-    values = EXPLAINERS[name].function(explained)[name]
+    context = replaced(explain_digits(), network)
+    values = EXPLAINERS[name].function(context)[name]
     assert values.shape == (3, 32, 32)
     # Bilinear enlargement by 8 leaves the corner of each patch's own value at the image's corner.
     assert values[:, 0, 0].std() > 0
@@ -223,17 +223,17 @@ def test_prefix_tokens_are_no_part_of_the_map(name, prefix, explain_digits):
     ids=str,
 )
 def test_passes_are_those_of_the_formula(name, options, passes, explain_digits):
-    explained = explain_digits("small_vit", count=2, batch_size=4)
-    network = copy.deepcopy(explained.network)
+    context = explain_digits("small_vit", count=2, batch_size=4)
+    network = copy.deepcopy(context.network)
     counter = CountPasses(network)
-    EXPLAINERS[name].function(replaced(explained, network), **options)
+    EXPLAINERS[name].function(replaced(context, network), **options)
     assert counter.images == 2 * passes
 
 
 def test_chain_reaches_the_share_of_blocks_that_is_asked_for(explain_digits):
-    explained = replaced(explain_digits(), tiny_vit())
+    context = replaced(explain_digits(), tiny_vit())
     maps = [
-        EXPLAINERS["transition_attention"].function(explained, skipped=skipped)["transition_attention"]
+        EXPLAINERS["transition_attention"].function(context, skipped=skipped)["transition_attention"]
         for skipped in (0.0, 1 / 3, 0.9)
     ]
     assert (maps[0] > maps[1]).all()
@@ -289,13 +289,13 @@ def test_lost_relevance_is_a_gap(explain_digits):
 
 def test_hires_cam_sums_to_the_logit_without_its_bias(explain_digits):
     """After the layer come global average pooling and a linear layer, and enlargement keeps the mean."""
-    explained = explain_digits("cifar_resnet20")
-    values = EXPLAINERS["hires_cam"].function(explained)["hires_cam"]
+    context = explain_digits("cifar_resnet20")
+    values = EXPLAINERS["hires_cam"].function(context)["hires_cam"]
     sizes = []
-    layer = explained.network.get_submodule(explained.facts.cam_layer)
+    layer = context.network.get_submodule(context.facts.cam_layer)
     handle = layer.register_forward_hook(lambda *called: sizes.append(called[-1].shape[-2:].numel()))
-    logits = explained.network(explained.images)
+    logits = context.network(context.images)
     handle.remove()
-    head = [module for module in explained.network.modules() if isinstance(module, nn.Linear)][-1]
-    expected = logits.gather(1, explained.targets[:, None])[:, 0] - head.bias[explained.targets]
+    head = [module for module in context.network.modules() if isinstance(module, nn.Linear)][-1]
+    expected = logits.gather(1, context.targets[:, None])[:, 0] - head.bias[context.targets]
     assert (values.sum((1, 2)) * sizes[0] / 1024 - expected).abs().max() < 1e-4

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from heatproof.base.randomness import numpy_generator
-from heatproof.claims.evidence import Case, Draws, Evidence, Method, Model
+from heatproof.claims.evidence import Case, Evidence, Method, Model, Resampling
 from heatproof.metrics.registry import METRICS
 
 # Plain ResNets of the same depth and width: nothing on which claims compare networks tells them apart.
@@ -91,4 +91,4 @@ def plant(
             if mean is not None:
                 where = {"dataset": case.dataset, "model": case.model, "weights": case.weights, "metric": case.metric}
                 rows += [{**where, "method": one.name, "image": i, "score": mean + e} for i, e in enumerate(drawn)]
-    return Evidence(pd.DataFrame(rows), cases, made, models, accuracy, draws=Draws(0, repetitions))
+    return Evidence(pd.DataFrame(rows), cases, made, models, accuracy, draws=Resampling(0, repetitions))

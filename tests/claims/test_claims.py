@@ -262,13 +262,13 @@ def of_magnitudes(*, tied):
 
 def test_mas_and_rise_are_compared_over_the_same_absolute_maps():
     made = of_magnitudes(tied=True)
-    names = [made.methods[index].name for index in made.counted(0, 1)]
+    names = [made.methods[index].name for index in made.counted_methods(0, 1)]
     assert names == [
         f"{name}_abs"
         for name in ("saliency", "input_x_gradient", "integrated_gradients", "guided_backprop", "deconvnet")
     ]
     rise = [index for index, case in enumerate(made.cases) if case.kind == "rise_deletion"][:1]
-    assert len(made.counted(*rise)) == 10, "with no metric of magnitudes beside it, all rows count"
+    assert len(made.counted_methods(*rise)) == 10, "with no metric of magnitudes beside it, all rows count"
     claims = run_table(made).set_index("claim")
     row = claims.loc["mas_more_consistent_than_rise"]
     assert row["value"] > 0.1

@@ -29,11 +29,11 @@ def test_the_card_has_every_claim(made):
 
 
 def test_a_case_says_its_grid_baseline_and_output(project):
-    told = project(**CONFIG).job("claims").told
-    metric = told.metrics["idsds"]
+    spec = project(**CONFIG).job("claims").spec
+    metric = spec.metrics["idsds"]
     assert (metric.grid, metric.baseline, metric.output) == (4, "mean", "logit")
-    assert told.explains == "logit"
-    assert set(told.published) == {f"{name}.csv" for name in FILES}
+    assert spec.explains == "logit"
+    assert set(spec.published) == {f"{name}.csv" for name in FILES}
 
 
 def test_it_reads_what_its_rule_names(made):
@@ -48,9 +48,9 @@ def test_rank_of_the_table_of_scores_is_the_ranking_of_the_run(made):
     results = made.folder / "results"
     for table, ranking in (("scores", "ranking/ranking"), ("idsds_table", "meta_rank")):
         found = rank_table(read_scores([results / f"{table}.csv"])).meta_rank
-        told = pd.read_csv(results / f"{ranking}.csv")
+        spec = pd.read_csv(results / f"{ranking}.csv")
         columns = ["method", "kappa", "rank", "n_cases", "n_networks"]
-        pd.testing.assert_frame_equal(found[columns], told[columns], check_dtype=False, atol=1e-6)
+        pd.testing.assert_frame_equal(found[columns], spec[columns], check_dtype=False, atol=1e-6)
     scores = pd.read_csv(results / "scores.csv", keep_default_na=False)
     assert set(scores["property"]) == {"single deletion", "incremental deletion", "incremental insertion"}
     assert set(scores["counted_as"]) == {""}
@@ -64,7 +64,7 @@ def test_rank_of_the_table_of_scores_is_the_ranking_of_the_run(made):
 
 def test_how_far_the_ranking_can_be_believed(made):
     made.make("reliability")
-    files = made.job("reliability").told.files
+    files = made.job("reliability").spec.files
     assert all((made.folder / file).stat().st_size for file in files.values())
     found = {name: pd.read_csv(made.folder / path) for name, path in files.items() if path.endswith(".csv")}
     methods = len(made.plan.methods)

@@ -8,11 +8,11 @@ from planting import NETWORKS, plant
 from scipy.stats import kendalltau, spearmanr
 
 from heatproof.claims.card import run_table
-from heatproof.claims.evidence import Case, Draws, Evidence, Method, Model
+from heatproof.claims.evidence import Case, Evidence, Method, Model, Resampling
 from heatproof.claims.halves import orders_of, product, ranks_of, split_images, vectors_of
 from heatproof.claims.registry import ALIKE, CLAIMS, Untestable
 from heatproof.claims.verdicts import decisive_limit, estimate, verdict_of
-from heatproof.ranking.kappa import kappa_of
+from heatproof.ranking.kappa import compute_kappa
 
 DELETION = ("deletion_morf", "deletion_lerf")
 DIFFER = CLAIMS["ranks_differ_between_models"]
@@ -42,7 +42,7 @@ def many_methods(means, noise, seed, images=64, skewed=False):
             cases.append(Case(*where.values(), metric, {}, True, grid=4, baseline="zeros"))
     models = {f"net_{i}": Model(f"net_{i}", "resnet", 20, 1.0, True, True, f"net_{i}") for i in range(len(means))}
     made = [Method(one, one, one, "raw", True) for one in methods]
-    return Evidence(pd.concat(rows), cases, made, models, draws=Draws(0, 2))
+    return Evidence(pd.concat(rows), cases, made, models, draws=Resampling(0, 2))
 
 
 def judged(entry, made):
@@ -174,7 +174,7 @@ def test_input_x_gradient_leads_by_kappa():
     theirs = ["saliency", "input_x_gradient", "integrated_gradients", "deconvolution"]
     made = plant(lambda case, m: 0.1 * theirs.index(m.name), methods=theirs, metrics=DELETION, noise=0.2, **PRETRAINED)
     measured = CLAIMS["input_x_gradient_leads"].test(made)
-    kappa = kappa_of(made.means[0])[0]
+    kappa = compute_kappa(made.means[0])[0]
     assert measured.draws[0] == pytest.approx(kappa[1] - np.delete(kappa, 1).max())
 
 

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from scipy.stats import kendalltau
 
-from heatproof.claims.evidence import Case, Draws, Evidence, Model
+from heatproof.claims.evidence import Case, Evidence, Model, Resampling
 from heatproof.claims.published_numbers import published
 from heatproof.claims.published_orders import kendall_rows, published_orders
 from heatproof.report.figures.networks import draw_published
@@ -26,7 +26,7 @@ def run_like(factor: float, network: str = "resnet18", images: int = 24) -> Evid
     case = Case("mine", "net", "finetuned", "idsds", "idsds", {}, True, grid=4, baseline="mean")
     model = Model("net", "resnet", 18, 1.0, True, True)
     scored = pd.DataFrame(rows).assign(dataset="mine", model="net", weights="finetuned", metric="idsds")
-    return Evidence(scored, [case], methods, {"net": model}, draws=Draws(0, 200))
+    return Evidence(scored, [case], methods, {"net": model}, draws=Resampling(0, 200))
 
 
 def test_an_order_like_the_published_one_agrees_and_its_reverse_does_not():

@@ -100,7 +100,7 @@ def test_examples_of_the_page_run_as_printed(config, home):
     graph = Graph(make_plan(read_config("mine.yaml")))
     for job in graph.jobs() if whole else ():
         if job.stage in ("prepare", "fetch", "attribute", "attribute_reference", "drops", "score"):
-            job.told.work(graph.plan.runtime())()
+            job.spec.work(graph.plan.runtime())()
 
 
 def test_there_are_examples():

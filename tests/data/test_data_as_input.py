@@ -20,10 +20,19 @@ from heatproof.jobs.prepare import prepare
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 from heatproof.stores import sources
-from heatproof.stores.manifest import read_sealed
-from heatproof.stores.sources import STEP, TICK, images_of, is_same_data, look, read_record, record_of, write_record
-from heatproof.workflow.changed_data import look_at_data, what_changed
-from heatproof.workflow.start import see_data
+from heatproof.stores.manifest import read_checksummed
+from heatproof.stores.sources import (
+    STEP,
+    TICK,
+    file_changes,
+    images_of,
+    is_same_data,
+    read_record,
+    record_path,
+    write_record,
+)
+from heatproof.workflow.changed_data import describe_changes, inspect_data
+from heatproof.workflow.start import update_data_records
 
 MANIFEST = "results/datasets/photos.json"
 ANTS, BEES = "photos/test/ant", "photos/test/bee"
@@ -49,7 +58,7 @@ def spec_of(kind="image_folder", module="heatproof.data.image_folder", **options
 def prepared(spec=None):
     spec = spec or spec_of()
     prepare(spec, MANIFEST)
-    return read_record(record_of(MANIFEST))
+    return read_record(record_path(MANIFEST))
 
 
 def wait(record):
@@ -58,7 +67,7 @@ def wait(record):
 
 
 def look_again(record=None, **how):
-    return look(wait(record or read_record(record_of(MANIFEST))), "photos", **how)
+    return file_changes(wait(record or read_record(record_path(MANIFEST))), "photos", **how)
 
 
 def reads(monkeypatch):
@@ -80,8 +89,8 @@ def test_a_record_has_all_files_and_their_digests(folder):
         assert stats.tolist() == [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
         if path.is_file():
             assert digest.tobytes() == hashlib.sha256(path.read_bytes()).digest()
-    assert str(folder) not in record_of(MANIFEST).read_bytes().decode("latin-1"), "nothing of whose machine it is"
-    ids = read_sealed(MANIFEST)["splits"]["train"]["ids"]
+    assert str(folder) not in record_path(MANIFEST).read_bytes().decode("latin-1"), "nothing of whose machine it is"
+    ids = read_checksummed(MANIFEST)["splits"]["train"]["ids"]
     assert [names[row] for row in record.rows["train"]] == ids
 
 
@@ -89,16 +98,16 @@ def test_a_look_that_finds_nothing_reads_nothing(folder, monkeypatch):
     prepared()
     read = reads(monkeypatch)
     found = look_again()
-    assert (found.changed, found.is_renewed, found.is_missing, read) == ([], False, False, [])
+    assert (found.changed, found.is_record_outdated, found.is_missing, read) == ([], False, False, [])
 
 
 def test_what_changed_in_the_last_step_of_the_clock_is_read(folder, monkeypatch):
     """It could have changed again and kept its time."""
     record = prepared()
     read = reads(monkeypatch)
-    found = look(record, "photos")
+    found = file_changes(record, "photos")
     assert len(read) == len(record.paths)
-    assert (found.changed, found.is_renewed) == ([], True)
+    assert (found.changed, found.is_record_outdated) == ([], True)
     assert found.record.recorded > record.recorded
 
 
@@ -139,7 +148,7 @@ def test_what_happens_to_a_picture(folder, split, change, is_changed):
     change(folder / "photos" / name)
     found = look_again()
     assert (f"photos/{name}" in found.changed) == is_changed
-    assert found.is_renewed
+    assert found.is_record_outdated
     for other in ("train", "validation", "evaluation"):
         same = [record.digest(other, at, at + 1) == found.record.digest(other, at, at + 1) for at in range(2)]
         if change is flip:
@@ -176,7 +185,7 @@ def test_an_added_picture_is_seen_by_its_folder(folder, save, where):
 def test_a_hidden_file_is_no_change(folder, name):
     prepared()
     (folder / ANTS / name).write_text("")
-    assert (look_again().changed, look_again().is_renewed) == ([], True)
+    assert (look_again().changed, look_again().is_record_outdated) == ([], True)
 
 
 def test_a_picture_that_comes_while_the_images_are_listed_is_seen_at_the_next_look(folder, save, monkeypatch):
@@ -189,12 +198,12 @@ def test_a_picture_that_comes_while_the_images_are_listed_is_seen_at_the_next_lo
     with monkeypatch.context() as patched:
         patched.setattr("heatproof.jobs.prepare.open_dataset", open_late)
         record = prepared()
-    assert look(record, "photos").changed == [f"{ANTS}"]
+    assert file_changes(record, "photos").changed == [f"{ANTS}"]
 
 
 def test_preparing_again_reads_only_what_changed(folder, monkeypatch):
     record = prepared()
-    write_record(record_of(MANIFEST), wait(record))
+    write_record(record_path(MANIFEST), wait(record))
     flip(folder / ANTS / "ant_000.png")
     read = reads(monkeypatch)
     again = prepared()
@@ -206,14 +215,14 @@ def test_missing_data_change_nothing(folder):
     record = prepared()
     (folder / "photos").rename(folder / "elsewhere")
     found = look_again()
-    assert (found.is_missing, found.changed, found.is_renewed) == (True, [], False)
+    assert (found.is_missing, found.changed, found.is_record_outdated) == (True, [], False)
     assert found.record.digest("evaluation", 0, 3) == record.digest("evaluation", 0, 3)
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty", "text", "gone", "link", "pipe", "count", "rows"])
 def test_a_damaged_record_is_none(folder, damage):
     record = prepared()
-    path = record_of(MANIFEST)
+    path = record_path(MANIFEST)
     content = path.read_bytes()
     if damage in ("gone", "link", "pipe"):
         path.unlink()
@@ -244,7 +253,7 @@ def test_a_damaged_record_is_none(folder, damage):
 
 def test_a_record_is_read_as_it_was_written(folder):
     record = prepared()
-    again = read_record(record_of(MANIFEST))
+    again = read_record(record_path(MANIFEST))
     assert again.paths == record.paths
     assert (again.lists, again.shared, again.named, again.listed) == (record.lists, 0, True, record.listed)
     np.testing.assert_array_equal(again.stats, record.stats)
@@ -424,7 +433,7 @@ def test_which_images_a_file_is_of(folder, monkeypatch, kind, file, splits):
     record = own(kind, monkeypatch)
     with open(file, "a") as changed:
         changed.write("more")
-    now = look(record, ".").record
+    now = file_changes(record, ".").record
     assert {split for split in record.listed if record.digest(split, 0, 2) != now.digest(split, 0, 2)} == splits
 
 
@@ -434,7 +443,7 @@ def test_an_image_can_be_of_several_files(folder, monkeypatch):
         row = int(name[6])
         with open(name, "w") as file:
             file.write("other")
-        now = look(record, ".").record
+        now = file_changes(record, ".").record
         for split, one in (("train", 0), ("train", 1), ("evaluation", 0)):
             is_of = (split, one) == ("train", row)
             assert (record.digest(split, one, one + 1) != now.digest(split, one, one + 1)) == is_of
@@ -481,29 +490,29 @@ def graph():
 
 def test_what_a_start_says(folder, graph, capsys):
     made = graph()
-    assert look_at_data(made) == {}, "nothing was listed yet"
+    assert inspect_data(made) == {}, "nothing was listed yet"
     os.makedirs("results/datasets")
-    told = made.job("prepare", {"dataset": "photos"}).told
-    told.run(SimpleNamespace())
-    before = read_sealed(MANIFEST)
-    assert what_changed(made) == []
+    spec = made.job("prepare", {"dataset": "photos"}).spec
+    spec.run(SimpleNamespace())
+    before = read_checksummed(MANIFEST)
+    assert describe_changes(made) == []
     flip(folder / ANTS / "ant_000.png")
-    (said, jobs) = what_changed(made)
+    (said, jobs) = describe_changes(made)
     assert said.startswith("The data of 'photos' changed (photos/test/ant/ant_000.png): what follows from it")
     assert jobs == "A run makes again what follows, at most 1 job: 1 of prepare."
-    assert set(see_data(made, "results", dry_run=True)) == {"photos"}
-    assert read_sealed(MANIFEST) == before, "a dry run writes nothing"
-    assert see_data(made, "results", dry_run=False) == {}
-    after = read_sealed(MANIFEST)
+    assert set(update_data_records(made, "results", dry_run=True)) == {"photos"}
+    assert read_checksummed(MANIFEST) == before, "a dry run writes nothing"
+    assert update_data_records(made, "results", dry_run=False) == {}
+    after = read_checksummed(MANIFEST)
     assert {name for name in after if after[name] != before[name]} == {"data"}
     assert "The data of 'photos' changed" in capsys.readouterr().err
-    assert what_changed(made) == []
-    record_of(MANIFEST).write_bytes(b"damaged")
-    assert what_changed(made)[0].startswith("The record of the files of 'photos' is missing or damaged")
-    see_data(made, "results", dry_run=False)
-    assert read_sealed(MANIFEST) == after
+    assert describe_changes(made) == []
+    record_path(MANIFEST).write_bytes(b"damaged")
+    assert describe_changes(made)[0].startswith("The record of the files of 'photos' is missing or damaged")
+    update_data_records(made, "results", dry_run=False)
+    assert read_checksummed(MANIFEST) == after
     (folder / "photos").rename(folder / "elsewhere")
-    assert what_changed(graph()) == [
+    assert describe_changes(graph()) == [
         "The files of the dataset 'photos' are not there, so that nothing is made again for a change in them."
     ]
 
@@ -511,10 +520,10 @@ def test_what_a_start_says(folder, graph, capsys):
 def test_what_is_no_dataset_any_more_is_said_at_the_start(folder, graph):
     made = graph()
     os.makedirs("results/datasets")
-    made.job("prepare", {"dataset": "photos"}).told.run(SimpleNamespace())
+    made.job("prepare", {"dataset": "photos"}).spec.run(SimpleNamespace())
     (folder / ANTS / "ant_000.png").write_bytes(b"no picture")
     with pytest.raises(HeatproofError, match=r"1 of the .* pictures of 'photos' cannot be read: .*ant_000\.png"):
-        see_data(made, "results", dry_run=False)
+        update_data_records(made, "results", dry_run=False)
 
 
 # ---- what only looks the same ----------------------------------------------------------------------------------------
@@ -553,31 +562,31 @@ def test_an_empty_folder_is_no_data(folder, graph, left):
     """As of a disk that is not mounted: nothing is made again, and the plan goes by the list of images of before."""
     made = graph()
     os.makedirs("results/datasets")
-    made.job("prepare", {"dataset": "photos"}).told.run(SimpleNamespace())
+    made.job("prepare", {"dataset": "photos"}).spec.run(SimpleNamespace())
     (folder / "photos").rename(folder / "elsewhere")
     (folder / "photos").mkdir()
     if left:
         (folder / "photos" / left).touch()
-    assert what_changed(graph()) == [
+    assert describe_changes(graph()) == [
         "The files of the dataset 'photos' are not there, so that nothing is made again for a change in them."
     ]
-    assert see_data(graph(), "results", dry_run=False) == {}
+    assert update_data_records(graph(), "results", dry_run=False) == {}
 
 
 def test_a_record_of_another_dataset_is_not_gone_by(folder, graph):
     """All its files are missing, and those of the dataset are there."""
     made = graph()
     os.makedirs("results/datasets")
-    made.job("prepare", {"dataset": "photos"}).told.run(SimpleNamespace())
-    record = read_record(record_of(MANIFEST))
+    made.job("prepare", {"dataset": "photos"}).spec.run(SimpleNamespace())
+    record = read_record(record_path(MANIFEST))
     other = sources.replace(record, paths=[b"/none/" + path for path in record.paths], digests=record.digests ^ 1)
-    write_record(record_of(MANIFEST), other)
-    assert what_changed(made)[0].startswith("The record of the files of 'photos' is missing or damaged")
-    see_data(made, "results", dry_run=False)
-    after = read_record(record_of(MANIFEST))
+    write_record(record_path(MANIFEST), other)
+    assert describe_changes(made)[0].startswith("The record of the files of 'photos' is missing or damaged")
+    update_data_records(made, "results", dry_run=False)
+    after = read_record(record_path(MANIFEST))
     assert (after.paths, after.listed) == (record.paths, record.listed)
     flip(folder / ANTS / "ant_000.png")
-    assert what_changed(made)[0].startswith("The data of 'photos' changed")
+    assert describe_changes(made)[0].startswith("The data of 'photos' changed")
 
 
 class OfOneFile(Own):
@@ -591,6 +600,8 @@ def test_a_root_that_is_no_folder(folder, monkeypatch, root):
     (folder / "archive.bin").write_text("one")
     monkeypatch.setattr("heatproof.jobs.prepare.open_dataset", lambda spec: OfOneFile())
     record = prepared(spec_of("mine:own", "mine", root=root))
-    assert (look(wait(record), root).changed, look(wait(record), root).is_missing) == ([], False)
+    assert (file_changes(wait(record), root).changed, file_changes(wait(record), root).is_missing) == ([], False)
     (folder / "archive.bin").write_text("two")
-    assert [os.path.basename(os.path.normpath(path)) for path in look(wait(record), root).changed] == ["archive.bin"]
+    assert [os.path.basename(os.path.normpath(path)) for path in file_changes(wait(record), root).changed] == [
+        "archive.bin"
+    ]

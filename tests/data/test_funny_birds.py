@@ -17,7 +17,7 @@ from heatproof.errors import HeatproofError
 from heatproof.estimate import synthetic
 from heatproof.jobs.prepare import prepare
 from heatproof.plan.validate import make_plan
-from heatproof.stores.sources import read_record, record_of
+from heatproof.stores.sources import read_record, record_path
 
 MANIFEST = "results/datasets/birds.json"
 
@@ -252,7 +252,7 @@ def test_a_changed_file_changes_the_images_that_are_read_from_it(own, monkeypatc
 
     def digests():
         prepare(spec_of(own), MANIFEST)
-        record = read_record(record_of(MANIFEST))
+        record = read_record(record_path(MANIFEST))
         whole = {split: record.digest(split, 0, record.listed[split][1]) for split in record.listed}
         rows = range(record.listed["evaluation"][1])
         return whole, [record.digest("evaluation", row, row + 1) for row in rows]
@@ -267,11 +267,11 @@ def test_a_changed_file_changes_the_images_that_are_read_from_it(own, monkeypatc
 def test_a_config_with_its_parts_is_planned(folder):
     config = {"datasets": [{"birds": {"dataset": "funny_birds", "root": str(folder)}}], "metrics": ["part_deletion"]}
     plan = make_plan({**config, "evaluation": {"images": 6, "accuracy_images": 6}})
-    assert plan.reads_parts == ["part_deletion"]
+    assert plan.part_metrics == ["part_deletion"]
 
 
 def test_its_stand_in_has_parts():
-    given = synthetic.in_place_of("funny_birds", {}, (16, 20))
+    given = synthetic.noise_dataset_for("funny_birds", {}, (16, 20))
     assert given.pop("dataset") == "heatproof.estimate.synthetic:load"
     made = synthetic.load(seed=0, **given)
     assert (made.num_classes, len(made.part_names), given["train_images"]) == (50, 5, 45_000)

@@ -11,7 +11,7 @@ import pytest
 
 from heatproof.data.image_folder import image_folder
 from heatproof.data.label_file import read_raw_table
-from heatproof.data.label_paths import Pictures, match_pictures
+from heatproof.data.label_paths import PictureIndex, match_pictures
 from heatproof.errors import HeatproofError
 
 ROWS = [["file", "label"], ["a.png", "Käfer"], ["b c.png", "Bär"]]
@@ -53,7 +53,7 @@ def test_formats_are_found_by_their_content(tmp_path, kind):
     path.write_bytes(FILES[kind])
     found = read_raw_table(path)
     assert [found.names[:2], *map(list, zip(*found.columns[:2], strict=True))] == ROWS
-    assert not found.is_guess
+    assert not found.is_encoding_guessed
 
 
 def test_an_encoding_that_the_config_names(tmp_path):
@@ -62,7 +62,7 @@ def test_an_encoding_that_the_config_names(tmp_path):
         path.write_bytes(PLAIN.encode(encoding))
         assert read_raw_table(path, encoding=encoding).columns[1] == ["Käfer", "Bär"]
     path.write_bytes(PLAIN.encode("cp1252"))
-    assert read_raw_table(path).is_guess
+    assert read_raw_table(path).is_encoding_guessed
     for encoding, message in (("utf-8", "is not text in utf-8"), ("utf9", "no encoding of that name"), ("hex", "hex")):
         with pytest.raises(HeatproofError, match=message):
             read_raw_table(path, encoding=encoding)
@@ -126,9 +126,9 @@ NAMES = {
 
 @pytest.mark.parametrize("kind", NAMES)
 def test_pictures_are_found_by_the_names_that_tables_give_them(kind):
-    assert Pictures(PICTURES).find_all(NAMES[kind]) == PICTURES
+    assert PictureIndex(PICTURES).find_all(NAMES[kind]) == PICTURES
     assert match_pictures(Path("t"), Path("r"), NAMES[kind], PICTURES) == PICTURES
-    assert Pictures(PICTURES).named_by(NAMES[kind])
+    assert PictureIndex(PICTURES).is_named_by(NAMES[kind])
 
 
 def test_a_name_of_several_pictures_is_asked():
@@ -137,7 +137,7 @@ def test_a_name_of_several_pictures_is_asked():
         HeatproofError, match=r"names a\.png in row 2, and several folders in r have a picture of that name"
     ):
         match_pictures(Path("t"), Path("r"), ["a.png"], paths)
-    assert Pictures(paths).find_all(["b", "b.jpg", "1/a"]) == ["", "b.jpg", "1/a.png"]
+    assert PictureIndex(paths).find_all(["b", "b.jpg", "1/a"]) == ["", "b.jpg", "1/a.png"]
 
 
 @pytest.mark.parametrize("name", ["x/A.JPG", "A.jpg", "a.dcm"])
@@ -149,8 +149,8 @@ def test_a_picture_of_another_ending_is_no_guess(name):
 
 
 def test_the_whole_path_counts_more_than_the_end_of_another():
-    assert Pictures(["a.png", "x/a.png"]).find_all(["a.png", "x/a.png"]) == ["a.png", "x/a.png"]
-    assert Pictures(["a.png", "x/a.jpg"]).find_all(["a", "x/a"]) == ["a.png", "x/a.jpg"]
+    assert PictureIndex(["a.png", "x/a.png"]).find_all(["a.png", "x/a.png"]) == ["a.png", "x/a.png"]
+    assert PictureIndex(["a.png", "x/a.jpg"]).find_all(["a", "x/a"]) == ["a.png", "x/a.jpg"]
 
 
 def test_a_folder_that_some_rows_lack_is_not_passed_over():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from heatproof.data.label_values import LabelOptions, LabelQuestion, LabelReader, number_of
+from heatproof.data.label_values import AmbiguousTableError, LabelOptions, LabelReader, number_of
 from heatproof.errors import HeatproofError
 
 
@@ -65,7 +65,7 @@ def test_what_is_a_number(text, number):
 @pytest.mark.parametrize("cell", ["", "nan", "NaN", "NA", "N/A", "None", "null", "<NA>", "-1", "-1.0"])
 def test_what_is_unknown_is_no_class_by_guess(cell):
     cells = [*"012012012", cell]
-    with pytest.raises(LabelQuestion, match=r"Row 11 of labels\.csv .*say unknown: \[") as caught:
+    with pytest.raises(AmbiguousTableError, match=r"Row 11 of labels\.csv .*say unknown: \[") as caught:
         read(cells)
     found = read(cells, **caught.value.answer)
     assert found.class_names == ["0", "1", "2"]
@@ -74,17 +74,17 @@ def test_what_is_unknown_is_no_class_by_guess(cell):
     if cell:
         assert len(read(cells, unknown=[]).class_names) == 4, "the config says that it is a class"
     else:
-        with pytest.raises(LabelQuestion, match=r"unknown: \[blank\]"):
+        with pytest.raises(AmbiguousTableError, match=r"unknown: \[blank\]"):
             read(cells, unknown=[])
 
 
 def test_what_the_config_forgets_is_asked():
-    with pytest.raises(LabelQuestion, match=r"unknown: \[nan, -1\], with which what is not known is left out\."):
+    with pytest.raises(AmbiguousTableError, match=r"unknown: \[nan, -1\], with which what is not known is left out\."):
         read([*"000111", "nan", "", "-1"], unknown="blank")
 
 
 def test_what_is_unknown_is_said_in_one_sentence():
-    with pytest.raises(LabelQuestion, match=r"unknown: \[nan, blank, -1\]") as caught:
+    with pytest.raises(AmbiguousTableError, match=r"unknown: \[nan, blank, -1\]") as caught:
         read([*"000111", "nan", "", "-1", ""])
     assert read([*"000111", "nan", "", "-1", ""], **caught.value.answer).known.sum() == 6
 
@@ -106,7 +106,7 @@ ASKED = {
 @pytest.mark.parametrize("case", ASKED)
 def test_what_may_be_read_in_two_ways_is_asked(case):
     cells, message = ASKED[case]
-    with pytest.raises(LabelQuestion, match=message):
+    with pytest.raises(AmbiguousTableError, match=message):
         read(cells)
     assert read(cells, task="multiclass").class_names == read(cells, task="multiclass").class_names
     assert len(read(cells, task="multiclass").class_names) == len(set(cells))
@@ -195,7 +195,7 @@ def test_numbers_are_measured():
 def test_one_column_a_class(one, zero, task):
     columns = [[one, zero, zero], [zero, zero, one], [zero, one, zero], [zero] * 3]
     with pytest.raises(
-        LabelQuestion, match=r"say task: multiclass if one of them is 1 .* or task: multilabel"
+        AmbiguousTableError, match=r"say task: multiclass if one of them is 1 .* or task: multilabel"
     ) as caught:
         several(columns)
     assert caught.value.answer == {"task": "multiclass"}
@@ -209,7 +209,7 @@ def test_one_column_a_class(one, zero, task):
 def test_cells_that_are_neither_one_nor_zero_are_asked(cell):
     columns = [["1", cell, "0"], ["0", "1", "1"]]
     shown = {"": "blank", "-1.0": "-1"}.get(cell, cell)
-    with pytest.raises(LabelQuestion, match=rf"unknown: \[{shown}\] .* or none: \[{shown}\]"):
+    with pytest.raises(AmbiguousTableError, match=rf"unknown: \[{shown}\] .* or none: \[{shown}\]"):
         several(columns, task="multilabel")
     np.testing.assert_array_equal(several(columns, task="multilabel", unknown=shown).values, [[1, 0], [-1, 1], [0, 1]])
     np.testing.assert_array_equal(several(columns, task="multilabel", none=[shown]).values, [[1, 0], [0, 1], [0, 1]])
@@ -253,7 +253,7 @@ LOOK_ALIKE = {
 @pytest.mark.parametrize("case", LOOK_ALIKE)
 def test_what_looks_alike_or_like_a_number_is_no_class_by_guess(case):
     cells, message = LOOK_ALIKE[case]
-    with pytest.raises(LabelQuestion, match=message):
+    with pytest.raises(AmbiguousTableError, match=message):
         read(cells * 9)
     assert set(read(cells * 9, task="multiclass").class_names) == set(cells)
 
@@ -288,19 +288,19 @@ def test_a_label_beside_what_is_unknown_is_known():
 
 
 def test_a_separator_that_no_cell_has_is_asked():
-    with pytest.raises(LabelQuestion, match="say separator: ';'"):
+    with pytest.raises(AmbiguousTableError, match="say separator: ';'"):
         read(["a;b", "a", "b"] * 9, separator="|")
     assert read(["a", "b"] * 9, separator="|").class_names == ["a", "b"]
 
 
 def test_minus_one_beside_one_is_a_class():
-    with pytest.raises(LabelQuestion, match=r"unknown: \[\] where it is a class") as caught:
+    with pytest.raises(AmbiguousTableError, match=r"unknown: \[\] where it is a class") as caught:
         read(["-1", "1"] * 9)
     assert read(["-1", "1"] * 9, **caught.value.answer).class_names == ["-1", "1"]
 
 
 def test_a_country_that_is_called_na_beside_a_blank_has_a_remedy():
-    with pytest.raises(LabelQuestion, match="call NA something else in the table where it is a class"):
+    with pytest.raises(AmbiguousTableError, match="call NA something else in the table where it is a class"):
         read(["NA", "DE", "", "FR"])
 
 
@@ -311,8 +311,8 @@ def test_a_table_of_which_nothing_is_known_says_so(task):
 
 
 def test_what_looks_alike_names_the_task_that_is_meant():
-    with pytest.raises(LabelQuestion, match="task: multilabel if they are two"):
+    with pytest.raises(AmbiguousTableError, match="task: multilabel if they are two"):
         read(["Mass|Edema", "mass"], separator="|")
     assert len(read(["Mass|Edema", "mass"], separator="|", task="multilabel").class_names) == 3
-    with pytest.raises(LabelQuestion, match="'Yes' and 'yes', which look alike"):
+    with pytest.raises(AmbiguousTableError, match="'Yes' and 'yes', which look alike"):
         read(["Yes", "no", "yes"], task="binary")

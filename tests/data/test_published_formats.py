@@ -32,9 +32,9 @@ def test_a_run_reads_it(tmp_path, monkeypatch, name):
         "metrics": [],
     }
     plan = make_plan(merge({}, config))
-    told = Graph(plan).told("prepare", dataset=name)
-    told.run(plan.runtime())
-    made = require_manifest(told.manifest)
+    spec = Graph(plan).spec("prepare", dataset=name)
+    spec.run(plan.runtime())
+    made = require_manifest(spec.manifest)
     found = made["splits"]["evaluation"]
     seen = dict(zip(found["ids"], found["labels"], strict=True))
     assert seen.items() <= labels.items()

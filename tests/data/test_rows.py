@@ -7,21 +7,21 @@ from questions import Pictures
 
 from heatproof.base.provenance import Key
 from heatproof.base.specs import DatasetSpec
-from heatproof.base.tasks import OF, row_id
-from heatproof.data.checks import check_dataset, check_target, open_dataset, said_of_rows
+from heatproof.base.tasks import ROW_SEPARATOR, row_id
+from heatproof.data.checks import check_dataset, check_target, describe_rows, open_dataset
 from heatproof.data.lazy import FileList, LazyDataset
 from heatproof.data.parts import parts
 from heatproof.data.registry import HasParts, Split
-from heatproof.data.rows import as_rows, pictures_of
+from heatproof.data.rows import as_rows, unwrap_rows
 from heatproof.errors import HeatproofError
 from heatproof.jobs.prepare import prepare
-from heatproof.stores.manifest import read_sealed
-from heatproof.stores.sources import read_record, record_of
+from heatproof.stores.manifest import read_checksummed
+from heatproof.stores.sources import read_record, record_path
 
 
 def picture_of(row):
     """Return the id of the picture of a row that `row_id` named."""
-    return row.rpartition(OF)[0]
+    return row.rpartition(ROW_SEPARATOR)[0]
 
 
 def spec(task, rows="label", **options):
@@ -41,7 +41,7 @@ def test_a_picture_of_a_class_is_a_row(task, rows):
 
 def test_each_label_that_a_picture_has_is_a_row():
     made = opened("multilabel")
-    labels = pictures_of(made).splits["evaluation"].labels
+    labels = unwrap_rows(made).splits["evaluation"].labels
     rows = made.splits["evaluation"]
     wanted = [(p, k) for p in range(12) for k in range(3) if labels[p, k] == 1]
     assert [(int(p), int(k)) for p, k in zip(made.pictures, rows.labels, strict=True)] == wanted
@@ -51,20 +51,20 @@ def test_each_label_that_a_picture_has_is_a_row():
     assert made.num_classes == 3
     np.testing.assert_array_equal(made.given, labels[[p for p, _ in wanted]])
     # The second picture has none.
-    assert made.without_rows == (labels != 1).all(1).sum() >= 1
-    pixels = pictures_of(made).images("evaluation", 0, 12)
+    assert made.num_without_rows == (labels != 1).all(1).sum() >= 1
+    pixels = unwrap_rows(made).images("evaluation", 0, 12)
     for start, stop in ((0, len(rows)), (1, 2), (2, 9), (3, 3)):
         np.testing.assert_array_equal(
             made.images("evaluation", start, stop), pixels[[p for p, _ in wanted[start:stop]]]
         )
-    np.testing.assert_array_equal(made.splits["train"].labels, pictures_of(made).splits["train"].labels)
+    np.testing.assert_array_equal(made.splits["train"].labels, unwrap_rows(made).splits["train"].labels)
     assert len(made.images("train", 0, 5)) == 5
 
 
 @pytest.mark.parametrize("numbers", [1, 2])
 def test_each_number_of_a_regression_is_a_row(numbers):
     made = opened("regression", numbers=numbers)
-    labels, rows = pictures_of(made).splits["evaluation"].labels, made.splits["evaluation"]
+    labels, rows = unwrap_rows(made).splits["evaluation"].labels, made.splits["evaluation"]
     assert rows.labels.tolist() == list(range(numbers)) * 12
     np.testing.assert_array_equal(made.given, labels.reshape(-1))
     assert len(set(rows.ids)) == 12 * numbers
@@ -74,7 +74,7 @@ def test_each_number_of_a_regression_is_a_row(numbers):
 @pytest.mark.parametrize("task", ["multilabel", "regression"])
 def test_one_number_of_all_pictures_is_asked_of_each_picture(task):
     made = opened(task, "picture")
-    assert made.splits["evaluation"].ids == pictures_of(made).splits["evaluation"].ids
+    assert made.splits["evaluation"].ids == unwrap_rows(made).splits["evaluation"].ids
     assert check_target(0, made) == 0
     with pytest.raises(HeatproofError, match="is 9, and the dataset has"):
         check_target(9, made)
@@ -83,15 +83,15 @@ def test_one_number_of_all_pictures_is_asked_of_each_picture(task):
 @pytest.mark.parametrize("task", ["binary", "multiclass", "multilabel", "regression"])
 def test_distinct_labels_of_a_callable_target_are_sorted_and_the_same_in_every_job(task):
     made, again = opened(task, "distinct"), opened(task, "distinct")
-    labels, rows = pictures_of(made).splits["evaluation"].labels, made.splits["evaluation"]
+    labels, rows = unwrap_rows(made).splits["evaluation"].labels, made.splits["evaluation"]
     np.testing.assert_array_equal(made.targets, again.targets)
     np.testing.assert_array_equal(made.targets, np.unique(labels, axis=0))
     np.testing.assert_array_equal(made.targets[rows.labels], labels)
     np.testing.assert_array_equal(made.given, labels)
     assert made.num_classes == len(made.class_names) == len(made.targets)
-    assert rows.ids == pictures_of(made).splits["evaluation"].ids
+    assert rows.ids == unwrap_rows(made).splits["evaluation"].ids
     assert check_target("questions:margin", made) == "label"
-    assert said_of_rows(made, "mine") == []
+    assert describe_rows(made, "mine") == []
 
 
 def test_labels_of_a_callable_target_in_words():
@@ -151,7 +151,7 @@ def test_a_manifest_says_of_rows_what_they_are_of(tmp_path, caplog):
     told = spec("multilabel")
     with caplog.at_level("INFO"):
         prepare(told, str(tmp_path / "mine.json"))
-    made, rows = read_sealed(tmp_path / "mine.json"), open_dataset(told)
+    made, rows = read_checksummed(tmp_path / "mine.json"), open_dataset(told)
     assert made["task"] == "multilabel"
     assert made["class_names"] == ["kind 0", "kind 1", "kind 2"]
     evaluation = made["splits"]["evaluation"]
@@ -159,8 +159,8 @@ def test_a_manifest_says_of_rows_what_they_are_of(tmp_path, caplog):
     assert evaluation["pictures"] == list(map(picture_of, evaluation["ids"]))
     assert evaluation["given"] == rows.given.tolist()
     assert np.shape(made["splits"]["train"]["labels"]) == (36, 3)
-    assert read_record(record_of(tmp_path / "mine.json")).listed["evaluation"][1] == len(rows.splits["evaluation"])
-    count, none = len(rows.splits["evaluation"]), rows.without_rows
+    assert read_record(record_path(tmp_path / "mine.json")).listed["evaluation"][1] == len(rows.splits["evaluation"])
+    count, none = len(rows.splits["evaluation"]), rows.num_without_rows
     assert f"mine: 12 evaluation pictures are {count} rows, one for each label; {none} without a label" in caplog.text
 
 

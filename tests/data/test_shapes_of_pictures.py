@@ -6,10 +6,10 @@ import torch
 from PIL import Image
 from torchvision.transforms import v2
 
-from heatproof.base.options import as_option, check_options, height_and_width
+from heatproof.base.options import as_size_option, check_options, height_and_width
 from heatproof.data.checks import check_dataset, check_pictures
 from heatproof.data.image_folder import image_folder
-from heatproof.data.pictures import DRAWS, crop_box, picture_reader, read_picture
+from heatproof.data.pictures import CROP_DRAWS, crop_box, picture_reader, read_picture
 from heatproof.errors import HeatproofError
 
 RNG = np.random.default_rng(0)
@@ -46,7 +46,7 @@ def test_a_square_of_two_equal_sides_is_the_square_to_the_bit(tmp_path):
         assert one.words(paths) == two.words(paths)
     one, two = picture_reader(32, 40, "bicubic"), picture_reader([32, 32], [40, 40], "bicubic")
     np.testing.assert_array_equal(one(paths), two(paths))
-    draws = np.random.default_rng(1).random(DRAWS)
+    draws = np.random.default_rng(1).random(CROP_DRAWS)
     np.testing.assert_array_equal(one.crop(paths[0], draws, 0.2), two.crop(paths[0], draws, 0.2))
     assert crop_box(50, 71, draws, 0.2) == crop_box(50, 71, draws, 0.2, 1)
 
@@ -69,7 +69,7 @@ def test_only_sets_of_larger_pictures_are_zoomed(tmp_path, side, box, words):
     assert fitted.box == box
     assert fitted.words(paths) == words
     assert fitted(paths).shape == (3, 3, 96, 128)
-    assert fitted.crop(paths[0], np.random.default_rng(0).random(DRAWS), 0.1).shape == (1, 3, 96, 128)
+    assert fitted.crop(paths[0], np.random.default_rng(0).random(CROP_DRAWS), 0.1).shape == (1, 3, 96, 128)
 
 
 def test_pictures_of_the_size_are_read_as_they_are(tmp_path):
@@ -89,7 +89,7 @@ def test_a_number_of_resize_is_the_shorter_side_of_the_box():
 
 def test_crops_have_the_shape_of_the_images():
     """As crops of squares are from 3:4 to 4:3, those of images twice as wide as high are from 3:2 to 8:3."""
-    drawn = np.random.default_rng(0).random((400, DRAWS))
+    drawn = np.random.default_rng(0).random((400, CROP_DRAWS))
     boxes = np.array([crop_box(300, 600, draws, 0.1, 2) for draws in drawn])
     shapes = boxes[:, 3] / boxes[:, 2]
     assert 1.5 - 0.1 < shapes.min() < 1.6
@@ -103,7 +103,7 @@ def test_a_turned_picture_has_its_sides_as_looked_at(tmp_path):
     exif[0x0112] = 6
     Image.fromarray(noise(30, 50, 3)).save(tmp_path / "a.jpg", exif=exif)
     assert picture_reader(8, None, "bilinear").size_of(tmp_path / "a.jpg") == (30, 50)
-    assert picture_reader(8, None, "bilinear", turned=True).size_of(tmp_path / "a.jpg") == (50, 30)
+    assert picture_reader(8, None, "bilinear", apply_exif=True).size_of(tmp_path / "a.jpg") == (50, 30)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_sizes_that_are_none(key, value, said):
 
 
 def test_sizes_are_written_as_they_are_read():
-    assert [as_option(height_and_width(size)) for size in (8, [8, 8], (8, 9))] == [8, 8, [8, 9]]
+    assert [as_size_option(height_and_width(size)) for size in (8, [8, 8], (8, 9))] == [8, 8, [8, 9]]
 
 
 # ---- channels --------------------------------------------------------------------------------------------------------
@@ -295,7 +295,7 @@ def test_a_table_can_name_arrays(tmp_path):
 
 def test_crops_of_arrays(tmp_path):
     dataset = opened(folder_of(tmp_path / "p", array(noise(5, 40, 60))))
-    crop = dataset.cropped("train", 0, np.random.default_rng(0).random(DRAWS), 0.2)
+    crop = dataset.random_crop("train", 0, np.random.default_rng(0).random(CROP_DRAWS), 0.2)
     assert crop.shape == (1, 5, 12, 20)
     assert torch.from_numpy(crop).isfinite().all()
 

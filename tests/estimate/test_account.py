@@ -6,20 +6,20 @@ from pathlib import Path
 import pytest
 import yaml
 
-from heatproof.base.options import seconds_of
+from heatproof.base.options import parse_duration
 from heatproof.config.files import default_config, merge, read_config
 from heatproof.errors import HeatproofError
 from heatproof.estimate.account import (
     Job,
     Measured,
     cost_by_explainer,
-    jobs_of,
+    jobs_with_costs,
     map_bytes,
     training_cost,
     wall_time,
 )
 from heatproof.estimate.estimate import _fitting_told, estimate, plan_of
-from heatproof.estimate.measure import Bench, Timed
+from heatproof.estimate.measure import Bench, JobCost
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 
@@ -28,25 +28,27 @@ REPOSITORY = Path(__file__).parents[2]
 
 def measured(plan, responses):
     """One second of start, and a millisecond for every image and explainer."""
-    found = Measured(1.0, score=Timed(2.0))
+    found = Measured(1.0, score=JobCost(2.0))
     for pair in plan.pairs():
         each = dict.fromkeys(plan.model_explainers, 0.001)
-        stages = {f"drops {g} {b}": Timed(1.0, {"drops": 0.001}) for g, b in plan.combinations}
-        stages["attribute"] = Timed(1.0, each, bytes_per_image=100.0)
+        stages = {f"drops {g} {b}": JobCost(1.0, {"drops": 0.001}) for g, b in plan.combinations}
+        stages["attribute"] = JobCost(1.0, each, bytes_per_image=100.0)
         if responses:
             every = dict.fromkeys(plan.explainers, 0.001)
-            stages |= {f"curves {name}": Timed(1.0, every) for name in plan.method_responses}
-            stages |= {f"subsets {name}": Timed(1.0, {"subsets": 0.001}) for name in plan.model_responses}
-        found.stages[pair] = stages | {"pretrain": Timed(10.0), "finetune finetuned": Timed(10.0)}
+            stages |= {f"curves {name}": JobCost(1.0, every) for name in plan.method_responses}
+            stages |= {f"subsets {name}": JobCost(1.0, {"subsets": 0.001}) for name in plan.model_responses}
+        found.stages[pair] = stages | {"pretrain": JobCost(10.0), "finetune finetuned": JobCost(10.0)}
     for dataset in plan.datasets:
-        found.stages[dataset, None] = {"attribute_reference": Timed(1.0, dict.fromkeys(plan.reference_explainers, 0.0))}
+        found.stages[dataset, None] = {
+            "attribute_reference": JobCost(1.0, dict.fromkeys(plan.reference_explainers, 0.0))
+        }
     return found
 
 
 def trained(stage="pretrain", **settings):
     """Return what a training of the default config is told, with other settings."""
-    told = next(job.told for job in Graph(make_plan(default_config())).jobs() if job.stage == stage)
-    return replace(told, training=replace(told.training, **settings))
+    spec = next(job.spec for job in Graph(make_plan(default_config())).jobs() if job.stage == stage)
+    return replace(spec, training=replace(spec.training, **settings))
 
 
 def counts(jobs):
@@ -57,7 +59,7 @@ def counts(jobs):
 @pytest.mark.parametrize("way", ["together", "apart"])
 def test_jobs_are_those_of_the_plan(way):
     plan = make_plan(merge(default_config(), {"shard_size": 40, "attribution_jobs": way}))
-    found = counts(jobs_of(plan, measured(plan, True), True))
+    found = counts(jobs_with_costs(plan, measured(plan, True), True))
     manifests = [product.manifest for job in Graph(plan).jobs() for product in job.products]
 
     def made(folder):
@@ -89,20 +91,20 @@ def test_a_training_on_several_devices_takes_that_many_workers():
     seconds = {devices: training_cost(trained(epochs=3, devices=devices), found, 1.0).seconds(1) for devices in (1, 4)}
     assert seconds == {1: 1 + 3 * 105.0, 4: 1 + 3 * 30.0}
     plan = make_plan(merge(default_config(), {"finetuning": {"devices": 4}}))
-    jobs = jobs_of(plan, measured(plan, False), False)
+    jobs = jobs_with_costs(plan, measured(plan, False), False)
     assert {(job.stage, job.devices) for job in jobs if job.devices > 1} == {("finetune", 4)}
 
 
 def test_hours_and_disk_grow_with_images_and_weights():
     plan = make_plan(default_config())
     found = measured(plan, True)
-    jobs = jobs_of(plan, found, True)
+    jobs = jobs_with_costs(plan, found, True)
     hours = cost_by_explainer(jobs)
     networks = len(plan.pairs()) * len(plan.weights)
     assert hours["saliency"][0] == pytest.approx(0.001 * plan.images * networks / 3600)
     assert hours["random"][0] == 0
     assert hours["random"][1] > 0
-    apart = jobs_of(make_plan(merge(default_config(), {"attribution_jobs": "apart"})), found, True)
+    apart = jobs_with_costs(make_plan(merge(default_config(), {"attribution_jobs": "apart"})), found, True)
     for every in (jobs, apart):
         left = sum(job.bytes for job in every if job.stage == "attribute")
         assert left == pytest.approx(100 * plan.images * networks)
@@ -110,18 +112,18 @@ def test_hours_and_disk_grow_with_images_and_weights():
 
 def test_kept_epochs_wait_for_their_finetuning_and_are_not_trained(tmp_path, monkeypatch):
     plan = make_plan(merge(default_config(), {"finetuning": {"keep": [2, 4]}}))
-    jobs = jobs_of(plan, measured(plan, False), False)
+    jobs = jobs_with_costs(plan, measured(plan, False), False)
     networks = len(plan.pairs())
     assert (counts(jobs)["finetune"], counts(jobs)["keep_epoch"]) == (networks, 2 * networks)
     assert {jobs[job.after[0]].stage for job in jobs if job.stage == "keep_epoch"} == {"finetune"}
     bench = Bench(plan, tmp_path, 2, print)
-    told = []
-    monkeypatch.setattr(bench, "run", lambda job: told.append(job) or (0, 0, {}))
+    spec = []
+    monkeypatch.setattr(bench, "run", lambda job: spec.append(job) or (0, 0, {}))
     dataset, model = plan.pairs()[0]
     bench.training(dataset, model, plan.weights[-1])
     assert plan.weights[-1] == "finetuned_epoch4"
-    finetuned = Graph(plan).told("finetune", dataset=dataset, model=model, weights="finetuned")
-    assert told[0].training == finetuned.training
+    finetuned = Graph(plan).spec("finetune", dataset=dataset, model=model, weights="finetuned")
+    assert spec[0].training == finetuned.training
 
 
 def test_a_finetuning_validates_twice():
@@ -139,7 +141,7 @@ def test_the_papers_grid_is_planned_without_its_data():
     assert len(plan.pairs()) == 16
     assert plan.images == 50000
     assert len(plan.methods) == 29
-    found = counts(jobs_of(plan, measured(plan, False), False))
+    found = counts(jobs_with_costs(plan, measured(plan, False), False))
     assert found["attribute"] == 2 * 16 * 10
     assert found["drops"] == 2 * 16 * 10
 
@@ -220,7 +222,7 @@ def test_a_throughput_that_cannot_be_is_refused_before_work(tmp_path, as_if, sai
 def test_the_guard_of_lower_precision_costs_both_precisions_of_its_images():
     plan = make_plan(merge(default_config(), {"precision": {"maps": "bfloat16"}, "precision_guard": {"images": 8}}))
     found = measured(plan, True)
-    guard = next(job for job in jobs_of(plan, found, True) if job.stage == "guard")
+    guard = next(job for job in jobs_with_costs(plan, found, True) if job.stage == "guard")
     each = sum(sum(timed.per_image.values()) for timed in found.stages[plan.pairs()[0]].values())
     assert guard.seconds == pytest.approx(1.0 + 2 * 8 * each)
 
@@ -242,13 +244,13 @@ def test_the_images_that_fit_a_budget_do_fit_it():
 
     def lasts(images):
         fewer = make_plan(merge(default_config(), {"evaluation": images}))
-        return wall_time(jobs_of(fewer, found, True), 1)
+        return wall_time(jobs_with_costs(fewer, found, True), 1)
 
     whole = lasts({"images": {"drops": 320, "curves": 80}})
     shortest = lasts({"images": 2, "accuracy_images": 0})
     budget = (whole + shortest) / 2
-    told = _fitting_told(plan, found, 1, True, budget)
-    images = yaml.safe_load(told.partition("\n\n")[2])["evaluation"]
+    spec = _fitting_told(plan, found, 1, True, budget)
+    images = yaml.safe_load(spec.partition("\n\n")[2])["evaluation"]
     assert 0.9 * budget < lasts(images) <= budget
     assert images["images"]["drops"] == pytest.approx(4 * images["images"]["curves"], abs=4)
     assert "is within the budget" in _fitting_told(plan, found, 1, True, 1.01 * whole)
@@ -256,10 +258,10 @@ def test_the_images_that_fit_a_budget_do_fit_it():
 
 
 def test_times_are_read_and_others_refused():
-    assert [seconds_of(given) for given in ("2h", "15min", "90s", "1.5h")] == [7200, 900, 90, 5400]
+    assert [parse_duration(given) for given in ("2h", "15min", "90s", "1.5h")] == [7200, 900, 90, 5400]
     for given in ("2", "h", "-1h", "2 days", "nanh"):
         with pytest.raises(HeatproofError, match="give a time such as 2h"):
-            seconds_of(given)
+            parse_duration(given)
 
 
 def test_maps_of_twenty_networks_take_what_is_counted():

@@ -24,12 +24,12 @@ def test_what_is_trained_is_timed(tmp_path, asked):
     datasets = [{"toy": {"dataset": "questions:dataset", "task": task}}]
     change = {"pretraining": {"epochs": 0}, "evaluation": {"images": 6}, "datasets": datasets, "target": target}
     plan = make_plan(merge(BASE, merge(change, {"models": [model]})))
-    told = Graph(plan).told("finetune", dataset="toy", model="net", weights="finetuned")
+    spec = Graph(plan).spec("finetune", dataset="toy", model="net", weights="finetuned")
     runtime = Runtime(4, 1, "cpu")
-    steps = TimeTraining(told.dataset, told.model, told.training, 2, told.whole_output).run(runtime)
+    steps = TimeTraining(spec.dataset, spec.model, spec.training, 2, spec.ignores_labels).run(runtime)
     assert steps["train"] > 0
     weights = [str(tmp_path / "w.safetensors")]
-    passes = TimeWeights(plan.dataset_spec("toy"), told.model, weights, 2, target).run(runtime)
+    passes = TimeWeights(plan.dataset_spec("toy"), spec.model, weights, 2, target).run(runtime)
     assert passes["gradient"] > 0
 
 

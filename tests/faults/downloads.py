@@ -89,7 +89,7 @@ def download(whole: Run, folder: Path, draw: random.Random) -> Outcome:
             outcome.wrong = f"status {ended.status}: {ended.said[-600:]} {left}"
             return outcome
         ended = run.run()
-    output = folder / job.told.files["weights"]
+    output = folder / job.spec.files["weights"]
     outcome.unnoticed = int(not output.exists() or output.read_bytes() != given)
     if ended.status or outcome.unnoticed:
         outcome.wrong = f"status {ended.status}: {ended.said[-600:]}"

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from toy_workflow import Ended, Run
 
-from heatproof.stores.manifest import read_sealed
+from heatproof.stores.manifest import read_checksummed
 
 # From what on work is left to do: everything that follows from these outputs is removed first.
 BEGIN = ["weights", "maps", "drops", "subsets", "curves", "scores", ""]
@@ -323,7 +323,7 @@ def damage(change: Callable[[bytes, random.Random], bytes]) -> Callable[[Run, Pa
         if outcome.wrong:
             return outcome
         # A manifest that was made again has other times in it.
-        same = run.bytes().get(name) == whole.bytes()[name] and (path.suffix != ".json" or read_sealed(path))
+        same = run.bytes().get(name) == whole.bytes()[name] and (path.suffix != ".json" or read_checksummed(path))
         healed = path.exists() and (path.read_bytes() == content or bool(same))
         if outcome.noticed and not healed:
             outcome.wrong = f"{name} was noticed and not healed"

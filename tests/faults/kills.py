@@ -42,7 +42,7 @@ from heatproof.files.reading import read_json  # noqa: E402
 from heatproof.plan.graph import Graph, Job  # noqa: E402
 from heatproof.plan.validate import make_plan  # noqa: E402
 from heatproof.stores.manifest import whole  # noqa: E402
-from heatproof.stores.sources import Record, read_record  # noqa: E402
+from heatproof.stores.sources import FileRecord, read_record  # noqa: E402
 
 CONFIG = "micro.yaml"
 KINDS = [
@@ -101,7 +101,7 @@ class Run:
         """Return the jobs of the config, upstream first."""
         with chdir(self.folder):
             graph = Graph(make_plan(read_config(CONFIG)))
-            return list(graph.needed(graph.targets()))
+            return list(graph.jobs_leading_to(graph.targets()))
 
     def seconds(self, stage: str) -> float:
         """Return how long a job of a stage took, as Snakemake measured it."""
@@ -179,7 +179,7 @@ def without_measured(recorded: Mapping[str, Any], name: str) -> dict[str, Any]:
     return kept
 
 
-def without_clock(record: Record | None) -> Any:
+def without_clock(record: FileRecord | None) -> Any:
     """Return what a record of files says, but for when they were looked at; None for a damaged one."""
     if record is None:
         return None

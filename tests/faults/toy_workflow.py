@@ -18,14 +18,14 @@ from ledger import watch
 from toy_project import BASE
 
 from heatproof.config.files import merge
-from heatproof.errors import fault_of
+from heatproof.errors import machine_fault
 from heatproof.files.reading import read_json
 from heatproof.plan.folder import Folder
 from heatproof.plan.graph import Graph, Job
 from heatproof.plan.validate import make_plan
 from heatproof.stores.sources import read_record
-from heatproof.workflow.changed_data import look_at_data
-from heatproof.workflow.reconcile import adopt
+from heatproof.workflow.changed_data import inspect_data
+from heatproof.workflow.reconcile import reconcile
 
 CHANGE = {
     "evaluation": {"images": 10},
@@ -47,17 +47,17 @@ def config(**change) -> dict:
 def jobs_of(plan) -> list[Job]:
     """Return the jobs that lead to the tables and their pages, upstream first."""
     graph = Graph(plan)
-    pages = [file for name in ("tables", "all_scores", "report_page") for file in graph.told(name).files.values()]
-    return [_without_claims(job) for job in graph.needed(pages) if job.stage != "claims"]
+    pages = [file for name in ("tables", "all_scores", "report_page") for file in graph.spec(name).files.values()]
+    return [_without_claims(job) for job in graph.jobs_leading_to(pages) if job.stage != "claims"]
 
 
 def _without_claims(job: Job) -> Job:
     """Return the index page without the claims card, which the toy's few methods are too few for."""
     if job.stage != "report_page":
         return job
-    tables = {name: path for name, path in job.told.tables_shown.items() if name != "claims"}
+    tables = {name: path for name, path in job.spec.tables_shown.items() if name != "claims"}
     inputs = tuple(path for path in job.inputs if "claims" not in path)
-    return replace(job, told=replace(job.told, tables_shown=tables), inputs=inputs)
+    return replace(job, spec=replace(job.spec, tables_shown=tables), inputs=inputs)
 
 
 @dataclass
@@ -79,7 +79,7 @@ class Listed(Graph):
     """A graph of jobs that are there already."""
 
     def __init__(self, jobs: list[Job]) -> None:
-        specs = {job.told.dataset.name: job.told.dataset for job in jobs if job.stage == "prepare"}
+        specs = {job.spec.dataset.name: job.spec.dataset for job in jobs if job.stage == "prepare"}
         # Of the plan, the results folder and the datasets alone are asked for.
         plan = SimpleNamespace(results=Folder(), datasets=specs, dataset_spec=specs.__getitem__)
         super().__init__(plan)  # type: ignore[arg-type]
@@ -133,7 +133,7 @@ class Run:
         """Start all jobs that are due in a process of their own, and return its id."""
         self.log.write_text("")
         # Before anything is wrong with the disk or the process.
-        self.specs = {job.outputs[0]: spec_file(self.folder, job.run, job.spec) for job in self.jobs}
+        self.specs = {job.outputs[0]: spec_file(self.folder, job.run, job.spec_json) for job in self.jobs}
         process = os.fork()
         if process:
             return process
@@ -161,15 +161,15 @@ class Run:
     def _work(self) -> int:
         from heatproof.workflow.job import main
 
-        # As `heatproof.workflow.start.see_data` does, without a process more.
+        # As `heatproof.workflow.start.update_data_records` does, without a process more.
         try:
-            unlisted = [seen for seen in look_at_data(Listed(self.jobs)).values() if not seen.is_listed]
+            unlisted = [seen for seen in inspect_data(Listed(self.jobs)).values() if not seen.is_listed]
         except MemoryError as error:
-            print(f"heatproof: {fault_of(error)}", file=sys.stderr)
+            print(f"heatproof: {machine_fault(error)}", file=sys.stderr)
             return 1
         for seen in unlisted:
             main([self.specs[seen.job.outputs[0]]])
-        for sentence in [*(one for seen in unlisted for one in seen.sentences), *adopt(Listed(self.jobs))]:
+        for sentence in [*(one for seen in unlisted for one in seen.sentences), *reconcile(Listed(self.jobs))]:
             print(f"heatproof: {sentence}", file=sys.stderr)
         for job in self.jobs:
             if not self.due(job):

@@ -8,11 +8,11 @@ from heatproof.metrics.pic import aggregate_curve, aic_scores, area, information
 from heatproof.perturbation.batching import Query
 from heatproof.perturbation.pic import (
     THRESHOLDS,
+    counts_above_quantile,
+    denormalise,
     encoder,
     entropy,
     interpolate,
-    kept_counts,
-    pictures,
     quantile_masks,
     rank_masks,
 )
@@ -90,7 +90,7 @@ def test_defaults_are_the_stored_ones(golden):
 
 def test_pictures_are_the_8_bit_images_again(golden):
     data = golden("data")
-    made = pictures(torch.from_numpy(data["x"]), [str(place) for place in range(24)], data["mean"], data["std"])
+    made = denormalise(torch.from_numpy(data["x"]), [str(place) for place in range(24)], data["mean"], data["std"])
     np.testing.assert_array_equal(made, data["x_uint8"].astype(np.float32) / np.float32(255))
 
 
@@ -118,7 +118,7 @@ def test_rank_rule_agrees_with_quantiles_where_nothing_ties(name, maps):
         if len(np.unique(one)) == one.size:
             by_rank = rank_masks(order, 32, 32)
             np.testing.assert_array_equal(by_rank, quantile_masks(one))
-            np.testing.assert_array_equal(by_rank.sum(axis=(1, 2)), kept_counts(1024))
+            np.testing.assert_array_equal(by_rank.sum(axis=(1, 2)), counts_above_quantile(1024))
             compared += 1
     assert compared >= 8
 

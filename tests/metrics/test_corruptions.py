@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from heatproof.errors import HeatproofError
-from heatproof.metrics.corruptions import modified, scaled, with_noise, with_offset
+from heatproof.metrics.corruptions import introduce_or_remove, scale_magnitudes, with_noise, with_offset
 
 IDS = ["a", "b", "c"]
 MAPS = np.random.default_rng(0).random((3, 6, 5)).astype(np.float32)
@@ -30,43 +30,43 @@ def test_noise_is_bounded_and_scales():
 
 
 def test_scaled_magnitudes():
-    np.testing.assert_allclose(scaled(np.array([[[-4.0, 2]], [[0, 0]]])), [[[1, 0.5]], [[0, 0]]])
+    np.testing.assert_allclose(scale_magnitudes(np.array([[[-4.0, 2]], [[0, 0]]])), [[[1, 0.5]], [[0, 0]]])
 
 
 @pytest.mark.parametrize(("direction", "sign"), [("introduce", 1), ("remove", -1)])
 def test_constant_and_random(direction, sign):
-    base = scaled(MAPS)
-    np.testing.assert_allclose(modified(MAPS, direction, "constant", IDS, 0), base + 0.6 * sign)
-    shift = sign * (modified(MAPS, direction, "random", IDS, 0) - base)
+    base = scale_magnitudes(MAPS)
+    np.testing.assert_allclose(introduce_or_remove(MAPS, direction, "constant", IDS, 0), base + 0.6 * sign)
+    shift = sign * (introduce_or_remove(MAPS, direction, "random", IDS, 0) - base)
     assert 0 <= shift.min() < 0.1
     assert 0.5 < shift.max() <= 0.6
 
 
 def test_partial_by_hand():
     maps = np.arange(1.0, 11).reshape(1, 2, 5)
-    raised = modified(maps, "introduce", "partial", ["a"], 0).ravel()
+    raised = introduce_or_remove(maps, "introduce", "partial", ["a"], 0).ravel()
     np.testing.assert_allclose(raised, [0.82] * 4 + [0.5, 0.6, 0.7, 0.8, 0.9, 1.0])
-    lowered = modified(maps, "remove", "partial", ["a"], 0).ravel()
+    lowered = introduce_or_remove(maps, "remove", "partial", ["a"], 0).ravel()
     np.testing.assert_allclose(lowered, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0, 0, 0.9, 1.0])
 
 
 def test_partial_with_ties_changes_as_many_pixels():
-    changed = modified(np.ones((1, 5, 4)), "remove", "partial", ["a"], 0)
+    changed = introduce_or_remove(np.ones((1, 5, 4)), "remove", "partial", ["a"], 0)
     assert (changed == 0).sum() == 4
 
 
 @pytest.mark.parametrize("scheme", ["constant", "random", "partial"])
 @pytest.mark.parametrize("direction", ["introduce", "remove"])
 def test_an_image_is_changed_alike_alone_and_with_others(scheme, direction):
-    together = modified(MAPS, direction, scheme, IDS, 3)
-    np.testing.assert_array_equal(together[1:2], modified(MAPS[1:2], direction, scheme, ["b"], 3))
+    together = introduce_or_remove(MAPS, direction, scheme, IDS, 3)
+    np.testing.assert_array_equal(together[1:2], introduce_or_remove(MAPS[1:2], direction, scheme, ["b"], 3))
     np.testing.assert_array_equal(with_noise(MAPS, 0.1, IDS, 3)[2:], with_noise(MAPS[2:], 0.1, ["c"], 3))
-    clipped = modified(MAPS, direction, scheme, IDS, 3, clip=True)
+    clipped = introduce_or_remove(MAPS, direction, scheme, IDS, 3, clip=True)
     np.testing.assert_array_equal(clipped, np.clip(together, 0, 1))
 
 
 def test_what_is_refused():
     with pytest.raises(HeatproofError, match="direction is 'add'"):
-        modified(MAPS, "add", "constant", IDS, 0)
+        introduce_or_remove(MAPS, "add", "constant", IDS, 0)
     with pytest.raises(HeatproofError, match="scheme is 'some'"):
-        modified(MAPS, "remove", "some", IDS, 0)
+        introduce_or_remove(MAPS, "remove", "some", IDS, 0)

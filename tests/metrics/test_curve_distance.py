@@ -5,7 +5,7 @@ import pytest
 from scipy.spatial.distance import directed_hausdorff
 
 from heatproof.errors import HeatproofError
-from heatproof.metrics.curve_distance import distances, hausdorff
+from heatproof.metrics.curve_distance import hausdorff, pairwise_distances
 
 AXIS = np.linspace(0, 1, 11)
 
@@ -38,7 +38,7 @@ def test_as_scipy():
 
 def test_pairs_and_undefined_points():
     holed = curve(np.where(AXIS < 0.5, np.nan, 0.0))
-    found = distances({"one": curve(0.0), "two": curve(0.4), "holed": holed})
+    found = pairwise_distances({"one": curve(0.0), "two": curve(0.4), "holed": holed})
     assert found["one", "two"] == pytest.approx(0.4)
     assert found["one", "holed"] == pytest.approx(0.5)
     assert np.isnan(hausdorff(curve(0.0), curve(np.nan)))

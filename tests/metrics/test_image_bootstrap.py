@@ -6,7 +6,7 @@ from scipy.stats import bootstrap
 
 from heatproof.errors import HeatproofError
 from heatproof.metrics import bootstrap as module
-from heatproof.metrics.bootstrap import bootstrap_means, draw_counts, interval, summarise
+from heatproof.metrics.bootstrap import bootstrap_means, draw_counts, percentile_interval, summarise
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_seed_decides_the_draws(scores):
 
 
 def test_interval_is_that_of_scipy(scores):
-    low, high = interval(bootstrap_means(scores[:1], seed=0, repetitions=20_000))
+    low, high = percentile_interval(bootstrap_means(scores[:1], seed=0, repetitions=20_000))
     expected = bootstrap((scores[0],), np.mean, n_resamples=20_000, method="percentile", rng=0).confidence_interval
     spread = expected.high - expected.low
     np.testing.assert_allclose([low[0], high[0]], expected, atol=0.03 * spread)
@@ -60,7 +60,7 @@ def test_interval_is_that_of_scipy(scores):
 
 def test_level_widens_the_interval(scores):
     means = bootstrap_means(scores, seed=0, repetitions=400)
-    (low_90, high_90), (low_50, high_50) = interval(means, 0.9), interval(means, 0.5)
+    (low_90, high_90), (low_50, high_50) = percentile_interval(means, 0.9), percentile_interval(means, 0.5)
     assert np.all(low_90[:3] < low_50[:3])
     assert np.all(high_50[:3] < high_90[:3])
 

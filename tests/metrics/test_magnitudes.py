@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from heatproof._testing.metrics import MetricSubject, given_for, scores_of
+from heatproof._testing.metrics import MetricSubject, scores_of, scoring_inputs
 from heatproof.metrics.registry import METRICS
 
 OURS = sorted(name for name, entry in METRICS.items() if entry.function.__module__.startswith("heatproof."))
@@ -13,7 +13,7 @@ RANKED = [name for name in OURS if name.startswith(("rise", "mas", "deletion", "
 
 @pytest.mark.parametrize("name", RANKED)
 def test_what_is_declared_is_what_is_scored(name):
-    subject, given = MetricSubject(METRICS[name]), given_for()
+    subject, given = MetricSubject(METRICS[name]), scoring_inputs()
     maps = np.random.default_rng(3).normal(size=given.maps.shape).astype(np.float32)
     signed, absolute = (scores_of(subject, given._replace(maps=one)) for one in (maps, np.abs(maps)))
     both = signed.valid & absolute.valid

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from heatproof.base.tasks import CALLABLE, NEEDS, TASKS, gives
+from heatproof.base.tasks import CALLABLE, NEEDS, TASKS, task_provides
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS, metric, outputs_of
 
@@ -16,7 +16,7 @@ OF_OUTPUT = {"logit": "number", "probability": "probability", "accuracy": "decis
 def test_a_need_is_declared_or_that_of_the_output(name, output):
     entry = METRICS[name]
     if "output" not in entry.options:
-        assert entry.needs() == DECLARED.get(name, entry.declared) in NEEDS
+        assert entry.needs() == DECLARED.get(name, entry.declared_needs) in NEEDS
     elif output in outputs_of(entry):
         expected = OF_OUTPUT[output]
         if name == "soundness" and output == "logit":
@@ -28,9 +28,9 @@ def test_a_need_is_declared_or_that_of_the_output(name, output):
 @pytest.mark.parametrize("name", sorted(METRICS))
 def test_every_metric_applies_or_says_what_to_set(name, task):
     entry = METRICS[name]
-    reason = entry.lacking(task, {})
-    assert (reason is None) == gives(task, entry.needs())
-    by_logit = "output" in entry.options and gives(task, entry.needs({"output": "logit"}))
+    reason = entry.unsupported_reason(task, {})
+    assert (reason is None) == task_provides(task, entry.needs())
+    by_logit = "output" in entry.options and task_provides(task, entry.needs({"output": "logit"}))
     assert reason is None or ("set `output: logit`" in reason) == by_logit
 
 

@@ -185,10 +185,10 @@ def test_several_targets(scene):
 
 def test_ties_are_cut_by_rank_and_kept_whole_by_quantile(scene):
     from heatproof.base.sequences import pixel_ranking
-    from heatproof.perturbation.pic import kept_counts, quantile_masks, rank_masks
+    from heatproof.perturbation.pic import counts_above_quantile, quantile_masks, rank_masks
 
     tied = scene[2][0]
-    counts = kept_counts(144, (0.05, 0.3, 0.75))
+    counts = counts_above_quantile(144, (0.05, 0.3, 0.75))
     by_rank = rank_masks(pixel_ranking(tied[None], ["a"], 0)[0], 12, 12, (0.05, 0.3, 0.75))
     np.testing.assert_array_equal(by_rank.sum(axis=(1, 2)), counts)
     by_value = quantile_masks(tied, (0.05, 0.3, 0.75)).sum(axis=(1, 2))

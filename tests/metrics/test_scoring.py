@@ -137,7 +137,7 @@ def test_methods_are_every_map_and_absolute_values_of_signed_ones():
     # Of sums over patches absolute values are those of the pixels.
     sums = Maps(maps, abs(maps) + 1)
     np.testing.assert_array_equal(found[1].of(sums), abs(maps[:, 0]) + 1)
-    np.testing.assert_array_equal(found[1].of(sums.taken([1])), abs(maps[1:, 0]) + 1)
+    np.testing.assert_array_equal(found[1].of(sums.take_images([1])), abs(maps[1:, 0]) + 1)
     assert Method("one").of(sums).base is maps
 
 

@@ -81,7 +81,7 @@ def test_all_levels_of_the_config_read_the_same_curves():
     by_kind = {}
     for settings in metrics.values():
         entry = METRICS[settings["metric"]]
-        options = entry.fill_in({key: value for key, value in settings.items() if key != "metric"})
+        options = entry.complete_options({key: value for key, value in settings.items() if key != "metric"})
         (response,) = entry.responses(options).values()
         by_kind.setdefault(entry.name, []).append(response.name)
     assert {kind: len(set(names)) for kind, names in by_kind.items()} == {"soundness": 1, "completeness": 1}

@@ -19,7 +19,9 @@ CODE = PAPER[2:98]
 def shares(**options):
     """Return the shares of the sequence, as they are read in a table."""
     entry = METRICS["soundness"]
-    response = entry.responses(entry.reads.complete(entry.fill_in(options)), [(224, 224), (10, 10)])["deletion"]
+    response = entry.responses(entry.reads.complete(entry.complete_options(options)), [(224, 224), (10, 10)])[
+        "deletion"
+    ]
     return [f"{share:.2f}" for share in response.sequence.fractions]
 
 
@@ -42,7 +44,7 @@ def test_the_default_has_one_name_in_a_store():
     """So that naming it makes nothing again, and the paper's shares serve the code's too."""
     entry = METRICS["soundness"]
     kinds = {
-        given: entry.responses(entry.reads.complete(entry.fill_in({"fractions": given})))["deletion"]
+        given: entry.responses(entry.reads.complete(entry.complete_options({"fractions": given})))["deletion"]
         for given in (None, "code", "paper")
     }
     assert kinds[None] == kinds["code"] != kinds["paper"]
@@ -73,12 +75,12 @@ def test_other_words_are_refused_in_a_config_and_in_memory(given):
         make_plan(merge(read_config(), {"metrics": [{"soundness": {"fractions": given}}]}))
     entry = METRICS["soundness"]
     with pytest.raises(HeatproofError, match="fractions"):
-        entry.responses(entry.fill_in({"fractions": given}))
+        entry.responses(entry.complete_options({"fractions": given}))
 
 
 def test_the_thresholds_of_completeness_are_those_of_algorithm_4():
     entry = METRICS["completeness"]
-    sequence = entry.responses(entry.reads.complete(entry.fill_in({})))["deletion"].sequence
+    sequence = entry.responses(entry.reads.complete(entry.complete_options({})))["deletion"].sequence
     assert sequence.thresholds == (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 

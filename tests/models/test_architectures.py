@@ -122,13 +122,13 @@ def test_bagnet33_sees_33_pixels_of_which_its_logits_are_the_mean():
 
 def test_bagnet33_has_a_map_that_sums_to_its_logit():
     import heatproof.attribution.registry  # noqa: F401
-    from heatproof.attribution.registry import EXPLAINERS, Explained
+    from heatproof.attribution.registry import EXPLAINERS, ExplainContext
 
     network = awake(build_network(spec_of("bagnet33"), 5), 64)
     images = torch.rand(2, 3, 65, 65, generator=torch.Generator().manual_seed(0))
     targets = torch.tensor([1, 4])
-    explained = Explained(network, network, None, images, targets, ("a", "b"), 0)
-    maps = EXPLAINERS["bagnet"].function(explained)["bagnet"]
+    context = ExplainContext(network, network, None, images, targets, ("a", "b"), 0)
+    maps = EXPLAINERS["bagnet"].function(context)["bagnet"]
     logits = network(images).gather(1, targets[:, None])[:, 0]
     assert torch.allclose(maps.sum((1, 2)), logits, rtol=1e-4)
 

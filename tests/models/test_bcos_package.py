@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 import torch
 
-from heatproof.attribution.registry import EXPLAINERS, Explained
+from heatproof.attribution.registry import EXPLAINERS, ExplainContext
 from heatproof.errors import HeatproofError
 from heatproof.models.network import build_network, find_layer
 from heatproof.models.registry import ModelSpec
@@ -28,7 +28,9 @@ def test_contributions_sum_to_the_logit(name):
     logits = network(images).detach()
     assert logits.shape == (4, 5)
     assert torch.equal(network(network.encode(images)), logits)
-    maps = EXPLAINERS["bcos"].function(Explained(network, network, None, images, targets, tuple("abcd"), 0))["bcos"]
+    maps = EXPLAINERS["bcos"].function(ExplainContext(network, network, None, images, targets, tuple("abcd"), 0))[
+        "bcos"
+    ]
     expected = logits.gather(1, targets[:, None])[:, 0]
     assert expected.abs().min() > 1e-3
     assert torch.allclose(maps.sum((1, 2)), expected, rtol=1e-3, atol=0)

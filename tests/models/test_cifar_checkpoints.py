@@ -120,7 +120,7 @@ class Theirs:
 def planned(path, name, **changes):
     """The plan of the paper's config with one model, a local file as its checkpoint, and noise for the images."""
     settings = {**MODELS[name], "checkpoint": str(path), "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
-    data = {"cifar100": synthetic.in_place_of("cifar100", {}, (32, 32))}
+    data = {"cifar100": synthetic.noise_dataset_for("cifar100", {}, (32, 32))}
     counts = {"images": 4, "accuracy_images": 4}
     return make_plan({**CONFIG, "datasets": [data], "models": [{name: {**settings, **changes}}], "evaluation": counts})
 
@@ -134,7 +134,7 @@ def test_a_checkpoint_gives_the_logits_of_its_own_network(name, tmp_path, monkey
     theirs, path = Theirs(name), tmp_path / "theirs.pt"
     torch.save(theirs.state, path)
     plan = planned(path, name)
-    job = Graph(plan).told(stage="fetch", dataset="cifar100", model=name)
+    job = Graph(plan).spec(stage="fetch", dataset="cifar100", model=name)
     fetch(job)
     network = load_network(plan.model_spec(name), 100, job.files["weights"], torch.device("cpu"))
     images = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(1))
@@ -165,7 +165,7 @@ def test_a_vgg_with_one_linear_layer_is_told_what_its_file_needs(tmp_path, monke
     path = tmp_path / "theirs.pt"
     torch.save(Theirs("vgg11").state, path)
     with pytest.raises(HeatproofError, match="linear_layers: 3"):
-        fetch(Graph(planned(path, "vgg11", options={})).told(stage="fetch", dataset="cifar100", model="vgg11"))
+        fetch(Graph(planned(path, "vgg11", options={})).spec(stage="fetch", dataset="cifar100", model="vgg11"))
 
 
 @pytest.mark.parametrize(

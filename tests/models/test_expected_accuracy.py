@@ -11,7 +11,7 @@ from PIL import Image
 from heatproof.config.schema import normalise
 from heatproof.data.registry import Split
 from heatproof.errors import HeatproofError
-from heatproof.models.expected_accuracy import NORMALISATIONS, require_accuracy, said_of_accuracy
+from heatproof.models.expected_accuracy import NORMALISATIONS, describe_accuracy, require_accuracy
 from heatproof.models.registry import IMAGENET, InputFacts
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
@@ -93,7 +93,7 @@ def test_only_a_checkpoint_can_be_expected_to_be_good(tmp_path):
         with pytest.raises(HeatproofError, match="expected_accuracy and no checkpoint that is scored as it is"):
             plan(expected_accuracy=0.9, **settings)
     one, other = (
-        Graph(plan(checkpoint=str(checkpoint), expected_accuracy=value)).told(
+        Graph(plan(checkpoint=str(checkpoint), expected_accuracy=value)).spec(
             "fetch", dataset="digits", model="cifar_resnet20"
         )
         for value in (0.9, 0.5)
@@ -130,8 +130,8 @@ def test_the_remedy_names_the_key():
     ],
 )
 def test_a_mistake_is_named_where_nothing_is_expected(network, colours, said):
-    told = said_of_accuracy(network, Plain(colours), FACTS, "w.pth")
-    assert (said in told) if said else not told
+    spec = describe_accuracy(network, Plain(colours), FACTS, "w.pth")
+    assert (said in spec) if said else not spec
 
 
 def test_check_says_it_of_a_checkpoint(tmp_path, monkeypatch):

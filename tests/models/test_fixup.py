@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from heatproof.base.specs import FinetuningSettings, Schedule
 from heatproof.errors import HeatproofError
-from heatproof.models.names import fit_names, misfits
+from heatproof.models.names import describe_misfits, match_names
 from heatproof.models.network import build_network
 from heatproof.models.registry import ARCHITECTURES, ModelSpec
 from heatproof.training.loop import Examples, fit, optimizer_of, validate
@@ -234,9 +234,9 @@ def test_published_weights_fit(name):
     shapes = published(bias=name.endswith("fixup"))
     theirs = {f"module.{key}": 0.1 * torch.randn(shape, generator=generator) for key, shape in shapes.items()}
     network = built(name, classes=5).eval()
-    named, told = fit_names(theirs, network.state_dict(), lambda: ())
+    named, told = match_names(theirs, network.state_dict(), lambda: ())
     assert "the prefix 'module.'" in told
-    assert not misfits(named, network.state_dict())
+    assert not describe_misfits(named, network.state_dict())
     network.load_state_dict(named)
     expected = plain(
         {key.removeprefix("module."): one for key, one in theirs.items()}, images(64), (3, 4, 6, 3), large=True
@@ -249,8 +249,8 @@ def test_published_weights_of_vgg16_without_bias_have_the_names_of_torchvisions(
     with torch.device("meta"):
         theirs = {key: one for key, one in torchvision.models.vgg16().state_dict().items() if "bias" not in key}
         own = ARCHITECTURES["vgg16_nobias"].build(num_classes=1000).state_dict()
-    named, _ = fit_names({f"module.{key}": one for key, one in theirs.items()}, own, lambda: ())
-    assert not misfits(named, own)
+    named, _ = match_names({f"module.{key}": one for key, one in theirs.items()}, own, lambda: ())
+    assert not describe_misfits(named, own)
 
 
 def test_zeros_in_the_place_of_projections_have_no_weights():

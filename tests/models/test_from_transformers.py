@@ -37,7 +37,7 @@ def plan_of(architecture, **settings):
 
 def weights_of(plan, stage="fetch"):
     """Return what the job is told that makes the weights."""
-    return Graph(plan).told(stage, dataset="digits", model="mine")
+    return Graph(plan).spec(stage, dataset="digits", model="mine")
 
 
 def test_the_published_network_is_read_with_its_preprocessing(folder, tmp_path, monkeypatch):

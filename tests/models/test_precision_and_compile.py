@@ -40,12 +40,12 @@ def test_fewer_bits_make_other_maps_and_drops_and_say_so(exact, tmp_path):
 def test_only_what_runs_a_network_on_evaluation_images_is_made_anew():
     plain, few = (make_plan({**BASE, **CONFIG, **more}) for more in ({}, {"precision": "tf32"}))
     one, two, where = Graph(plain), Graph(few), dict(zip(NETWORK, WHERE, strict=True))
-    assert one.told("finetune", **where).key == two.told("finetune", **where).key
-    ((random,), (same,)) = (jobs.told("attribute_reference", dataset="toy", shard=0).explainers for jobs in (one, two))
+    assert one.spec("finetune", **where).key == two.spec("finetune", **where).key
+    ((random,), (same,)) = (jobs.spec("attribute_reference", dataset="toy", shard=0).explainers for jobs in (one, two))
     assert random.key == same.key
-    drops = [jobs.told("drops", **where, grid=4, baseline="zeros", shard=0).key for jobs in (one, two)]
+    drops = [jobs.spec("drops", **where, grid=4, baseline="zeros", shard=0).key for jobs in (one, two)]
     assert drops[0] != drops[1]
-    ((saliency,), (other,)) = (jobs.told("attribute", **where, shard=0).explainers for jobs in (one, two))
+    ((saliency,), (other,)) = (jobs.spec("attribute", **where, shard=0).explainers for jobs in (one, two))
     assert saliency.key != other.key
 
 

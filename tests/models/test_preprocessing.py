@@ -9,9 +9,9 @@ from PIL import Image
 from heatproof.config.files import default_config, merge
 from heatproof.errors import HeatproofError
 from heatproof.models.from_transformers import transformers_facts
-from heatproof.models.preprocessing import differences, preprocessing
+from heatproof.models.preprocessing import preprocessing, preprocessing_differences
 from heatproof.plan.validate import make_plan
-from heatproof.workflow.trial import look_at_pictures
+from heatproof.workflow.trial import inspect_image_files
 
 
 @pytest.mark.parametrize(
@@ -23,8 +23,10 @@ from heatproof.workflow.trial import look_at_pictures
 )
 def test_libraries_say_it_of_their_weights(architecture, name, expected):
     assert preprocessing(architecture, {"name": name}) == expected
-    assert differences(architecture, {"name": name}, expected) == []
-    assert differences(architecture, {"name": name}, {**expected, "resize": 300}) == [f"resize: {expected['resize']}"]
+    assert preprocessing_differences(architecture, {"name": name}, expected) == []
+    assert preprocessing_differences(architecture, {"name": name}, {**expected, "resize": 300}) == [
+        f"resize: {expected['resize']}"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -56,7 +58,7 @@ def test_what_is_read_otherwise_is_said_before_the_run(tmp_path):
         "models": [{"lite0": {**model, "checkpoint": "mine.pth"}}],
         "evaluation": {"images": 4, "accuracy_images": 4},
     }
-    said = look_at_pictures(make_plan(merge(default_config(), config)))
+    said = inspect_image_files(make_plan(merge(default_config(), config)))
     assert [line for line in said if "published" in line] == [
         "zoomed: the weights of lite0 were published with resize: 256, interpolation: bicubic; set that in the "
         "dataset to read pictures so"

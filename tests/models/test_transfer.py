@@ -38,12 +38,12 @@ def plan_of(checkpoint, **more):
 
 def start_of(plan):
     """Return what the job is told that fetches the weights with which a training begins."""
-    return Graph(plan).told("fetch_start", model="m")
+    return Graph(plan).spec("fetch_start", model="m")
 
 
 def pretrain_of(plan):
     """Return what the training is told."""
-    return Graph(plan).told("pretrain", dataset="digits", model="m")
+    return Graph(plan).spec("pretrain", dataset="digits", model="m")
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_the_same_number_of_classes_gets_a_new_head_all_the_same(folder):
     state = published("w.safetensors", classes=10)
     network = build_network(VGG, 10, seed=9)
     before = network.state_dict()["classifier.weight"].clone()
-    load_weights(network, "w.safetensors", but=find_head(VGG))
+    load_weights(network, "w.safetensors", skip=find_head(VGG))
     after = network.state_dict()
     assert torch.equal(after["classifier.weight"], before)
     assert torch.equal(after["features.0.weight"], state["features.0.weight"])
@@ -134,8 +134,8 @@ def test_weights_of_other_classes_say_what_to_set(folder):
     published("mine.safetensors")
     plan = plan_of("mine.safetensors", transfer=False)
     with pytest.raises(HeatproofError, match=r"except for its head.*10 classes of 'digits': set transfer: true"):
-        fetch(Graph(plan).told("fetch", dataset="digits", model="m"))
-    assert (plan.fetched(), plan.trained(), plan.transferred()) == (["m"], [], [])
+        fetch(Graph(plan).spec("fetch", dataset="digits", model="m"))
+    assert (plan.fetched_models(), plan.trained(), plan.transferred_models()) == (["m"], [], [])
 
 
 def test_what_is_transferred_needs_something_to_begin_with():
@@ -145,7 +145,7 @@ def test_what_is_transferred_needs_something_to_begin_with():
 
 def test_the_plan_of_a_transferred_model():
     plan = plan_of("mine.safetensors", sha256="0" * 8)
-    assert (plan.fetched(), plan.trained(), plan.transferred()) == ([], ["m"], ["m"])
+    assert (plan.fetched_models(), plan.trained(), plan.transferred_models()) == ([], ["m"], ["m"])
     job = pretrain_of(plan)
     graph = Graph(plan)
     start = graph.job("fetch_start", {"model": "m"}).products[0]

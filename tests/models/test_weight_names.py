@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from heatproof.errors import HeatproofError
-from heatproof.models.names import fit_names, misfits, weights_in
+from heatproof.models.names import describe_misfits, extract_weights, match_names
 
 
 def tensors(**shapes):
@@ -19,7 +19,7 @@ OWN = tensors(conv__weight=(4, 3), conv__bias=(4,), bn__num_batches_tracked=(), 
 
 
 def fitted(state, head=()):
-    return fit_names(state, OWN, lambda: head)
+    return match_names(state, OWN, lambda: head)
 
 
 @pytest.mark.parametrize("prefix", ["module.", "model.", "_orig_mod.", "net.module.", "a.b.c."])
@@ -58,14 +58,14 @@ def test_sorted_names_have_lost_the_order_of_layers():
     """Taken in order, block 10 of twelve equal blocks would become block 2."""
     own = {f"inner.blocks.{place}.weight": torch.full((2, 2), float(place)) for place in range(12)}
     theirs = dict(sorted((f"layers.{place}.weight", value) for place, value in enumerate(own.values())))
-    state, told = fit_names(theirs, own, tuple)
+    state, told = match_names(theirs, own, tuple)
     assert theirs.keys() <= state.keys()
     assert not told
 
 
 def test_a_prefix_of_the_network_is_put_before_names():
     own = {f"inner.{name}": value for name, value in OWN.items()}
-    state, told = fit_names(OWN, own, tuple)
+    state, told = match_names(OWN, own, tuple)
     assert state.keys() == own.keys()
     assert told == "the prefix 'inner.' was put before its names"
 
@@ -91,20 +91,20 @@ def test_weights_are_found_beside_what_else_a_training_keeps(keys):
     held = OWN
     for key in reversed(keys):
         held = {"epoch": 3, "optimizer": {"lr": 0.1}, key: held}
-    assert weights_in(held, "w.pt").keys() == OWN.keys()
+    assert extract_weights(held, "w.pt").keys() == OWN.keys()
     both = {"state_dict": OWN, "state_dict_ema": {name: value + 1 for name, value in OWN.items()}}
-    assert float(weights_in(both, "w.pt")["conv.weight"][0, 0]) == 0
+    assert float(extract_weights(both, "w.pt")["conv.weight"][0, 0]) == 0
     with pytest.raises(HeatproofError, match=r"w\.pt holds no weights"):
-        weights_in({"epoch": 3, "optimizer": {}}, "w.pt")
+        extract_weights({"epoch": 3, "optimizer": {}}, "w.pt")
 
 
 def test_what_does_not_fit_is_named():
     state = tensors(conv__weight=(4, 3), a=(1,), b=(1,), c=(1,), d=(1,), head__weight=(3, 4))
-    assert misfits(state, OWN) == (
+    assert describe_misfits(state, OWN) == (
         "conv.bias, bn.num_batches_tracked missing; a, b, c and 1 more unknown to the network; "
         "head.weight is 3×4 and should be 10×4"
     )
-    assert misfits(OWN, OWN) == ""
+    assert describe_misfits(OWN, OWN) == ""
 
 
 def test_names_of_a_hostile_file_take_no_time_and_stay_in_one_line():
@@ -112,8 +112,8 @@ def test_names_of_a_hostile_file_take_no_time_and_stay_in_one_line():
     one = torch.zeros(1)
     state = {f"a{number}.b.c.\n\x1b[2J{'x' * 300}": one for number in range(100_000)}
     began = time.monotonic()
-    named, _ = fit_names(state, own, set)
-    said = misfits(named, own)
+    named, _ = match_names(state, own, set)
+    said = describe_misfits(named, own)
     assert time.monotonic() - began < 10
     assert "\n" not in said
     assert "\x1b" not in said
@@ -123,4 +123,4 @@ def test_names_of_a_hostile_file_take_no_time_and_stay_in_one_line():
 def test_a_mapping_in_itself_ends():
     inside = {"w": torch.zeros(1)}
     inside["model"] = inside
-    assert list(weights_in(inside, "w")) == ["w"]
+    assert list(extract_weights(inside, "w")) == ["w"]

@@ -7,7 +7,7 @@ from safetensors.torch import load_file
 
 from heatproof.base.specs import Runtime
 from heatproof.errors import HeatproofError
-from heatproof.models.network import build_network, load_network, load_weights, normalise, save_weights, use_machine
+from heatproof.models.network import build_network, configure_torch, load_network, load_weights, normalise, save_weights
 from heatproof.models.registry import ARCHITECTURES, InputFacts, ModelSpec
 
 
@@ -105,7 +105,7 @@ def test_a_device_that_is_not_there(device, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     with pytest.raises(HeatproofError, match=f"device: {device}"):
-        use_machine(Runtime(threads=1, device=device))
+        configure_torch(Runtime(threads=1, device=device))
 
 
 @pytest.mark.parametrize(
@@ -114,11 +114,11 @@ def test_a_device_that_is_not_there(device, monkeypatch):
 def test_auto_takes_what_is_there(cuda, mps, expected, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
-    assert use_machine(Runtime(threads=1, device="auto")) == torch.device(expected)
+    assert configure_torch(Runtime(threads=1, device="auto")) == torch.device(expected)
 
 
 def test_the_config_fixes_threads_and_precision():
-    use_machine(Runtime(threads=2, device="cpu"))
+    configure_torch(Runtime(threads=2, device="cpu"))
     assert torch.get_num_threads() == 2
     assert not torch.backends.cuda.matmul.allow_tf32
     assert not torch.backends.cudnn.allow_tf32

@@ -10,11 +10,11 @@ from torch import nn
 from toy_project import Project
 
 import heatproof
-from heatproof.attribution.registry import Explained
+from heatproof.attribution.registry import ExplainContext
 from heatproof.data.checks import open_dataset
 from heatproof.errors import HeatproofError
 from heatproof.jobs import train as stages
-from heatproof.jobs.attribute import Fill
+from heatproof.jobs.attribute import NamedBaselines
 from heatproof.metrics.registry import METRICS
 from heatproof.models.network import normalise
 from heatproof.perturbation.batching import Query
@@ -122,6 +122,6 @@ def test_explainers_in_a_run_fill_with_it(project):
     made = project(models=[{"net": FACTS}])
     dataset, facts = open_dataset(made.finetune().dataset), made.plan.model_spec("net").facts
     images = torch.zeros(2, 3, 8, 8)
-    explained = Explained(None, None, None, images, torch.zeros(2, dtype=torch.long), ("a", "b"), 0)
-    black = Fill(dataset, facts, None)(explained, "black")[0, :, 0, 0]
+    context = ExplainContext(None, None, None, images, torch.zeros(2, dtype=torch.long), ("a", "b"), 0)
+    black = NamedBaselines(dataset, facts, None)(context, "black")[0, :, 0, 0]
     torch.testing.assert_close(black, -torch.tensor(NORMALISED["mean"]) / torch.tensor(NORMALISED["std"]))

@@ -14,7 +14,7 @@ from heatproof.errors import HeatproofError
 from heatproof.models.registry import InputFacts
 from heatproof.perturbation import dataset_mean
 from heatproof.perturbation.baselines import BASELINES
-from heatproof.perturbation.dataset_mean import dataset_options, mean_value
+from heatproof.perturbation.dataset_mean import dataset_options, mean_colour
 
 FACTS = InputFacts(mean=(0.5, 0.25, 0.0), std=(0.25, 0.5, 1.0))
 
@@ -42,9 +42,9 @@ def test_by_hand():
     pixels[0, 0] = 1  # red of one image: a mean of 0.5
     pixels[:, 1, 0] = 0.5  # half of the green at one half: 0.25
     pixels[1, 2, 1, 1] = 1  # one blue pixel of eight: 0.125
-    assert mean_value(Pictures(pixels), InputFacts(mean=(0, 0, 0), std=(1, 1, 1))) == [0.5, 0.25, 0.125]
-    assert mean_value(Pictures(pixels), FACTS) == [0.0, 0.0, 0.125]
-    assert mean_value(Pictures(pixels), replace(FACTS, mean=(0.25, 0, 0.625))) == [1.0, 0.5, -0.5]
+    assert mean_colour(Pictures(pixels), InputFacts(mean=(0, 0, 0), std=(1, 1, 1))) == [0.5, 0.25, 0.125]
+    assert mean_colour(Pictures(pixels), FACTS) == [0.0, 0.0, 0.125]
+    assert mean_colour(Pictures(pixels), replace(FACTS, mean=(0.25, 0, 0.625))) == [1.0, 0.5, -0.5]
 
 
 def test_is_the_mean_of_all_pixels_in_double_precision():
@@ -52,24 +52,24 @@ def test_is_the_mean_of_all_pixels_in_double_precision():
     pixels = noise(500)
     channels = pixels.astype(np.float64).transpose(1, 0, 2, 3).reshape(3, -1)
     expected = [(math.fsum(c) / c.size - m) / s for c, m, s in zip(channels, FACTS.mean, FACTS.std, strict=True)]
-    np.testing.assert_allclose(mean_value(Pictures(pixels), FACTS), expected, rtol=0, atol=1e-14)
+    np.testing.assert_allclose(mean_colour(Pictures(pixels), FACTS), expected, rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 40, 1000])
 def test_how_many_are_read_at_a_time_changes_no_bit(chunk, monkeypatch):
     # The power spreads the exponents: sums of plain noise, as of grey levels, are exact in double precision anyway.
     pixels = noise(40) ** 5
-    expected = mean_value(Pictures(pixels), FACTS)
+    expected = mean_colour(Pictures(pixels), FACTS)
     monkeypatch.setattr(dataset_mean, "CHUNK", chunk)
     read = Pictures(pixels)
-    assert mean_value(read, FACTS) == expected
+    assert mean_colour(read, FACTS) == expected
     assert [image for start, stop in read.read for image in range(start, stop)] == list(range(40)), "each once"
     assert max(stop - start for start, stop in read.read) <= chunk
 
 
 def test_the_order_of_images_changes_no_bit():
     pixels = noise(40) ** 5
-    assert mean_value(Pictures(pixels[::-1]), FACTS) == mean_value(Pictures(pixels), FACTS)
+    assert mean_colour(Pictures(pixels[::-1]), FACTS) == mean_colour(Pictures(pixels), FACTS)
 
 
 def test_the_layout_in_memory_changes_no_bit():
@@ -77,7 +77,7 @@ def test_the_layout_in_memory_changes_no_bit():
     for seed in range(10):
         pixels = noise(1, seed) ** 5
         channels_last = np.ascontiguousarray(pixels.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
-        assert mean_value(Pictures(channels_last), plain) == mean_value(Pictures(pixels), plain)
+        assert mean_colour(Pictures(channels_last), plain) == mean_colour(Pictures(pixels), plain)
 
 
 @pytest.mark.parametrize("name", sorted(set(BASELINES) - {"mean"}))
@@ -111,7 +111,7 @@ def test_a_value_that_is_given_stays():
 def test_a_value_is_filled_in(given):
     read = Pictures(noise(3))
     filled = dataset_options("mean", given, read, FACTS)
-    assert filled == {"value": mean_value(read, FACTS)}
+    assert filled == {"value": mean_colour(read, FACTS)}
     assert all(type(number) is float for number in filled["value"])
     assert given in (None, {}, {"value": None}), "left as it was"
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from heatproof.errors import NotApplicable
 from heatproof.models.registry import ARCHITECTURES
-from heatproof.perturbation.batching import FilledBatches, Query
+from heatproof.perturbation.batching import PaddedBatches, Query
 from heatproof.perturbation.features import feature_layers, feature_responses, feature_widths, pooled
 
 IDS = [f"image-{row}" for row in range(7)]
@@ -127,7 +127,7 @@ def test_batches_that_are_filled_up_change_nothing(batch_size):
     network = own("cifar_resnet20", width=4)
     images = torch.rand(7, 3, 32, 32, generator=torch.Generator().manual_seed(1))
     expected = feature_responses(query(network, 14, images), 4, "zeros")
-    found = feature_responses(query(FilledBatches(network, batch_size), batch_size, images), 4, "zeros")
+    found = feature_responses(query(PaddedBatches(network, batch_size), batch_size, images), 4, "zeros")
     for name, values in expected.items():
         np.testing.assert_allclose(found[name], values, rtol=1e-4, atol=1e-5)
     with torch.inference_mode():
@@ -147,7 +147,7 @@ def test_rows_of_a_pass_that_ran_out_of_memory_are_left_out():
     expected = feature_responses(query(network, 8, images), 4, "zeros")
     handle = network.encoder.layers[1].register_forward_pre_hook(once)
     try:
-        found = feature_responses(query(FilledBatches(network, 8), 8, images), 4, "zeros")
+        found = feature_responses(query(PaddedBatches(network, 8), 8, images), 4, "zeros")
     finally:
         handle.remove()
     assert not fails

@@ -7,7 +7,7 @@ from heatproof.errors import HeatproofError
 from heatproof.perturbation.baselines import BASELINES
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
-from heatproof.stages.baselines import several_baselines
+from heatproof.stages.baselines import baseline_cases
 
 AXIS = ["mean", "background", "neighbours"]
 
@@ -21,10 +21,10 @@ def test_each_baseline_has_its_weights_and_its_scores():
     plan = plan_of(baselines=AXIS, metrics=[])
     assert plan.weights == ["pretrained", "finetuned", "finetuned_background", "finetuned_neighbours"]
     graph, where = Graph(plan), {"dataset": "digits", "model": "vgg"}
-    tuned = [graph.told("finetune", **where, weights=weights) for weights in plan.weights[1:]]
-    assert [told.training.baseline for told in tuned] == AXIS
-    assert len({told.upstream for told in tuned}) == 1, "all begin with the same pretraining"
-    compared = [(case.network.weights, case.metric, case.baseline) for case in several_baselines(plan)]
+    tuned = [graph.spec("finetune", **where, weights=weights) for weights in plan.weights[1:]]
+    assert [spec.training.baseline for spec in tuned] == AXIS
+    assert len({spec.upstream for spec in tuned}) == 1, "all begin with the same pretraining"
+    compared = [(case.network.weights, case.metric, case.baseline) for case in baseline_cases(plan)]
     assert compared == [
         ("finetuned", "idsds", "mean"),
         ("finetuned_background", "idsds_g4_background", "background"),
@@ -77,8 +77,8 @@ def test_the_code_of_ones_own_baseline_counts(monkeypatch):
     plan = plan_of(drops={"baselines": ["toy_plugin:half"]}, metrics=[])
     asked = []
     monkeypatch.setattr("heatproof.base.provenance._code_of", lambda modules: asked.append(modules) or "code")
-    told = next(job.told for job in Graph(plan).jobs() if job.stage == "drops")
-    assert told.response.settings["baseline"] == "half"
+    spec = next(job.spec for job in Graph(plan).jobs() if job.stage == "drops")
+    assert spec.response.settings["baseline"] == "half"
     assert any("toy_plugin" in modules for modules in asked)
     del BASELINES["half"]
 
@@ -103,8 +103,8 @@ def test_an_explainer_takes_the_baseline_of_the_weights_that_it_explains():
     plan = plan_of(baselines=["mean", "background"], explainers=["integrated_gradients", same, "random"], metrics=[])
 
     def fill(weights, explainer):
-        told = Graph(plan).told("attribute", dataset="digits", model="vgg", weights=weights, shard=0)
-        return next(one.options["baseline"] for one in told.explainers if one.name == explainer)
+        spec = Graph(plan).spec("attribute", dataset="digits", model="vgg", weights=weights, shard=0)
+        return next(one.options["baseline"] for one in spec.explainers if one.name == explainer)
 
     weights = ("pretrained", "finetuned", "finetuned_background")
     assert [fill(name, "ig_same") for name in weights] == ["mean", "mean", "background"]

@@ -8,7 +8,7 @@ from PIL import Image
 
 import heatproof
 from heatproof.attribution.registry import EXPLAINERS
-from heatproof.base.options import AtMost
+from heatproof.base.options import DefaultCount
 from heatproof.config.files import default_config, merge, read_config
 from heatproof.data.registry import Split
 from heatproof.errors import HeatproofError
@@ -138,7 +138,7 @@ def test_baselines_are_as_many_as_there_are(name, tmp_path):
 
 def test_a_run_takes_all_training_images_where_nobody_says_how_many():
     background = Background(Own(), InputFacts((0.5,) * 3, (0.5,) * 3), 0)
-    assert len(background(AtMost(256))) == 12
-    assert len(background(AtMost(8))) == 8
+    assert len(background(DefaultCount(256))) == 12
+    assert len(background(DefaultCount(8))) == 8
     with pytest.raises(HeatproofError, match="256 baselines are requested, but there are only 12 training images"):
         background(256)

@@ -28,14 +28,14 @@ def test_jobs_in_another_folder_name_no_file_of_the_usual_one(plan):
     for job, other in zip(here.jobs(), there.jobs(), strict=True):
         assert [f"elsewhere/{file}" for file in job.outputs] == other.outputs
         assert tuple(f"elsewhere/{file}" for file in job.inputs) == other.inputs
-        assert '"results/' not in json.dumps(other.spec), f"{job.stage} has a path that is made without the folder"
+        assert '"results/' not in json.dumps(other.spec_json), f"{job.stage} has a path that is made without the folder"
 
 
 def test_a_sample_has_files_of_its_own_and_the_networks_of_the_run(plan):
-    told = Graph(plan).told("guard", **WHERE)
-    assert told.folder == "results/.jobs/guard/toy/net/finetuned"
-    for name, jobs in (("exact", told.exact), ("lower", told.lower)):
-        text = json.dumps([job.told for job in jobs])
-        assert f'"{told.folder}/{name}/scores/toy/net/finetuned/' in text
-        outside = text.replace(f'"{told.folder}/{name}', "")
+    spec = Graph(plan).spec("guard", **WHERE)
+    assert spec.folder == "results/.jobs/guard/toy/net/finetuned"
+    for name, jobs in (("exact", spec.exact), ("lower", spec.lower)):
+        text = json.dumps([job.spec for job in jobs])
+        assert f'"{spec.folder}/{name}/scores/toy/net/finetuned/' in text
+        outside = text.replace(f'"{spec.folder}/{name}', "")
         assert {part.partition("/")[0] for part in outside.split('"results/')[1:]} == {"datasets", "weights"}

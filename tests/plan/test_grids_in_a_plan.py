@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from heatproof.attribution.registry import EXPLAINERS
-from heatproof.base.options import with_grids
+from heatproof.base.options import normalise_grid_options
 from heatproof.base.registry import options_of
 from heatproof.config.files import default_config, merge
 from heatproof.errors import HeatproofError
@@ -21,7 +21,7 @@ WHERE = {"dataset": "digits", "model": "resnet20", "weights": "finetuned"}
 
 
 def grids_among(function):
-    return [name for name in options_of(function) if with_grids({name: [3, 3]}, function)[name] == 3]
+    return [name for name in options_of(function) if normalise_grid_options({name: [3, 3]}, function)[name] == 3]
 
 
 def configs_with(grid):
@@ -34,8 +34,8 @@ def configs_with(grid):
         {"models": [{"resnet20": {"architecture": "cifar_resnet20", "finetuning": {"grid": grid}}}]},
     )
     for name, entry in METRICS.items():
-        functions = (entry.asks, entry.function)
-        if name not in ("sds", "idsds") and not entry.is_own and any(map(grids_among, functions)):
+        functions = (entry.options_function, entry.function)
+        if name not in ("sds", "idsds") and not entry.is_custom and any(map(grids_among, functions)):
             steps = {"steps": 2} if "steps" in entry.options else {}
             yield f"'grid' of metric {name!r}", {"metrics": [{name: {"grid": grid, **steps}}]}
     for name, entry in EXPLAINERS.items():
@@ -49,7 +49,7 @@ def plan_of(**change):
 
 
 def written(plan):
-    return [(job.stage, job.wildcards, job.spec, job.outputs, job.inputs) for job in Graph(plan).jobs()]
+    return [(job.stage, job.wildcards, job.spec_json, job.outputs, job.inputs) for job in Graph(plan).jobs()]
 
 
 @pytest.mark.parametrize(("place", "change"), list(configs_with([4, 4])), ids=lambda one: str(one)[:60])
@@ -130,8 +130,8 @@ def test_names_and_paths_of_grids():
             assert job.benchmark == f"results/benchmarks/{stage}/digits/resnet20/finetuned/{name[1:-5]}/mean/0.tsv"
             # As Snakemake has its wildcards.
             assert graph.job(stage, {key: str(value) for key, value in job.wildcards.items()}) is job
-    told = graph.told("finetune", **{**WHERE, "weights": "wide"})
-    assert told.training.grid == (4, 8)
+    spec = graph.spec("finetune", **{**WHERE, "weights": "wide"})
+    assert spec.training.grid == (4, 8)
 
 
 def test_grids_of_as_many_patches_have_levels_of_their_own():

@@ -34,7 +34,7 @@ def test_each_metric_has_the_images_of_what_it_reads():
         "sensitivity_n": 50,
         "long": 90,
     }
-    specs = {case.metric: Graph(plan).told("score", **case.where).images for case in plan.all_cases()}
+    specs = {case.metric: Graph(plan).spec("score", **case.where).images for case in plan.all_cases()}
     assert (specs["idsds"], specs["deletion_morf"], specs["long"]) == (100, 40, 90)
     assert set(reach(plan, "drops").values()) == {120}
     assert set(reach(plan, "attribute").values()) == {100}
@@ -68,8 +68,8 @@ def test_a_number_and_the_same_number_of_each_kind_are_one_plan():
 def test_every_input_of_a_job_has_a_maker():
     graph = Graph(plan_of(evaluation={"images": {"drops": 100, "curves": 40}, "accuracy_images": 0}))
     jobs = list(graph.jobs())
-    assert [file for job in jobs for file in job.inputs if file not in graph.makers] == []
-    assert json.dumps([job.spec for job in jobs])
+    assert [file for job in jobs for file in job.inputs if file not in graph.producers] == []
+    assert json.dumps([job.spec_json for job in jobs])
 
 
 @pytest.mark.parametrize(

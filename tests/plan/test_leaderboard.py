@@ -23,9 +23,9 @@ def graph_of(**change):
 
 def test_it_is_made_where_it_is_asked_for():
     job = graph_of(leaderboard=ASKED).job("leaderboard", {})
-    assert job.told.files == {"leaderboard": BOARD}
-    assert job.told.independent == "case"
-    assert {case[-1] for case in job.told.cases} == set(ASKED["metrics"])
+    assert job.spec.files == {"leaderboard": BOARD}
+    assert job.spec.independent == "case"
+    assert {case[-1] for case in job.spec.cases} == set(ASKED["metrics"])
     # The other metric's scores are not waited for.
     assert job.inputs
     assert not [file for file in job.inputs if "mas_insertion" in file]
@@ -36,13 +36,13 @@ def test_all_asks_for_it_and_the_page_shows_it():
     page = graph.job("report_page", {})
     assert BOARD in graph.targets()
     assert BOARD in page.inputs
-    assert page.told.independent == "case"
+    assert page.spec.independent == "case"
 
 
 def test_all_methods_count_where_none_is_named():
-    told = graph_of(leaderboard={"metrics": ["idsds", "mas_insertion"]}).told("leaderboard")
-    assert told.methods == []
-    assert {case[-1] for case in told.cases} == {"idsds", "mas_insertion"}
+    spec = graph_of(leaderboard={"metrics": ["idsds", "mas_insertion"]}).spec("leaderboard")
+    assert spec.methods == []
+    assert {case[-1] for case in spec.cases} == {"idsds", "mas_insertion"}
 
 
 def test_a_config_laid_over_another_leaves_it_out():
@@ -60,7 +60,7 @@ def test_nothing_else_is_made_again():
         "results/ranking/leaderboard.json",
         "results/report/index.json",
     }
-    assert replace(asked[0].told) == without[0].told
+    assert replace(asked[0].spec) == without[0].spec
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ RISE_AND_MAS = [f"{family}_{kind}" for family in ("rise", "mas") for kind in ("i
 @cache
 def planned():
     config = read_config(CONFIG)
-    datasets = [{name: synthetic.in_place_of(name, {}, None)} for entry in config["datasets"] for name in entry]
+    datasets = [{name: synthetic.noise_dataset_for(name, {}, None)} for entry in config["datasets"] for name in entry]
     # Noise for data, addresses for weights that are to be put there, and one shard, so that planning takes seconds.
     for entry in config["models"]:
         for settings in entry.values():

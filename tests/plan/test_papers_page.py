@@ -49,7 +49,7 @@ def config_at_size(*configs):
     datasets = []
     for entry in config["datasets"]:
         name, given = (entry, {}) if isinstance(entry, str) else next(iter(entry.items()))
-        stand_in = synthetic.in_place_of(given.get("dataset", name), {}, None) if "root" in given else None
+        stand_in = synthetic.noise_dataset_for(given.get("dataset", name), {}, None) if "root" in given else None
         datasets.append({name: stand_in or given})
     models = [entry for entry in config["models"] if not (ABSENT and "bcos_model" in str(entry))]
     # Shards are the same job again.
@@ -153,7 +153,7 @@ def test_snakemake_plans_it(configs, tmp_path):
         config = yaml.safe_load((REPOSITORY / f"config/{name}.yaml").read_text(encoding="utf-8"))
         for entry in config.get("datasets", []):
             (dataset,) = entry
-            entry[dataset] = synthetic.in_place_of(dataset, {}, None) | {"evaluation_images": 50000}
+            entry[dataset] = synthetic.noise_dataset_for(dataset, {}, None) | {"evaluation_images": 50000}
         for entry in config.get("models", []):
             ((_, settings),) = entry.items()
             # A file is looked into before any work; an address is not.

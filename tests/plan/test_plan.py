@@ -14,7 +14,7 @@ from heatproof.plan.graph import Graph
 from heatproof.plan.stage import STAGES, Report
 from heatproof.plan.validate import make_plan
 from heatproof.workflow import check
-from heatproof.workflow.start import one_a_job
+from heatproof.workflow.start import one_file_per_job
 
 ROOT = Path(__file__).parents[2]
 AFTER_SCORES = [name for name, kind in STAGES.items() if issubclass(kind, Report)]
@@ -38,16 +38,16 @@ def test_jobs_wait_for_one_file_of_each_job_that_makes_shards(tmp_path, monkeypa
         "results/drops/d/m.1/w/g4_mean.0.json",
     ]
     together = [files[place] for place in (0, 1, 3, 7, 8, 9, 11)]
-    assert one_a_job(files, apart=False) == together
+    assert one_file_per_job(files, apart=False) == together
     apart = [files[place] for place in (0, 1, 2, 3, 4, 7, 8, 9, 10, 11)]
-    assert one_a_job(files, apart=True) == apart
+    assert one_file_per_job(files, apart=True) == apart
     for age, file in enumerate(files):
         os.makedirs(os.path.dirname(file), exist_ok=True)
         Path(file).touch()
         os.utime(file, (1000 - age, 1000 - age))
-    assert one_a_job(files[1:3], apart=False) == [files[2]], "one that is stale stands for all"
+    assert one_file_per_job(files[1:3], apart=False) == [files[2]], "one that is stale stands for all"
     os.remove(files[1])
-    assert one_a_job(files[1:3], apart=False) == [files[1]], "and so does one that is missing"
+    assert one_file_per_job(files[1:3], apart=False) == [files[1]], "and so does one that is missing"
 
 
 WHERE = {"dataset": "digits", "model": "vit", "weights": "finetuned"}
@@ -128,9 +128,9 @@ def test_kept_epochs_are_weights_of_their_own():
     assert plan.finetuned() == ["finetuned", "blurred", "plain"]
     assert list(plan.metrics_of("finetuned_epoch2", "vit")) == ["idsds", "sds_g4_blur"]
     assert list(plan.metrics_of("blurred_epoch9", "vit")) == ["sds", "idsds_g4_blur"]
-    told = Graph(plan).told("keep_epoch", dataset="digits", model="vit", weights="blurred_epoch9")
-    parent = Graph(plan).told("finetune", dataset="digits", model="vit", weights="blurred")
-    assert (told.epoch, told.kept, told.upstream) == (9, parent.files["kept"], parent.key)
+    spec = Graph(plan).spec("keep_epoch", dataset="digits", model="vit", weights="blurred_epoch9")
+    parent = Graph(plan).spec("finetune", dataset="digits", model="vit", weights="blurred")
+    assert (spec.epoch, spec.kept, spec.upstream) == (9, parent.files["kept"], parent.key)
 
 
 def test_what_is_kept_changes_nothing_that_was_there():
@@ -157,7 +157,7 @@ def test_what_is_kept_changes_nothing_that_was_there():
 def test_a_training_is_told_every_setting(section, setting, usual, other):
     """Also where a setting is the default, which is the same as leaving it out."""
     left_out, same, changed = (
-        Graph(plan_of(**given)).told("finetune", **WHERE)
+        Graph(plan_of(**given)).spec("finetune", **WHERE)
         for given in ({}, {section: {setting: usual}}, {section: {setting: other}})
     )
     assert left_out == same
@@ -170,7 +170,7 @@ def test_a_training_is_told_every_setting(section, setting, usual, other):
 def test_a_pass_is_told_its_target_and_precision():
     drops = {**WHERE, "grid": 4, "baseline": "mean", "shard": 0}
     usual, other = (
-        Graph(plan_of(**given)).told("drops", **drops) for given in ({}, {"target": 3, "precision": "bfloat16"})
+        Graph(plan_of(**given)).spec("drops", **drops) for given in ({}, {"target": 3, "precision": "bfloat16"})
     )
     assert (usual.network.target, usual.network.precision) == ("label", "float32")
     assert (other.network.target, other.network.precision) == (3, "bfloat16")
@@ -216,10 +216,10 @@ def test_every_file_has_one_maker_and_upstream_comes_first():
     )
     check_graph(plan)
     graph = Graph(plan)
-    rank = {output: rank for job, rank in graph.ranks() for output in job.outputs}
+    rank = {output: rank for job, rank in graph.depths() for output in job.outputs}
     for case in plan.test_cases():
         job = graph.job("score", case.where)
-        assert all(rank[path] < rank[job.told.files["scores"]] for path in job.inputs)
+        assert all(rank[path] < rank[job.spec.files["scores"]] for path in job.inputs)
 
 
 def check_graph(plan):
@@ -231,13 +231,13 @@ def check_graph(plan):
     assert set(makers.values()) == {1}
     assert all({product.manifest, product.data} <= set(product.files) for product in products)
     assert len({product.manifest for product in products}) == len(products)
-    made, ranks = set(), {}
-    for job, rank in graph.ranks():
+    made, depths = set(), {}
+    for job, rank in graph.depths():
         upstream = set(job.inputs) - set(job.sources)
         assert upstream <= made, f"{job.stage} {job.wildcards} comes before what it reads"
-        assert rank == 1 + max((ranks[path] for path in upstream), default=-1)
+        assert rank == 1 + max((depths[path] for path in upstream), default=-1)
         made.update(job.outputs)
-        ranks |= dict.fromkeys(job.outputs, rank)
+        depths |= dict.fromkeys(job.outputs, rank)
     assert set(graph.targets()) <= made
     return jobs
 
@@ -276,17 +276,22 @@ def test_what_is_needed_for_a_file_is_all_that_leads_to_it():
     plan = plan_of(shard_size=40, weights=["pretrained", "finetuned"])
     graph = Graph(plan)
     first = graph.job("drops", {**ON_VIT, "grid": 4, "baseline": "mean", "shard": 0})
-    assert [job.stage for job in graph.needed([first.products[0].data])] == ["prepare", "pretrain", "finetune", "drops"]
-    scores = graph.needed(plan.score_files([plan.case(*ON_VIT.values(), "idsds")]))
+    assert [job.stage for job in graph.jobs_leading_to([first.products[0].data])] == [
+        "prepare",
+        "pretrain",
+        "finetune",
+        "drops",
+    ]
+    scores = graph.jobs_leading_to(plan.score_files([plan.case(*ON_VIT.values(), "idsds")]))
     assert {job.wildcards.get("model", "vit") for job in scores} == {"vit"}
     shards = len(plan.shards(plan.images))
     assert Counter(job.stage for job in scores) == {
         **dict.fromkeys(("prepare", "pretrain", "finetune", "score"), 1),
         **dict.fromkeys(("attribute", "attribute_reference", "drops"), shards),
     }
-    everything = graph.needed(graph.targets())
+    everything = graph.jobs_leading_to(graph.targets())
     assert everything == [job for job in graph.jobs() if job.stage not in ON_REQUEST]
-    assert graph.needed([]) == []
+    assert graph.jobs_leading_to([]) == []
 
 
 def specs(plan):
@@ -300,7 +305,7 @@ def specs(plan):
         "score": plan.case("digits", "vit", "finetuned", "idsds").where,
         "tables": {},
     }
-    return [Graph(plan).job(stage, where).spec for stage, where in asked.items()]
+    return [Graph(plan).job(stage, where).spec_json for stage, where in asked.items()]
 
 
 def test_specs_are_json_and_the_same_every_time():
@@ -340,6 +345,6 @@ def test_maps_depend_on_their_own_settings_alone(what):
     keys = []
     for config in (base, {**base, **change}):
         graph = Graph(plan_of(**config))
-        maps = [graph.told("attribute", **WHERE, shard=0), graph.told("attribute_reference", dataset="digits", shard=0)]
-        keys.append({one.name: one.key for told in maps for one in told.explainers})
+        maps = [graph.spec("attribute", **WHERE, shard=0), graph.spec("attribute_reference", dataset="digits", shard=0)]
+        keys.append({one.name: one.key for spec in maps for one in spec.explainers})
     assert {name: keys[0][name] == keys[1][name] for name in stays} == stays

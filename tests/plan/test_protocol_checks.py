@@ -45,8 +45,8 @@ def test_the_ready_example_varies_what_it_says():
         ("finetuned", "finetuned", "idsds"),
     ]
     job = Graph(plan).job("checks", {})
-    assert job.told.transforms["rise"] == "rise"
-    assert job.told.transforms["integrated_gradients"] == "integrated_gradients_abs"
+    assert job.spec.transforms["rise"] == "rise"
+    assert job.spec.transforms["integrated_gradients"] == "integrated_gradients_abs"
     assert set(job.inputs) <= set(plan.score_files(plan.all_cases()))
 
 

@@ -19,7 +19,7 @@ from heatproof.base.provenance import as_json
 from heatproof.base.typed import as_type
 from heatproof.config.files import merge, read_config
 from heatproof.plan.graph import Graph
-from heatproof.plan.stage import STAGES, read_back
+from heatproof.plan.stage import STAGES, load_spec
 from heatproof.plan.validate import make_plan
 
 ROOT = Path(__file__).parents[2]
@@ -70,11 +70,11 @@ def test_every_stage_is_looked_at():
 @functools.cache
 def told_of(name):
     """Return what the job of a stage is told by one of the configs that have it."""
-    return next(jobs_of(config)[name][0].told for config in CONFIGS if name in jobs_of(config))
+    return next(jobs_of(config)[name][0].spec for config in CONFIGS if name in jobs_of(config))
 
 
-def reference(told):
-    return f"{type(told).__module__}:{type(told).__name__}"
+def reference(spec):
+    return f"{type(spec).__module__}:{type(spec).__name__}"
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -82,21 +82,21 @@ def test_what_a_job_is_told_is_read_back_as_it_was(name):
     """By way of the JSON that a job gets, in which there is no tuple."""
     for stage, jobs in jobs_of(name).items():
         for job in jobs[:2]:
-            assert read_back(job.run, json.loads(json.dumps(job.spec))) == job.told, stage
+            assert load_spec(job.run, json.loads(json.dumps(job.spec_json))) == job.spec, stage
 
 
 @pytest.mark.parametrize("name", STAGES)
 def test_a_field_more_or_less_or_of_another_type_is_found(name):
-    told = told_of(name)
-    plain = as_json(told)
+    spec = told_of(name)
+    plain = as_json(spec)
     with pytest.raises(ValueError, match="the job has 'another'"):
-        read_back(reference(told), {**plain, "another": 1})
+        load_spec(reference(spec), {**plain, "another": 1})
     with pytest.raises(ValueError, match="the job lacks '"):
-        read_back(reference(told), {key: plain[key] for key in ("results", "files", "manifest", "key")})
+        load_spec(reference(spec), {key: plain[key] for key in ("results", "files", "manifest", "key")})
     with pytest.raises(ValueError, match=r"the job\.key"):
-        read_back(reference(told), {**plain, "key": [1]})
+        load_spec(reference(spec), {**plain, "key": [1]})
     with pytest.raises(ValueError, match=r"the job\.key is 1, which is no str"):
-        read_back(reference(told), {**plain, "key": [1, "two"]})
+        load_spec(reference(spec), {**plain, "key": [1, "two"]})
 
 
 @pytest.mark.parametrize("kind", STAGES.values(), ids=STAGES)

@@ -12,7 +12,7 @@ from heatproof.errors import HeatproofError
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 from heatproof.workflow.check import check_config
-from heatproof.workflow.trial import try_out
+from heatproof.workflow.trial import run_trial
 
 FUNCTION = "questions:margin"
 
@@ -53,33 +53,33 @@ def test_the_task_is_what_the_loader_says():
 
 def test_a_dataset_that_says_its_task_when_it_is_opened_is_named_before_any_job():
     with pytest.raises(HeatproofError, match="says that its task is multilabel, and the config has multiclass: write"):
-        try_out(plan_of(dataset="questions:undecided"))
-    (said,) = try_out(plan_of("multilabel", dataset="questions:undecided"))
+        run_trial(plan_of(dataset="questions:undecided"))
+    (said,) = run_trial(plan_of("multilabel", dataset="questions:undecided"))
     assert said.startswith("toy: 12 evaluation pictures are")
 
 
 @pytest.mark.parametrize("task", ["binary", "multiclass", "multilabel", "regression"])
 def test_losses_are_those_of_the_task(task):
     graph = Graph(plan_of(task))
-    for told in (graph.told("pretrain", dataset="toy", model="net"), finetune(graph)):
-        assert told.training.loss == LOSSES[task][0]
-        assert told.training.labels == "true"
-        assert not told.whole_output
+    for spec in (graph.spec("pretrain", dataset="toy", model="net"), finetune(graph)):
+        assert spec.training.loss == LOSSES[task][0]
+        assert spec.training.labels == "true"
+        assert not spec.ignores_labels
 
 
 def finetune(graph):
-    return graph.told("finetune", dataset="toy", model="net", weights="finetuned")
+    return graph.spec("finetune", dataset="toy", model="net", weights="finetuned")
 
 
 def test_a_callable_target_is_finetuned_on_its_own_answers():
     graph = Graph(plan_of("multiclass", target=FUNCTION))
-    assert graph.told("pretrain", dataset="toy", model="net").training.loss == "cross_entropy"
-    told = finetune(graph)
-    assert (told.training.labels, told.training.loss, told.whole_output) == ("own", "squared_error", True)
-    told = finetune(Graph(plan_of("multiclass", target=FUNCTION, finetuning={"labels": "true"})))
-    assert (told.training.labels, told.training.loss, told.whole_output) == ("true", "cross_entropy", False)
-    told = finetune(Graph(plan_of("multilabel", finetuning={"labels": "own"})))
-    assert (told.training.labels, told.training.loss, told.whole_output) == ("own", "binary_cross_entropy", False)
+    assert graph.spec("pretrain", dataset="toy", model="net").training.loss == "cross_entropy"
+    spec = finetune(graph)
+    assert (spec.training.labels, spec.training.loss, spec.ignores_labels) == ("own", "squared_error", True)
+    spec = finetune(Graph(plan_of("multiclass", target=FUNCTION, finetuning={"labels": "true"})))
+    assert (spec.training.labels, spec.training.loss, spec.ignores_labels) == ("true", "cross_entropy", False)
+    spec = finetune(Graph(plan_of("multilabel", finetuning={"labels": "own"})))
+    assert (spec.training.labels, spec.training.loss, spec.ignores_labels) == ("own", "binary_cross_entropy", False)
 
 
 NEEDS_CLASSES = {
@@ -169,18 +169,18 @@ def test_no_response_is_made_for_a_metric_that_does_not_apply(task, target, scor
     graph = Graph(plan)
     applies = "rise_deletion" in scored
     assert any(job.stage == "curves" for job in graph.jobs()) == applies
-    told = graph.told("score", dataset="toy", model="net", weights="pretrained", metric="rise_deletion")
-    assert bool(told.responses) == applies
+    spec = graph.spec("score", dataset="toy", model="net", weights="pretrained", metric="rise_deletion")
+    assert bool(spec.responses) == applies
     both = Graph(plan_of(task, target=target, metrics=METRICS, weights=["pretrained"]))
     for metric in ("rise_deletion", "by_logit"):
-        told = both.told("score", dataset="toy", model="net", weights="pretrained", metric=metric)
-        assert bool(told.responses) == (metric in scored)
+        spec = both.spec("score", dataset="toy", model="net", weights="pretrained", metric=metric)
+        assert bool(spec.responses) == (metric in scored)
 
 
 def test_the_same_networks_are_scored_whatever_is_asked_of_them():
     def keys(**change):
         graph = Graph(plan_of("multilabel", finetuning={"labels": "true"}, **change))
-        return [graph.told("pretrain", dataset="toy", model="net").key, finetune(graph).key]
+        return [graph.spec("pretrain", dataset="toy", model="net").key, finetune(graph).key]
 
     assert keys() == keys(target=1) == keys(target=FUNCTION)
 
@@ -195,7 +195,7 @@ def test_the_code_of_a_function_counts_as_that_of_what_it_explains(tmp_path, mon
         for known in (provenance.read_source, provenance._digest_of, provenance._code_of):
             known.cache_clear()
         graph = Graph(plan_of("multiclass", target="asked_of_it:total"))
-        return {job.stage: job.told.key for job in graph.jobs() if job.stage in ("finetune", "drops")} | {
+        return {job.stage: job.spec.key for job in graph.jobs() if job.stage in ("finetune", "drops")} | {
             "attribute": graph.jobs_on(["attribute"], {})[0].products[0].key
         }
 
@@ -213,7 +213,7 @@ def test_the_code_of_a_function_counts_as_that_of_what_it_explains(tmp_path, mon
 )
 def test_a_function_is_tried_before_any_job(function, says):
     with pytest.raises(HeatproofError) as refused:
-        try_out(plan_of("multiclass", target=f"questions:{function}"))
+        run_trial(plan_of("multiclass", target=f"questions:{function}"))
     assert f"the target function '{function}' {says}" in str(refused.value)
 
 
@@ -231,7 +231,7 @@ def test_a_target_that_there_is_not_is_named_before_any_job(task, dataset, targe
     with pytest.raises(
         HeatproofError, match=f"run is {target}, and the dataset has {count} classes, labels or numbers"
     ):
-        try_out(plan_of(task, dataset=dataset, target=target))
+        run_trial(plan_of(task, dataset=dataset, target=target))
 
 
 def test_check_says_what_is_explained(tmp_path):

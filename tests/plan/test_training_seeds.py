@@ -16,13 +16,13 @@ def plan_of(**change):
 
 
 def finetuning(plan, model):
-    return Graph(plan).told("finetune", dataset="digits", model=model, weights="finetuned")
+    return Graph(plan).spec("finetune", dataset="digits", model=model, weights="finetuned")
 
 
 def test_networks_of_a_kind_differ_in_both_seeds():
     plan = plan_of(models=[TRAINED], training_seeds=3, seed=5)
     assert plan.kinds == {"vgg": "vgg", "vgg_seed1": "vgg", "vgg_seed2": "vgg"}
-    trained = [Graph(plan).told("pretrain", dataset="digits", model=model).training.seed for model in plan.models]
+    trained = [Graph(plan).spec("pretrain", dataset="digits", model=model).training.seed for model in plan.models]
     tuned = [finetuning(plan, model).training.seed for model in plan.models]
     assert trained == tuned == [5, 6, 7]
     assert [case.training_seed for case in plan.all_cases() if case.network.weights == "finetuned"] == [5, 6, 7]

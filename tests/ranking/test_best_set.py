@@ -6,9 +6,16 @@ import pytest
 from scipy.stats import ttest_1samp
 from statsmodels.stats.multitest import multipletests
 
-from heatproof.ranking.best import best_of_networks, best_set, images_to_tell, least_networks
-from heatproof.ranking.paired import SKEWED, chance_of_higher, comparisons, holm, images_for, least_images
-from heatproof.ranking.references import above_references
+from heatproof.ranking.best import best_set, best_set_over_networks, images_to_distinguish, minimum_networks
+from heatproof.ranking.paired import (
+    SKEWED,
+    count_ordered_pairs,
+    holm,
+    images_for_power,
+    minimum_images,
+    paired_p_values,
+)
+from heatproof.ranking.references import compare_with_references
 
 NOISE = {
     "normal": lambda rng, shape: rng.normal(size=shape),
@@ -27,7 +34,7 @@ def test_a_symmetric_difference_has_the_p_of_a_t_test():
     values = np.random.default_rng(0).normal(0.3, 1, (5, 40))
     symmetric = np.concatenate([values, 2 * values.mean(axis=1, keepdims=True) - values], axis=1)
     expected = ttest_1samp(symmetric, 0, axis=1, alternative="greater").pvalue
-    np.testing.assert_allclose(chance_of_higher(symmetric), expected)
+    np.testing.assert_allclose(paired_p_values(symmetric), expected)
 
 
 def test_skewness_takes_certainty_from_one_side_alone():
@@ -35,16 +42,16 @@ def test_skewness_takes_certainty_from_one_side_alone():
     rng = np.random.default_rng(1)
     down = 0.4 + 1 - rng.exponential(size=30)
     plain = ttest_1samp(down, 0, alternative="greater").pvalue
-    assert chance_of_higher(down) > plain
+    assert paired_p_values(down) > plain
     up = 2 * down.mean() - down
-    assert chance_of_higher(up) == pytest.approx(ttest_1samp(up, 0, alternative="greater").pvalue)
+    assert paired_p_values(up) == pytest.approx(ttest_1samp(up, 0, alternative="greater").pvalue)
 
 
 @pytest.mark.parametrize("skew", [-1, 1])
 def test_a_surer_difference_never_has_a_larger_p(skew):
     """A correction that is a parabola turns round: 23 standard errors were no difference."""
     noise = skew * (np.random.default_rng(2).exponential(size=40) - 1)
-    p = chance_of_higher(noise - noise.mean() + np.linspace(0, 20, 400)[:, None])
+    p = paired_p_values(noise - noise.mean() + np.linspace(0, 20, 400)[:, None])
     assert (np.diff(p) <= 0).all()
 
 
@@ -61,7 +68,7 @@ def test_a_surer_difference_never_has_a_larger_p(skew):
     ],
 )
 def test_p_of_hardly_any_differences(differences, p):
-    found = chance_of_higher(np.array(differences))
+    found = paired_p_values(np.array(differences))
     assert found == pytest.approx(p) if p else found >= SKEWED**3
 
 
@@ -76,14 +83,14 @@ def test_holm_is_that_of_a_library():
 @pytest.mark.parametrize("methods", [2, 8, 26, 50])
 @pytest.mark.parametrize("level", [0.8, 0.95, 0.99])
 def test_too_few_images_abstain_and_enough_can_tell(methods, level):
-    least = least_images(comparisons(methods), level)
+    least = minimum_images(count_ordered_pairs(methods), level)
     certain = np.outer(-np.arange(methods), np.ones(least))
     few = best_set(certain[:, 1:], level=level)
-    assert few.inside.all()
-    assert few.why == f"{least - 1} images are too few to tell {methods} methods apart: {least} are needed"
+    assert few.members.all()
+    assert few.reason == f"{least - 1} images are too few to tell {methods} methods apart: {least} are needed"
     told = best_set(certain, level=level)
-    assert told.why == ""
-    assert told.inside.tolist() == [True] + [False] * (methods - 1)
+    assert told.reason == ""
+    assert told.members.tolist() == [True] + [False] * (methods - 1)
 
 
 def test_gaps_are_compared_where_both_are_known_and_nothing_is_no_method():
@@ -92,8 +99,8 @@ def test_gaps_are_compared_where_both_are_known_and_nothing_is_no_method():
     scores[1, 5:] = np.nan
     scores[3] = np.nan
     found = best_set(scores)
-    assert found.inside.tolist() == [True, True, False, False]
-    assert best_set(np.full((2, 9), np.nan)).inside.tolist() == [False, False]
+    assert found.members.tolist() == [True, True, False, False]
+    assert best_set(np.full((2, 9), np.nan)).members.tolist() == [False, False]
     assert best_set(scores[:1, :2]) == (np.array([True]), "")
 
 
@@ -103,7 +110,7 @@ def left_out(noise, methods, images, runs, worse=0):
     for _ in range(runs):
         scores = NOISE[noise](rng, (methods, images))
         scores[methods - worse :] -= 2
-        count += not best_set(scores).inside[: methods - worse].all()
+        count += not best_set(scores).members[: methods - worse].all()
     return count / runs
 
 
@@ -121,36 +128,36 @@ def test_a_better_method_is_told(methods, images, effect, most):
     for _ in range(100):
         scores = rng.normal(size=(methods, images))
         scores[0] += effect * np.sqrt(2)
-        sizes.append(best_set(scores).inside.sum())
+        sizes.append(best_set(scores).members.sum())
     assert np.median(sizes) <= most
     assert np.mean(np.array(sizes) == methods) <= 0.1
 
 
 @pytest.mark.parametrize(("methods", "effect"), [(4, 0.5), (14, 0.5), (8, 1.0)])
 def test_so_many_images_tell_a_method_from_a_better_one(methods, effect):
-    images = images_to_tell(methods, effect=effect)
+    images = images_to_distinguish(methods, effect=effect)
     rng = np.random.default_rng(6)
     told = 0
     for _ in range(300):
         scores = rng.normal(size=(methods, images))
         scores[1:] += effect * np.sqrt(2)
         scores[2:] = scores[1]
-        told += not best_set(scores[:2] if methods == 2 else scores).inside[0]
+        told += not best_set(scores[:2] if methods == 2 else scores).members[0]
     assert 0.7 <= told / 300 <= 0.95
 
 
 def test_few_networks_abstain_and_say_how_many_are_needed():
-    assert [least_networks(level) for level in (0.9, 0.95, 0.99)] == [5, 6, 8]
+    assert [minimum_networks(level) for level in (0.9, 0.95, 0.99)] == [5, 6, 8]
     rng = np.random.default_rng(7)
     scores = np.arange(5.0) + 0.01 * rng.normal(size=(6, 5))
-    few = best_of_networks(scores[:5])
-    assert few.inside.all()
-    assert few.why == "5 networks: 6 are needed to tell methods apart, as fewer may agree by chance"
+    few = best_set_over_networks(scores[:5])
+    assert few.members.all()
+    assert few.reason == "5 networks: 6 are needed to tell methods apart, as fewer may agree by chance"
     # The methods that rank last in all networks; reversing one order brings them together with those in the middle.
-    told = best_of_networks(scores)
-    assert told.why == ""
-    assert told.inside[4]
-    assert not told.inside[0]
+    told = best_set_over_networks(scores)
+    assert told.reason == ""
+    assert told.members[4]
+    assert not told.members[0]
 
 
 @pytest.mark.parametrize("noise", [name for name in NOISE if name != "one of all"])
@@ -158,7 +165,7 @@ def test_few_networks_abstain_and_say_how_many_are_needed():
 def test_equally_best_methods_of_networks_are_seldom_left_out(noise, networks):
     rng = np.random.default_rng(networks)
     runs = 200
-    found = [not best_of_networks(NOISE[noise](rng, (10, networks)).T).inside.all() for _ in range(runs)]
+    found = [not best_set_over_networks(NOISE[noise](rng, (10, networks)).T).members.all() for _ in range(runs)]
     assert np.mean(found) <= 0.05 + 2.5 * np.sqrt(0.05 * 0.95 / runs)
 
 
@@ -170,8 +177,8 @@ def test_what_images_have_in_common_is_no_agreement_of_networks():
         lucky = rng.normal(size=6)
         scores = lucky + 0.05 * rng.normal(size=(8, 6))
         noise = rng.normal(size=(6, 200))
-        alone.append(best_of_networks(scores).inside.all())
-        both.append(best_of_networks(scores, noise=3 * (noise - noise.mean(axis=0))).inside.all())
+        alone.append(best_set_over_networks(scores).members.all())
+        both.append(best_set_over_networks(scores, noise=3 * (noise - noise.mean(axis=0))).members.all())
     assert np.mean(alone) < 0.2
     assert np.mean(both) > 0.9
 
@@ -180,9 +187,9 @@ def test_methods_of_few_networks_are_not_told_apart():
     rng = np.random.default_rng(9)
     scores = np.arange(6.0) + 0.01 * rng.normal(size=(13, 6))
     scores[4:, 0] = np.nan
-    found = best_of_networks(scores)
-    assert found.inside[0]
-    assert not found.inside[1]
+    found = best_set_over_networks(scores)
+    assert found.members[0]
+    assert not found.members[1]
 
 
 def references(effect, images, methods, seed):
@@ -195,7 +202,9 @@ def references(effect, images, methods, seed):
 @pytest.mark.parametrize("methods", [8, 24])
 def test_a_number_of_images_is_seldom_named_where_no_method_differs(methods):
     runs = 120
-    named = [above_references(references(0, 40, methods, seed), ["edges", "random"], 0.95) for seed in range(runs)]
+    named = [
+        compare_with_references(references(0, 40, methods, seed), ["edges", "random"], 0.95) for seed in range(runs)
+    ]
     assert sum(not np.isnan(one.needed) for one in named) <= 0.05 * runs + 2.5 * np.sqrt(0.05 * runs)
     assert sum(bool(one.methods) for one in named) <= 0.05 * runs
 
@@ -204,21 +213,21 @@ def test_a_number_of_images_is_seldom_named_where_no_method_differs(methods):
 def test_the_number_of_images_that_is_named_does(methods):
     found, named, then = 0, [], 0
     for seed in range(100):
-        above = above_references(references(0.5, 40, methods, seed), ["edges", "random"], 0.95)
+        above = compare_with_references(references(0.5, 40, methods, seed), ["edges", "random"], 0.95)
         found += bool(above.methods)
         if not np.isnan(above.needed):
             named.append(above.needed)
             fresh = references(0.5, int(above.needed), methods, 10_000 + seed)
-            then += bool(above_references(fresh, ["edges", "random"], 0.95).methods)
+            then += bool(compare_with_references(fresh, ["edges", "random"], 0.95).methods)
     assert len(named) >= 0.35 * (100 - found)
     assert then >= 0.7 * len(named)
-    assert 40 < np.median(named) <= 3 * images_for(methods)
+    assert 40 < np.median(named) <= 3 * images_for_power(methods)
 
 
 def test_no_number_is_named_where_a_reference_map_is_the_best():
     scores = references(0, 30, 5, 0)
     scores.loc["edges"] += 2
-    above = above_references(scores, ["edges", "random"], 0.95)
+    above = compare_with_references(scores, ["edges", "random"], 0.95)
     assert (above.methods, above.reference) == ([], "edges")
     assert np.isnan(above.needed)
-    assert np.isnan(above_references(scores.drop(index=["edges", "random"]), [], 0.95).needed)
+    assert np.isnan(compare_with_references(scores.drop(index=["edges", "random"]), [], 0.95).needed)

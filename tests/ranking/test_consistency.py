@@ -6,7 +6,7 @@ import pytest
 from scipy.stats import kendalltau, spearmanr
 
 from heatproof.errors import HeatproofError
-from heatproof.ranking.consistency import agreement, group_means, split_order
+from heatproof.ranking.consistency import agreement, agreement_by_factor, split_order
 
 
 def scores_with_gaps(cases=6, methods=20, gaps=0.3, seed=0):
@@ -73,7 +73,7 @@ def planted():
 
 
 def test_means_within_and_between_groups(planted):
-    table = group_means(*planted, repetitions=200).set_index(["factor", "pairs_that"])
+    table = agreement_by_factor(*planted, repetitions=200).set_index(["factor", "pairs_that"])
     assert table.loc[("any", "are any two"), "n_pairs"] == 6
     assert table.loc[("any", "are any two"), "spearman"] == pytest.approx((2 - 4) / 6)
     for statistic in ("spearman", "kendall"):
@@ -92,14 +92,14 @@ def test_means_within_and_between_groups(planted):
 def test_interval_draws_cases_and_pairs_none_with_itself(planted):
     """Of two cases a pair is drawn or not, so every resample that knows it says the same."""
     agree, cases = planted
-    table = group_means(agree, cases, repetitions=300).set_index(["factor", "pairs_that"])
+    table = agreement_by_factor(agree, cases, repetitions=300).set_index(["factor", "pairs_that"])
     row = table.loc[("model", "share this")]
     assert (row["spearman_low"], row["spearman_high"]) == pytest.approx((1, 1))
 
 
 def test_one_pair_has_no_interval_and_no_pair_no_mean():
     scores = np.stack([np.arange(6.0), np.arange(6.0)])
-    table = group_means(agreement(scores), pd.DataFrame({"model": ["x", "y"]}), repetitions=50)
+    table = agreement_by_factor(agreement(scores), pd.DataFrame({"model": ["x", "y"]}), repetitions=50)
     table = table.set_index(["factor", "pairs_that"])
     assert table.loc[("any", "are any two"), "spearman"] == pytest.approx(1)
     assert np.isnan(table.loc[("any", "are any two"), "spearman_low"])

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from heatproof.claims.evidence import Case, Draws, Evidence, Method, Model
+from heatproof.claims.evidence import Case, Evidence, Method, Model, Resampling
 from heatproof.metrics.bootstrap import bootstrap_means
 from heatproof.plan.comparisons import Compared
 from heatproof.report.tables.protocol import check_tables
@@ -55,7 +55,7 @@ def test_a_draw_of_images_is_the_same_in_metrics_of_more_and_fewer():
     cases = [Case(**NETWORK, metric=name, kind=name, options={}, higher_is_better=True) for name in ("long", "short")]
     methods = [Method(name, name, name, "raw", True) for name in METHODS]
     models = {"net": Model("net", "net", None, None, False, False)}
-    evidence = Evidence(table, cases, methods, models, draws=Draws(0, 50))
+    evidence = Evidence(table, cases, methods, models, draws=Resampling(0, 50))
     known = np.where(np.arange(40) < 10, values, np.nan)
     # Another draw would differ in the first digits; sums over another number of methods differ in the last.
     np.testing.assert_allclose(evidence.means[1:, 1], bootstrap_means(known, 0, 50).T, rtol=1e-9, atol=1e-12)

@@ -5,7 +5,7 @@ import pytest
 
 from heatproof.base.randomness import numpy_generator
 from heatproof.errors import HeatproofError
-from heatproof.ranking.images import meta_rank_of_images
+from heatproof.ranking.images import meta_rank_over_images
 from heatproof.ranking.meta_rank import meta_rank
 
 CASES, METHODS, IMAGES = 5, 4, 30
@@ -18,7 +18,7 @@ def draw_scores(seed=0, noise=1.0):
 
 
 def ranked(scores, **options):
-    return meta_rank_of_images(scores, images_of=["d"] * len(scores), **{"repetitions": 60, **options})
+    return meta_rank_over_images(scores, images_of=["d"] * len(scores), **{"repetitions": 60, **options})
 
 
 @pytest.mark.parametrize("over", ["images", "cases", "both"])

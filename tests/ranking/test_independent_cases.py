@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from heatproof.errors import HeatproofError
-from heatproof.ranking.table import CASE, chosen, counted, design, meta_rank_table
+from heatproof.ranking.table import CASE, counted_rows, independent_cases, meta_rank_table, select_rows
 
 METHODS = ("deep_lift", "gradient", "integrated", "lrp", "random")
 # Metrics of each network: one, two of one property, and three of two.
@@ -91,7 +91,7 @@ def test_too_few_cases_are_named_so():
 
 def test_seeds_of_a_kind_are_cases_of_their_own():
     scores = table().assign(kind="same")
-    groups, weights = design(scores[CASE].drop_duplicates(), scores, "case")
+    groups, weights = independent_cases(scores[CASE].drop_duplicates(), scores, "case")
     assert len(set(groups)) == len(weights) == 6
     assert weights.tolist() == [1.0] * 6
     np.testing.assert_allclose(kappa(scores, independent="case"), kappa_of_the_paper(scores), atol=1e-12)
@@ -99,10 +99,10 @@ def test_seeds_of_a_kind_are_cases_of_their_own():
 
 def test_the_metrics_and_methods_that_count():
     scores = table()
-    part = chosen(scores, ["deletion_morf", "deletion_lerf"], ["lrp", "gradient"])
+    part = select_rows(scores, ["deletion_morf", "deletion_lerf"], ["lrp", "gradient"])
     assert set(part["metric"]) == {"deletion_morf", "deletion_lerf"}
     assert set(part["method"]) == {"lrp", "gradient"}
-    pd.testing.assert_frame_equal(chosen(scores), scores)
+    pd.testing.assert_frame_equal(select_rows(scores), scores)
 
 
 def test_a_metric_that_is_named_counts_though_another_one_stands_for_it():
@@ -110,10 +110,10 @@ def test_a_metric_that_is_named_counts_though_another_one_stands_for_it():
         [*CASE, "method"]
     )
     marked = scores.assign(counted_as=np.where(scores["metric"] == "same", "deletion_morf", ""))
-    assert "same" not in set(counted(marked)["metric"])
-    assert "same" in set(counted(chosen(marked, ["same", "deletion_morf"]))["metric"])
+    assert "same" not in set(counted_rows(marked)["metric"])
+    assert "same" in set(counted_rows(select_rows(marked, ["same", "deletion_morf"]))["metric"])
     # The choice of methods alone leaves that as it is.
-    assert "same" not in set(counted(chosen(marked, methods=["lrp", "gradient"]))["metric"])
+    assert "same" not in set(counted_rows(select_rows(marked, methods=["lrp", "gradient"]))["metric"])
 
 
 @pytest.mark.parametrize(
@@ -125,4 +125,4 @@ def test_a_metric_that_is_named_counts_though_another_one_stands_for_it():
 )
 def test_what_the_table_does_not_have(choice, message):
     with pytest.raises(HeatproofError, match=message):
-        chosen(table(), **choice)
+        select_rows(table(), **choice)

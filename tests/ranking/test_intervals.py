@@ -9,14 +9,14 @@ from scipy.stats import norm
 from scipy.stats import t as student
 
 from heatproof.errors import HeatproofError
-from heatproof.metrics.bootstrap import interval_of
+from heatproof.metrics.bootstrap import bootstrap_interval
 
 
 def test_student_interval_by_hand():
     resampled = np.random.default_rng(0).normal(size=(2, 400))
     resampled[1, :100] = np.nan
     kappa, n_cases = np.array([0.1, 0.2]), np.array([26, 5])
-    low, high = interval_of(kappa, resampled, n_cases, level=0.9)
+    low, high = bootstrap_interval(kappa, resampled, n_cases, level=0.9)
     for method, count in enumerate(n_cases):
         half = student.ppf(0.95, count - 1) * np.sqrt(count / (count - 1)) * np.nanstd(resampled[method], ddof=1)
         assert high[method] - kappa[method] == pytest.approx(half)
@@ -25,14 +25,14 @@ def test_student_interval_by_hand():
 
 @pytest.mark.parametrize("kind", ["student", "percentile"])
 def test_fewer_than_two_cases_have_no_interval(kind):
-    low, high = interval_of(np.zeros(2), np.tile(np.arange(9.0), (2, 1)), np.array([1, 2]), kind=kind)
+    low, high = bootstrap_interval(np.zeros(2), np.tile(np.arange(9.0), (2, 1)), np.array([1, 2]), kind=kind)
     assert np.isnan([low[0], high[0]]).all()
     assert not np.isnan([low[1], high[1]]).any()
 
 
 def test_unknown_kind():
     with pytest.raises(HeatproofError, match="no interval named 'wide'"):
-        interval_of(np.zeros(1), np.zeros((1, 2)), np.array([2]), kind="wide")
+        bootstrap_interval(np.zeros(1), np.zeros((1, 2)), np.array([2]), kind="wide")
 
 
 @pytest.fixture(scope="module")
@@ -109,8 +109,8 @@ def test_the_benchmark_prints_its_tables(simulation, capsys, monkeypatch):
 
 def test_an_interval_has_width_or_is_none():
     """Where all resamples agree, κ of two cases was said to lie from 1.431 to 1.431."""
-    low, high = interval_of(np.ones(2), np.ones((2, 50)), np.array([5, 5]))
+    low, high = bootstrap_interval(np.ones(2), np.ones((2, 50)), np.array([5, 5]))
     assert np.isnan([low, high]).all()
-    low, high = interval_of(np.ones(2), np.ones((2, 50)), np.array([5, 5]), floor=np.array([0.0, 0.5]))
+    low, high = bootstrap_interval(np.ones(2), np.ones((2, 50)), np.array([5, 5]), floor=np.array([0.0, 0.5]))
     assert np.isnan(low).tolist() == [True, False]
     assert high[1] - low[1] == pytest.approx(2 * norm.ppf(0.975) * 0.5)

@@ -6,11 +6,11 @@ import pytest
 
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS
-from heatproof.ranking.consistency import agreement, group_means
-from heatproof.ranking.images import meta_rank_of_images
+from heatproof.ranking.consistency import agreement, agreement_by_factor
+from heatproof.ranking.images import meta_rank_over_images
 from heatproof.ranking.meta_rank import LEAST_NETWORKS, meta_rank
 from heatproof.ranking.stability import stability
-from heatproof.ranking.table import counted, meta_rank_table, properties_table, property_of, stand_ins
+from heatproof.ranking.table import counted_rows, duplicate_metrics, meta_rank_table, properties_table, property_of
 
 METHODS = [f"method {number}" for number in range(6)]
 ESTIMATES = ["kappa", "ci_low", "ci_high", "rank", "n_networks", "bradley_terry", "in_best_set"]
@@ -99,8 +99,8 @@ def test_an_interval_has_width_where_all_networks_agree():
 def test_images_are_drawn_within_networks():
     rng = np.random.default_rng(0)
     scores = [0.5 * np.arange(4)[:, None] + rng.normal(size=(4, 20)) for _ in range(4)]
-    one = meta_rank_of_images(scores, images_of=["d"] * 4, repetitions=50)
-    two = meta_rank_of_images(
+    one = meta_rank_over_images(scores, images_of=["d"] * 4, repetitions=50)
+    two = meta_rank_over_images(
         [values for values in scores for _ in range(2)], images_of=["d"] * 8, groups=list("aabbccdd"), repetitions=50
     )
     for name in ("kappa", "ci_low", "ci_high"):
@@ -111,10 +111,10 @@ def test_correlations_are_drawn_by_network():
     scores = np.random.default_rng(3).normal(size=(12, 8))
     cases = pd.DataFrame({"model": np.repeat(list("abcdef"), 2), "metric": ["x", "y"] * 6})
     agree = agreement(scores)
-    apart, together = (group_means(agree, cases, groups=groups) for groups in (None, cases["model"].tolist()))
+    apart, together = (agreement_by_factor(agree, cases, groups=groups) for groups in (None, cases["model"].tolist()))
     assert together.loc[0, "spearman"] == apart.loc[0, "spearman"]
     assert together.loc[0, "spearman_low"] != apart.loc[0, "spearman_low"]
-    two = group_means(agreement(scores[:4]), cases.head(4), groups=cases["model"].head(4).tolist())
+    two = agreement_by_factor(agreement(scores[:4]), cases.head(4), groups=cases["model"].head(4).tolist())
     assert two["spearman_low"].isna().all()
 
 
@@ -149,34 +149,34 @@ def test_the_table_of_metrics_says_what_each_measures():
 
 def test_a_difference_counts_as_its_parts():
     table = tidy(metrics=("rise_insertion", "rise_deletion", "rise_difference"))
-    assert stand_ins(table) == {"rise_difference": "rise_insertion and rise_deletion"}
-    assert stand_ins(table[table["metric"] != "rise_deletion"]) == {}
-    assert set(counted(table)["metric"]) == {"rise_insertion", "rise_deletion"}
+    assert duplicate_metrics(table) == {"rise_difference": "rise_insertion and rise_deletion"}
+    assert duplicate_metrics(table[table["metric"] != "rise_deletion"]) == {}
+    assert set(counted_rows(table)["metric"]) == {"rise_insertion", "rise_deletion"}
 
 
 def test_a_declared_duplicate_counts_once_where_it_ranks_alike():
     once = tidy(metrics=("deletion_lerf",))
     same = pd.concat([once.assign(metric="ids"), once])
-    assert stand_ins(same) == {"ids": "deletion_lerf"}
+    assert duplicate_metrics(same) == {"ids": "deletion_lerf"}
     other = pd.concat([tidy(metrics=("ids",), seed=1), once])
-    assert stand_ins(other) == {}, "with other options it is another score"
+    assert duplicate_metrics(other) == {}, "with other options it is another score"
 
 
 def test_equal_rankings_are_one_metric():
     once = tidy(metrics=("mine",))
     again = once.assign(metric="yours", score=-np.exp(once["score"]), higher_is_better=False)
     both = pd.concat([once, again])
-    assert stand_ins(both) == {"yours": "mine"}
+    assert duplicate_metrics(both) == {"yours": "mine"}
     both.iloc[-1, both.columns.get_loc("score")] = 0.0
-    assert stand_ins(both) == {}
+    assert duplicate_metrics(both) == {}
     few = both[both["method"].isin(METHODS[:4])]
-    assert stand_ins(few) == {}, "four methods rank alike by chance"
+    assert duplicate_metrics(few) == {}, "four methods rank alike by chance"
 
 
 def test_the_columns_of_a_table_decide():
     table = tidy(metrics=("a", "b")).assign(counted_as="", gap="")
     table.loc[table["metric"] == "b", "counted_as"] = "a"
     table.loc[table["method"] == METHODS[0], "gap"] = "defined on 1 of 64 images, a rank needs 32"
-    found = counted(table)
+    found = counted_rows(table)
     assert set(found["metric"]) == {"a"}
     assert found.loc[found["method"] == METHODS[0], "score"].isna().all()

@@ -6,7 +6,7 @@ import pytest
 
 from heatproof.errors import HeatproofError
 from heatproof.metrics.bootstrap import summarise
-from heatproof.ranking.per_image import cases_of, of_pictures
+from heatproof.ranking.per_image import iterate_test_cases, one_score_per_image
 from heatproof.report.tables.ranking import rank_table
 from heatproof.report.tables.scores import score_table
 
@@ -30,7 +30,7 @@ def test_the_mean_is_over_labels_that_have_a_score():
     rows = rows_of(2, 2)
     rows.loc[(rows["method"] == "a") & (rows["image"] == "p0"), "score"] = [1.0, np.nan]
     rows.loc[(rows["method"] == "b") & (rows["image"] == "p0"), ["score", "valid"]] = [np.nan, False]
-    found = of_pictures(rows).set_index(["method", "image"])
+    found = one_score_per_image(rows).set_index(["method", "image"])
     assert found.loc[("a", "p0"), "score"] == 1.0
     assert found.loc[("a", "p0"), "valid"]
     assert np.isnan(found.loc[("b", "p0"), "score"])
@@ -41,21 +41,23 @@ def test_the_mean_is_over_labels_that_have_a_score():
 
 def test_a_table_of_one_class_an_image_is_the_same_object():
     rows = rows_of(1)
-    assert of_pictures(rows) is rows
-    assert of_pictures(rows.drop(columns="class")) is not None
+    assert one_score_per_image(rows) is rows
+    assert one_score_per_image(rows.drop(columns="class")) is not None
 
 
 def test_two_scores_of_one_label_are_not_averaged():
     rows = pd.concat([rows_of(2), rows_of(2).head(1)], ignore_index=True)
-    assert of_pictures(rows) is rows
+    assert one_score_per_image(rows) is rows
     with pytest.raises(HeatproofError, match="more than one score for image"):
-        list(cases_of(rows.assign(higher_is_better=True)))
+        list(iterate_test_cases(rows.assign(higher_is_better=True)))
 
 
 @pytest.mark.parametrize("labels", [1, 5, 40])
 def test_intervals_do_not_shrink_with_the_number_of_labels(labels):
-    table = score_table(of_pictures(rows_of(labels)), pd.DataFrame(), 0, directions={"sds": True}).set_index("method")
-    one = score_table(of_pictures(rows_of(1)), pd.DataFrame(), 0, directions={"sds": True}).set_index("method")
+    table = score_table(one_score_per_image(rows_of(labels)), pd.DataFrame(), 0, directions={"sds": True}).set_index(
+        "method"
+    )
+    one = score_table(one_score_per_image(rows_of(1)), pd.DataFrame(), 0, directions={"sds": True}).set_index("method")
     assert table["n_images"].tolist() == [20] * 3
     wide, narrow = ((found["ci_high"] - found["ci_low"]).mean() for found in (one, table))
     assert narrow == pytest.approx(wide, rel=0.5)
@@ -64,7 +66,7 @@ def test_intervals_do_not_shrink_with_the_number_of_labels(labels):
 @pytest.mark.parametrize("column", ["class", "label", "target"])
 def test_tables_of_ones_own_are_averaged_by_the_same_rule(column):
     rows = rows_of().rename(columns={"class": column}).assign(higher_is_better=True)
-    ((_, matrix),) = cases_of(rows)
+    ((_, matrix),) = iterate_test_cases(rows)
     assert matrix.shape == (20, 3)
     expected = rows.groupby(["image", "method"])["score"].mean().unstack()
     np.testing.assert_allclose(matrix.loc[expected.index], expected)
@@ -72,5 +74,5 @@ def test_tables_of_ones_own_are_averaged_by_the_same_rule(column):
 
 
 def test_summaries_are_of_pictures():
-    wide = of_pictures(rows_of()).pivot(index="method", columns="image", values="score")
+    wide = one_score_per_image(rows_of()).pivot(index="method", columns="image", values="score")
     assert summarise(wide.to_numpy(), 0)["n_images"].tolist() == [20] * 3

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from heatproof.errors import HeatproofError
-from heatproof.ranking.magnitudes import Magnitudes
+from heatproof.ranking.magnitudes import MagnitudeMetrics
 from heatproof.ranking.reliability import (
     BASELINE,
     METRIC,
@@ -131,7 +131,7 @@ def test_table():
 # ---- magnitudes, and pairs of metrics --------------------------------------------------------------------------------
 
 SIGNED = ["a", "b", "c", "d"]
-MAGNITUDES = Magnitudes(["mas", "mas_random"], {name: f"{name}_abs" for name in SIGNED})
+MAGNITUDES = MagnitudeMetrics(["mas", "mas_random"], {name: f"{name}_abs" for name in SIGNED})
 
 
 def named(values, metric, names, model="net", higher=True):

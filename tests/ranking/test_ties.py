@@ -6,7 +6,7 @@ import pytest
 from heatproof.metrics.bootstrap import summarise
 from heatproof.ranking.consistency import agreement
 from heatproof.ranking.meta_rank import meta_rank
-from heatproof.ranking.ranks import comparable, pairwise_wins, rank_methods
+from heatproof.ranking.ranks import pairwise_wins, rank_methods, to_dense_ranks
 from heatproof.ranking.reliability import image_ranks
 
 
@@ -44,4 +44,4 @@ def test_agreement_takes_them_as_ties():
 def test_a_difference_is_no_tie():
     np.testing.assert_array_equal(rank_methods(np.array([1.0, 1.0 + 1e-9, 0.0])), [2, 1, 3])
     np.testing.assert_array_equal(rank_methods(np.array([1e12, 1.0, 1.5])), [1, 3, 2])
-    np.testing.assert_array_equal(comparable(np.array([np.inf, np.nan, -np.inf, 0, np.inf])), [3, np.nan, 1, 2, 3])
+    np.testing.assert_array_equal(to_dense_ranks(np.array([np.inf, np.nan, -np.inf, 0, np.inf])), [3, np.nan, 1, 2, 3])

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from scipy.stats import spearmanr
 
-from heatproof.ranking.truth import ALL, COLUMNS, KNOW_MODEL, spearman_of_images, truth_table
+from heatproof.ranking.truth import ALL, COLUMNS, USE_MODEL, spearman_of_images, truth_table
 from heatproof.report.tables.reliability import draw_truth
 
 METHODS = ["best", "good", "fair", "poor", "bad", "edges", "random"]
@@ -55,7 +55,7 @@ def test_means_find_what_single_images_do_not(table):
 
 
 def test_what_only_tells_references_apart_fails_without_them(table):
-    with_them, without = (table.loc[("floor only", which)] for which in (ALL, KNOW_MODEL))
+    with_them, without = (table.loc[("floor only", which)] for which in (ALL, USE_MODEL))
     assert with_them["spearman"] > 0.5 > 0 > without["spearman"]
     assert (with_them["n_methods"], without["n_methods"]) == (7, 5)
     assert with_them["chosen"] == "good"

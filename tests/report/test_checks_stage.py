@@ -21,16 +21,16 @@ def test_the_stage_tells_what_the_score_tables_tell(made):
     missing = [path for path in made.job("checks").inputs if not (made.folder / path).exists()]
     assert not missing
     made.make("checks")
-    files = made.job("checks").told.files
+    files = made.job("checks").spec.files
     assert all((made.folder / file).stat().st_size for file in made.job("checks").outputs)
     methods = pd.read_csv(made.folder / files["methods"])
     table = pd.read_csv(made.folder / "results/idsds_table.csv").set_index(["metric", "method"])
     rows = methods[(methods["factor"] == "grid") & (methods["level"] == "P = 4")]
     assert sorted(rows["method"]) == sorted(made.plan.methods)
     for row in rows.to_dict("records"):
-        told = table.loc[("sds_g2_mean", row["method"])]
-        assert row["score"] == pytest.approx(told["score"], nan_ok=True)
-        assert row["rank"] == told["rank"]
+        spec = table.loc[("sds_g2_mean", row["method"])]
+        assert row["score"] == pytest.approx(spec["score"], nan_ok=True)
+        assert row["rank"] == spec["rank"]
     absolute = methods[(methods["factor"] == "transform") & (methods["level"] == "abs")].set_index("method")["score"]
     assert list(absolute.index) == ["mine", "saliency", "random", "edges"]
     assert absolute["mine"] == pytest.approx(table.loc[("idsds", "mine_abs"), "score"])
@@ -45,9 +45,9 @@ def test_the_stage_tells_what_the_score_tables_tell(made):
 
 
 def test_nothing_varies_and_tables_have_their_heads(made):
-    told = made.job("checks").told
-    files = told.files
-    made.make(replace(told, comparisons=[]))
+    spec = made.job("checks").spec
+    files = spec.files
+    made.make(replace(spec, comparisons=[]))
     assert list(pd.read_csv(made.folder / files["methods"]).columns) == [*WHERE, *METHOD_COLUMNS]
     assert list(pd.read_csv(made.folder / files["summary"]).columns) == [*WHERE, *PAIR_COLUMNS]
     assert pd.read_csv(made.folder / files["captions"]).empty
@@ -55,7 +55,7 @@ def test_nothing_varies_and_tables_have_their_heads(made):
 
 
 def test_a_network_without_scores_is_left_out(made):
-    methods, pairs = check_tables(pd.DataFrame(), made.job("checks").told)
+    methods, pairs = check_tables(pd.DataFrame(), made.job("checks").spec)
     assert methods.empty
     assert pairs.empty
 

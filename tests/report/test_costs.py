@@ -4,11 +4,11 @@ import numpy as np
 import pandas as pd
 
 from heatproof.report.tables.costs import cost_table, draw_costs
-from heatproof.stages.methods import ClaimedMethod
+from heatproof.stages.methods import MethodOrigin
 
 CASE = {"dataset": "d", "model": "m", "weights": "w", "metric": "idsds"}
 METHODS = [
-    ClaimedMethod(name, explainer, kind, kind, "raw", kind != "random")
+    MethodOrigin(name, explainer, kind, kind, "raw", kind != "random")
     for name, explainer, kind in [
         ("saliency", "saliency", "saliency"),
         ("ig", "ig", "integrated_gradients"),

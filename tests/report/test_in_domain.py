@@ -225,7 +225,7 @@ def test_the_answers_are_those_of_the_patch_drops(made):
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_batches_change_nothing(made, tmp_path, batch_size):
     job = made.on_network("features", grid=4, baseline="mean", shard=0)
-    made.make(replace(job.told, store=str(tmp_path / "again")), batch_size)
+    made.make(replace(job.spec, store=str(tmp_path / "again")), batch_size)
     for array in ("features", "confidence", "predicted"):
         np.testing.assert_allclose(
             read(tmp_path / "again.zarr", array, 0, 10), stored(made, array), rtol=1e-4, atol=1e-5
@@ -242,10 +242,10 @@ def test_shards_change_nothing(made, tmp_path):
         np.testing.assert_array_equal(stored(cut, array), stored(made, array))
 
 
-def area_of_resamples(scores, told):
+def area_of_resamples(scores, spec):
     """Return the percentiles of the area over resampled images."""
-    rng, measure = numpy_generator(told.seed, "bootstrap over images"), area_under_curve(scores)
-    areas = [measure(draw_counts(rng, 1, len(scores))[0]) for _ in range(told.bootstrap)]
+    rng, measure = numpy_generator(spec.seed, "bootstrap over images"), area_under_curve(scores)
+    areas = [measure(draw_counts(rng, 1, len(scores))[0]) for _ in range(spec.bootstrap)]
     return np.quantile(areas, [0.025, 0.975])
 
 
@@ -258,11 +258,11 @@ def test_the_table_has_all_layers_and_the_answers(made):
     probed, answers = table.iloc[:-1], table.iloc[-1]
     assert table["in_domain"].all()
     for place, row in enumerate(probed.to_dict("records")):
-        scores = probe_scores(stored(made, "features")[:, :, place], labels, made.job("in_domain").told.seed)
+        scores = probe_scores(stored(made, "features")[:, :, place], labels, made.job("in_domain").spec.seed)
         expected = [*paired_share(scores, LEVEL), area_under_curve(scores)(np.ones(10))]
         assert [row[key] for key in report.PROBED[:4]] == pytest.approx(expected)
         # As resampled images have it, times the root of two.
-        drawn = area_of_resamples(scores, made.job("in_domain").told)
+        drawn = area_of_resamples(scores, made.job("in_domain").spec)
         for end, other in (("auc_low", drawn[0]), ("auc_high", drawn[1])):
             assert row[end] == pytest.approx(np.clip(row["auc"] + np.sqrt(2) * (other - row["auc"]), 0, 1))
     assert probed[report.QUANTITIES].isna().all(axis=None)
@@ -282,12 +282,12 @@ def test_a_network_without_layers_is_a_row_with_its_reason(made, monkeypatch):
         raise NotApplicable("nothing to follow")
 
     monkeypatch.setattr(executor, "feature_widths", nothing)
-    told = made.on_network("features", grid=4, baseline="mean", shard=0).told
-    made.make(replace(told, store="flat"))
+    spec = made.on_network("features", grid=4, baseline="mean", shard=0).spec
+    made.make(replace(spec, store="flat"))
     monkeypatch.chdir(made.folder)
     assert read_shard("flat", 0)["gap"] == "nothing to follow"
-    told = made.job("in_domain").told
-    table = report.in_domain_table(replace(told, scored=[replace(told.scored[0], features="flat")]))
+    spec = made.job("in_domain").spec
+    table = report.in_domain_table(replace(spec, scored=[replace(spec.scored[0], features="flat")]))
     assert list(table["gap"]) == ["nothing to follow"]
     assert not report.draw_in_domain(table, 0.95).axes
 
@@ -309,8 +309,8 @@ def test_an_edit_of_its_own_code_alone_makes_it_again(module, changed, monkeypat
             known.cache_clear()
         project, drops = Project("."), {"grid": 4, "baseline": "mean", "shard": 0}
         stages = {"features": drops, "drops": drops, "channels": {"shard": 0}}
-        found = {stage: project.on_network(stage, **asked).told.key for stage, asked in stages.items()}
-        return {**found, "in_domain": project.job("in_domain").told.key}
+        found = {stage: project.on_network(stage, **asked).spec.key for stage, asked in stages.items()}
+        return {**found, "in_domain": project.job("in_domain").spec.key}
 
     plain = provenance.read_source
 
@@ -331,6 +331,6 @@ def test_the_default_run_makes_it_and_the_table_of_scores_alone_does_not():
 
     project = Project(".")
     assert "results/in_domain.csv" in Graph(project.plan).targets()
-    alone = {job.stage for job in Graph(project.plan).needed(["results/idsds_table.csv"])}
+    alone = {job.stage for job in Graph(project.plan).jobs_leading_to(["results/idsds_table.csv"])}
     assert not alone & {"features", "in_domain"}
-    assert next((one.dataset, one.model, one.weights) for one in project.job("in_domain").told.scored) == WHERE
+    assert next((one.dataset, one.model, one.weights) for one in project.job("in_domain").spec.scored) == WHERE

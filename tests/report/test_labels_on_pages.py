@@ -8,7 +8,7 @@ from heatproof.claims.evidence import Evidence
 from heatproof.claims.registry import CLAIMS, Untestable
 from heatproof.data.registry import Split
 from heatproof.errors import HeatproofError
-from heatproof.jobs.score import sample
+from heatproof.jobs.score import select_images
 from heatproof.report.figures.networks import best_over_accuracy, draw_over_accuracy
 from heatproof.report.figures.pictures import label_of
 from heatproof.stores.rows import ScoredRows, scored_rows
@@ -29,26 +29,26 @@ FACTS = {
 
 def test_rows_know_their_picture_and_what_they_are_about():
     rows = scored_rows(FACTS, "label", 3)
-    assert rows.about(rows.targets).tolist() == ["sun", "rain", "rain"]
-    assert rows.firsts.tolist() == [0, 2]
-    np.testing.assert_allclose(rows.by_picture(np.array([1.0, 3.0, 5.0])), [2.0, 5.0])
+    assert rows.target_names(rows.targets).tolist() == ["sun", "rain", "rain"]
+    assert rows.first_rows.tolist() == [0, 2]
+    np.testing.assert_allclose(rows.mean_by_image(np.array([1.0, 3.0, 5.0])), [2.0, 5.0])
     assert not rows.has_classes
     assert scored_rows(FACTS, "own:number", 3).task == "callable"
-    assert scored_rows(FACTS, "own:number", 3).about(rows.targets).tolist() == [""] * 3
+    assert scored_rows(FACTS, "own:number", 3).target_names(rows.targets).tolist() == [""] * 3
 
 
 def test_pictures_keep_their_order():
     rows = ScoredRows("multilabel", ["x", "y"], list("abcd"), np.zeros(4, int), ["z", "a", "z", "m"], np.zeros(4))
-    assert rows.firsts.tolist() == [0, 1, 3]
-    np.testing.assert_allclose(rows.by_picture(np.array([1.0, 2.0, 3.0, 4.0])), [2.0, 2.0, 4.0])
+    assert rows.first_rows.tolist() == [0, 1, 3]
+    np.testing.assert_allclose(rows.mean_by_image(np.array([1.0, 2.0, 3.0, 4.0])), [2.0, 2.0, 4.0])
 
 
 @pytest.mark.parametrize("how", ["only_correct", "balanced"])
 def test_numbers_are_neither_right_nor_of_a_class(how):
     choice = {"only_correct": False, "balanced": False}
-    assert sample(np.zeros(3, int), None, **choice).all()
+    assert select_images(np.zeros(3, int), None, **choice).all()
     with pytest.raises(HeatproofError, match=f"evaluation.{how}` needs classes"):
-        sample(np.zeros(3, int), None, **{**choice, how: True})
+        select_images(np.zeros(3, int), None, **{**choice, how: True})
 
 
 class Numbers:

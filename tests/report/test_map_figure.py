@@ -7,7 +7,7 @@ from heatproof.commands.cli import main
 from heatproof.errors import HeatproofError
 from heatproof.report.figures import map_figure as module
 from heatproof.report.figures.map_figure import show
-from heatproof.report.figures.pictures import limit_of, map_png
+from heatproof.report.figures.pictures import colour_limit, map_png
 from heatproof.report.stores import _says_what_made_it
 
 
@@ -109,11 +109,11 @@ def test_scale_ignores_outliers_and_zero_is_neutral(tmp_path):
     values = np.zeros((20, 20), np.float32)
     values[:, :10] = 1
     values[0, 0] = 1000
-    assert limit_of(values) == 1
-    assert limit_of(np.zeros((4, 4))) == 0
+    assert colour_limit(values) == 1
+    assert colour_limit(np.zeros((4, 4))) == 0
     sparse = np.zeros((20, 20))
     sparse[3, 3] = -2
-    assert limit_of(sparse) == 2
+    assert colour_limit(sparse) == 2
     for scale in (1, 1e-6, 1e6):
         path = tmp_path / "map.png"
         png, _ = map_png(values * scale, 96)

@@ -8,7 +8,7 @@ import pytest
 from toy_project import Project
 
 from heatproof.config.files import merge, read_config
-from heatproof.metrics.soundness import at_levels
+from heatproof.metrics.soundness import soundness_at_levels
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 from heatproof.report.figures.metric_curves import COLUMNS, LEVELS, draw_metric_curves, lines_of
@@ -32,12 +32,12 @@ def made(tmp_path_factory):
     """Return a project whose curves were drawn, and their table."""
     one = Project(tmp_path_factory.mktemp("curves"), **SMALL, metrics=METRICS, explainers=["saliency", "random"])
     one.train().attribute().respond().score_all()
-    before = {name: one.told(name).key for name in one.plan.metrics}
+    before = {name: one.spec(name).key for name in one.plan.metrics}
     job = one.on_network("metric_curves")
     one.make(job)
-    assert {name: one.told(name).key for name in one.plan.metrics} == before
-    table = pd.read_csv(one.folder / job.told.files["table"])
-    assert (one.folder / job.told.files["figure"]).stat().st_size > 10_000
+    assert {name: one.spec(name).key for name in one.plan.metrics} == before
+    table = pd.read_csv(one.folder / job.spec.files["table"])
+    assert (one.folder / job.spec.files["figure"]).stat().st_size > 10_000
     return one, table
 
 
@@ -87,7 +87,7 @@ def test_a_difference_has_no_panels_where_its_parts_have(tmp_path):
     one.train().attribute().respond().score_all()
     job = one.on_network("metric_curves")
     one.make(job)
-    assert set(pd.read_csv(tmp_path / job.told.files["table"])["metric"]) == set(parts[:2])
+    assert set(pd.read_csv(tmp_path / job.spec.files["table"])["metric"]) == set(parts[:2])
 
 
 def test_it_is_planned_for_networks_with_curves_and_no_part_of_all():
@@ -102,7 +102,7 @@ def test_it_is_planned_for_networks_with_curves_and_no_part_of_all():
 def test_levels_are_read_where_the_performance_first_reaches_them():
     performance = np.array([0.1, 0.4, 0.3, 0.6])
     ratio = np.array([[1.0, 0.9, 0.8, 0.7], [0.5, 0.4, 0.3, 0.2]])
-    found = at_levels(performance, ratio, [0.0, 0.1, 0.2, 0.4, 0.5, 0.6, 0.7])
+    found = soundness_at_levels(performance, ratio, [0.0, 0.1, 0.2, 0.4, 0.5, 0.6, 0.7])
     expected = [[1.0, 1.0, 0.9, 0.9, 0.7, 0.7, np.nan], [0.5, 0.5, 0.4, 0.4, 0.2, 0.2, np.nan]]
     np.testing.assert_array_equal(found, expected)
 

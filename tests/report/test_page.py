@@ -31,11 +31,11 @@ from heatproof.plan.validate import make_plan
 from heatproof.report.page import data as page_data
 from heatproof.report.page.data import how_many, low_is_good, mean_curve, title
 from heatproof.report.page.page import judged_claims, report_page
-from heatproof.report.results import told
+from heatproof.report.results import spec
 from heatproof.stages.checks import Checks
-from heatproof.stages.methods import ShownMethod
+from heatproof.stages.methods import PlannedMethod
 from heatproof.stages.pages import PageCurve, PageDataset, PageNetwork, PageTable, ReportPage
-from heatproof.stores.manifest import write_sealed
+from heatproof.stores.manifest import write_checksummed
 from heatproof.stores.store import ArraySpec
 
 RESULTS = Folder()
@@ -87,7 +87,7 @@ tiny,net,finetuned,4,zeros,True,layer1.0,0.831,0.76,0.883,0.712,0.65,0.775,,,,,,
 tiny,net,finetuned,4,zeros,True,output,,,,,,,0.911,0.822,0.933,0.844,0.012,0.037,256,
 tiny,flat,finetuned,4,zeros,False,,,,,,,,,,,,,,0,no <b>kernel</b> runs
 """
-SEQUENCE = Perturbation(mode="deletion", order="morf", steps=4).described()
+SEQUENCE = Perturbation(mode="deletion", order="morf", steps=4).to_settings()
 
 
 class Reader(HTMLParser):
@@ -111,7 +111,7 @@ class Reader(HTMLParser):
 
 
 def method(name, explainer, index=0, place=0, reference=False):
-    return ShownMethod(name, explainer, index, place, "raw", reference)
+    return PlannedMethod(name, explainer, index, place, "raw", reference)
 
 
 def told_table(path):
@@ -119,7 +119,7 @@ def told_table(path):
 
 
 @pytest.fixture
-def spec(results):
+def spec_json(results):
     """What the stage is told of the small stores, with response curves and claims."""
     texts = {
         "idsds_table": SCORES_TEXT,
@@ -132,7 +132,7 @@ def spec(results):
     }
     for name, text in texts.items():
         Path(f"results/{name}.csv").write_text(text, encoding="utf-8")
-    write_sealed(
+    write_checksummed(
         "results/tables.json",
         {
             "key": "tables-key",
@@ -145,7 +145,7 @@ def spec(results):
     table = Path("results/scores/tiny/net/finetuned/idsds.parquet")
     listed = {"file": table.name, "sha256": file_digest(table), "bytes": table.stat().st_size}
     scores = {"key": "scores-key", "config": "c", "code": "d", "versions": {"numpy": "2.1"}, "files": [listed]}
-    write_sealed("results/scores/tiny/net/finetuned/idsds.json", scores)
+    write_checksummed("results/scores/tiny/net/finetuned/idsds.json", scores)
     split = open_dataset(DATASET).splits["evaluation"]
     quantities = ["changed", "pixels", "logit_label", "log_probability_label"]
     for explainer, methods in (("gradient", 1), ("noise", 2), ("random", 1), ("cam", 1)):
@@ -203,8 +203,8 @@ def spec(results):
     )
 
 
-def written(spec, path=PAGE):
-    report_page(spec)
+def written(spec_json, path=PAGE):
+    report_page(spec_json)
     return Path(path).read_text(encoding="utf-8")
 
 
@@ -213,8 +213,8 @@ def held(page, name):
     return json.loads(page.partition(f'<script type="application/json" id="{name}">')[2].partition("</script>")[0])
 
 
-def test_needs_no_other_file_and_lets_no_name_be_markup(spec):
-    page = written(spec)
+def test_needs_no_other_file_and_lets_no_name_be_markup(spec_json):
+    page = written(spec_json)
     reader = Reader(page)
     assert not any(link.startswith(("http", "//", "file:", "/")) for link in reader.links)
     assert EVIL in reader.texts
@@ -224,12 +224,12 @@ def test_needs_no_other_file_and_lets_no_name_be_markup(spec):
     assert "it has <b>no</b> layer" in reader.texts
 
 
-def test_sequences_that_no_metric_reads_leave_no_section_and_no_data(spec):
+def test_sequences_that_no_metric_reads_leave_no_section_and_no_data(spec_json):
     # The script would look for the first network of a list that is empty, and every table after it would stay empty.
-    shown = written(replace(spec, curves=[replace(spec.curves[0], datasets=[], metrics=[])]))
+    shown = written(replace(spec_json, curves=[replace(spec_json.curves[0], datasets=[], metrics=[])]))
     assert 'id="curves-data"' not in shown
     assert 'id="curves"' not in shown
-    assert 'id="curves-data"' in written(spec)
+    assert 'id="curves-data"' in written(spec_json)
 
 
 @pytest.mark.parametrize(
@@ -242,41 +242,41 @@ def test_sequences_that_no_metric_reads_leave_no_section_and_no_data(spec):
         ("regression", "label", " numbers of images, of which those of one image count as one, with a 90%"),
     ],
 )
-def test_what_is_counted_is_said(spec, task, rows, says):
-    entry = replace(spec.datasets[0], dataset=replace(spec.datasets[0].dataset, task=task, rows=rows))
-    shown = " ".join(written(replace(spec, images=0, datasets=[entry])).split())
+def test_what_is_counted_is_said(spec_json, task, rows, says):
+    entry = replace(spec_json.datasets[0], dataset=replace(spec_json.datasets[0].dataset, task=task, rows=rows))
+    shown = " ".join(written(replace(spec_json, images=0, datasets=[entry])).split())
     assert f"Scores are means over {IMAGES}{says}" in shown
 
 
-def test_answers_on_deleted_images_are_spoken_of_where_there_are_any(spec):
-    shown = written(spec)
+def test_answers_on_deleted_images_are_spoken_of_where_there_are_any(spec_json):
+    shown = written(spec_json)
     assert 'id="calibration-table"' in shown
     assert "so look at accuracy, confidence and calibration" in shown
     table = pd.read_csv("results/in_domain.csv")
     table[table["layer"] != "output"].to_csv("results/in_domain.csv", index=False)
-    told_again = {**spec.tables_shown, "in_domain": told_table("results/in_domain.csv")}
-    shown = written(replace(spec, tables_shown=told_again))
+    told_again = {**spec_json.tables_shown, "in_domain": told_table("results/in_domain.csv")}
+    shown = written(replace(spec_json, tables_shown=told_again))
     assert 'id="in-domain-table"' in shown
     assert 'id="calibration-table"' not in shown
     assert "so look at accuracy, confidence and calibration" not in shown
 
 
-def test_the_answer_stands_first_then_how_sure_it_is(spec):
-    report_page(spec)
+def test_the_answer_stands_first_then_how_sure_it_is(spec_json):
+    report_page(spec_json)
     shown = Path(PAGE).read_text(encoding="utf-8")
     order = ["found", "scores", "maps", "ranking", "models", "provenance"]
     places = [shown.index(f'<section id="{name}"') for name in order]
     assert places == sorted(places)
 
 
-def test_downloads_are_the_tables(spec):
-    links = [link for link in Reader(written(spec)).links if link.startswith("data:text/csv")]
+def test_downloads_are_the_tables(spec_json):
+    links = [link for link in Reader(written(spec_json)).links if link.startswith("data:text/csv")]
     given = {base64.b64decode(link.partition(",")[2]) for link in links}
-    assert given == {Path(facts.path).read_bytes() for facts in spec.tables_shown.values()}
+    assert given == {Path(facts.path).read_bytes() for facts in spec_json.tables_shown.values()}
 
 
-def test_scores_have_their_case_and_manifest(spec):
-    scores = held(written(spec), "scores-data")
+def test_scores_have_their_case_and_manifest(spec_json):
+    scores = held(written(spec_json), "scores-data")
     case, other = scores["cases"]
     assert (case["href"], case["key"], case["higher"]) == (
         "../scores/tiny/net/finetuned/idsds.json",
@@ -288,8 +288,8 @@ def test_scores_have_their_case_and_manifest(spec):
     assert scores["rows"][3] == [0, "cam", None, None, None, None, None, 0, 0, "it has <b>no</b> layer"]
 
 
-def test_maps_have_scores_drops_and_gaps(spec):
-    shown = held(written(spec), "maps-data")["datasets"][0]
+def test_maps_have_scores_drops_and_gaps(spec_json):
+    shown = held(written(spec_json), "maps-data")["datasets"][0]
     assert np.shape(shown["networks"][0]["drops"]["values"]) == (3, 16)
     cells = shown["cells"][0][0]
     assert cells[3] == {"gap": "it has <b>no</b> layer"}
@@ -298,8 +298,8 @@ def test_maps_have_scores_drops_and_gaps(spec):
     assert shown["left_out"] == [0, 0]
 
 
-def test_every_manifest_is_in_the_provenance(spec):
-    made = held(written(spec), "provenance-data")
+def test_every_manifest_is_in_the_provenance(spec_json):
+    made = held(written(spec_json), "provenance-data")
     by_path = {row[3]: row for row in made["rows"]}
     assert by_path["results/tables.json"][4:8] == ["tables-key", "tables-config", "tables-code", 7]
     assert by_path["results/scores/tiny/net/finetuned/idsds.json"][4:7] == ["scores-key", "c", "d"]
@@ -310,11 +310,11 @@ def test_every_manifest_is_in_the_provenance(spec):
     assert {"libraries": {"numpy": "2.1"}, "count": 8} in made["versions"]
 
 
-def test_claims_curves_and_maps_only_where_they_are_named(spec):
-    full = written(spec)
+def test_claims_curves_and_maps_only_where_they_are_named(spec_json):
+    full = written(spec_json)
     assert all(f'id="{name}"' in full for name in ("claims", "curves", "maps"))
-    tables = {name: table for name, table in spec.tables_shown.items() if name != "claims"}
-    bare = replace(spec, images=0, curves=[], tables_shown=tables)
+    tables = {name: table for name, table in spec_json.tables_shown.items() if name != "claims"}
+    bare = replace(spec_json, images=0, curves=[], tables_shown=tables)
     assert GALLERY.rpartition("/")[2] in full
     Path(GALLERY).unlink()
     page = written(bare)
@@ -324,8 +324,8 @@ def test_claims_curves_and_maps_only_where_they_are_named(spec):
     assert not Path(GALLERY).exists()
 
 
-def test_claims_that_can_be_judged_stand_first_and_others_are_folded_away(spec):
-    page = written(spec)
+def test_claims_that_can_be_judged_stand_first_and_others_are_folded_away(spec_json):
+    page = written(spec_json)
     table = page[page.index('id="claims-table"') : page.index('id="claims-untested"')]
     folded = page.partition('id="claims-untested"')[2].partition("</details>")[0]
     assert table.index("absolute_hurts") < table.index("ranks_agree_again"), "those of the run first"
@@ -345,22 +345,22 @@ def test_reasons_that_lack_one_thing_of_many_stand_together():
     assert made["untested"]["other"][0]["lack"] == ""
 
 
-def test_protocol_checks_stand_where_they_are_made(spec):
-    assert 'id="checks"' not in written(spec)
+def test_protocol_checks_stand_where_they_are_made(spec_json):
+    assert 'id="checks"' not in written(spec_json)
     path = Path(Checks.paths(RESULTS)["captions"])
     path.parent.mkdir()
     path.write_text("factor,figure,shows,conclusion\ngrid,grid.png,Ranks by P.,P < 16 flips them.\n", encoding="utf-8")
-    more = replace(spec, tables_shown={**spec.tables_shown, "captions": told_table(str(path))})
+    more = replace(spec_json, tables_shown={**spec_json.tables_shown, "captions": told_table(str(path))})
     page = written(more)
     assert 'id="checks"' in page
     assert "P &lt; 16 flips them." in page
     assert 'href="../checks/index.html"' in page
 
 
-def test_a_missing_store_is_one_sentence(spec):
+def test_a_missing_store_is_one_sentence(spec_json):
     Path(RESULTS.maps.format(dataset="tiny", model="net", weights="finetuned", explainer="noise") + ".0.json").unlink()
     with pytest.raises(HeatproofError, match=r"noise\.0\.json is missing: run your snakemake"):
-        report_page(spec)
+        report_page(spec_json)
 
 
 # ---- scores side by side, ranking and accuracy -----------------------------------------------------------------------
@@ -379,10 +379,10 @@ cam,,,,,0,0,,False,
 
 
 @pytest.fixture
-def shown(spec):
+def shown(spec_json):
     Path("results/idsds_table.csv").write_text(SIDE_BY_SIDE)
     Path("results/meta_rank.csv").write_text(RANKS)
-    return Reader(written(replace(spec, references=["poor"], images=0, curves=[])))
+    return Reader(written(replace(spec_json, references=["poor"], images=0, curves=[])))
 
 
 def test_scores_side_by_side_tell_every_case(shown):
@@ -402,11 +402,11 @@ def test_ranking_and_accuracy(shown):
 @pytest.mark.parametrize(
     ("independent", "says"), [("case", "Every test case counts once"), ("network", "A network counts")]
 )
-def test_the_leaderboard_stands_where_it_is_asked_for(spec, independent, says):
-    assert 'id="leaderboard"' not in written(spec)
+def test_the_leaderboard_stands_where_it_is_asked_for(spec_json, independent, says):
+    assert 'id="leaderboard"' not in written(spec_json)
     Path("results/leaderboard.csv").write_text(RANK_TEXT.replace("smooth,1.5", "smooth,7.75"), encoding="utf-8")
-    tables = {**spec.tables_shown, "leaderboard": told_table("results/leaderboard.csv")}
-    page = written(replace(spec, tables_shown=tables, independent=independent, images=0, curves=[]))
+    tables = {**spec_json.tables_shown, "leaderboard": told_table("results/leaderboard.csv")}
+    page = written(replace(spec_json, tables_shown=tables, independent=independent, images=0, curves=[]))
     part = page.partition('<section id="leaderboard"')[2].partition("</section>")[0]
     assert says in part
     assert "7.750" in part
@@ -419,11 +419,11 @@ def test_what_no_interval_parts_from_the_best_is_open(shown):
     assert row[0] == "open", row
 
 
-def test_the_ranking_is_of_the_test_cases_that_the_page_shows(spec):
+def test_the_ranking_is_of_the_test_cases_that_the_page_shows(spec_json):
     """With all metrics these are of scores.csv, and the ranking is the one that `heatproof rank` prints of it."""
     Path("results/ranking.csv").write_text(RANKS.replace("poor,-1.5", "poor,-4.25"))
-    tables = {**spec.tables_shown, "ranking": told_table("results/ranking.csv")}
-    texts = Reader(written(replace(spec, tables_shown=tables, images=0, curves=[]))).texts
+    tables = {**spec_json.tables_shown, "ranking": told_table("results/ranking.csv")}
+    texts = Reader(written(replace(spec_json, tables_shown=tables, images=0, curves=[]))).texts
     assert "−4.250" in texts
     assert "1.500" in texts
     # κ of the patch drops alone stands beside it.
@@ -447,14 +447,14 @@ def test_layers_and_answers_have_tables_of_their_own(shown):
 
 
 @pytest.fixture
-def page(spec):
+def page(spec_json):
     methods = [
         method("gradient", "gradient"),
         method("variance", "noise", index=1),
         method("cam", "cam"),
         method("random", "random", reference=True),
     ]
-    return written(replace(spec, methods=methods, curves=[]), GALLERY)
+    return written(replace(spec_json, methods=methods, curves=[]), GALLERY)
 
 
 def test_gallery_escapes_names(page):
@@ -505,7 +505,7 @@ def test_mean_curve_reads_between_points_and_not_beyond():
     ("mode", "order", "low"), [("deletion", "morf", True), ("deletion", "lerf", False), ("insertion", "morf", False)]
 )
 def test_direction_of_a_curve(mode, order, low):
-    settings = Perturbation(mode=mode, order=order, steps=4).described()
+    settings = Perturbation(mode=mode, order=order, steps=4).to_settings()
     assert low_is_good(settings) is low
     assert title(settings).startswith(mode)
 
@@ -520,20 +520,20 @@ def test_many_maps_are_cut_to_what_fits():
 
 @pytest.mark.parametrize(("value", "shown"), [("0.0004", "0.000"), ("-0.25", "−0.250"), ("", ""), ("a", "a")])
 def test_numbers_are_told(value, shown):
-    assert told(value) == shown
+    assert spec(value) == shown
 
 
 def test_plan_names_other_metrics_only_where_asked_for():
     plans = [make_plan(merge(default_config(), {"report": {"all_metrics": on}})) for on in (False, True)]
     quick, page = (Graph(plan).job("report_page", {}) for plan in plans)
     assert SCORES_TABLE not in quick.inputs
-    assert quick.told.curves == []
+    assert quick.spec.curves == []
     assert SCORES_TABLE in page.inputs
-    full, asked = plans[1], page.told
+    full, asked = plans[1], page.spec
     assert len(asked.curves) == sum(r.kind == "curves" for r in full.method_responses.values())
     assert set(asked.directions) == set(full.metric_names())
     # A small file.
-    assert len(json.dumps(page.spec)) < 100_000
+    assert len(json.dumps(page.spec_json)) < 100_000
 
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -553,9 +553,9 @@ def browser():
 
 
 @pytest.fixture
-def opened(browser, spec):
+def opened(browser, spec_json):
     """The page from disk, offline; nothing may be asked of the network or said on the console."""
-    report_page(spec)
+    report_page(spec_json)
     said, asked = [], []
     context = browser.new_context(offline=True)
     context.set_default_timeout(10_000)
@@ -623,9 +623,9 @@ def test_browser_opens_a_map_with_its_drops(opened):
 
 
 @pytest.fixture
-def sortable(spec):
+def sortable(spec_json):
     """What the stage is told where maps can be sorted by a metric of which lower is better."""
-    (dataset,) = spec.datasets
+    (dataset,) = spec_json.datasets
     (network,) = dataset.networks
     where = {**network.where, "metric": "infidelity"}
     rows = [
@@ -635,7 +635,7 @@ def sortable(spec):
     ]
     write_table(pd.DataFrame(rows), RESULTS.scores.format(**where))
     asked = replace(network, sorts=["infidelity"], scored=["idsds"])
-    return replace(spec, datasets=[replace(dataset, networks=[asked])])
+    return replace(spec_json, datasets=[replace(dataset, networks=[asked])])
 
 
 def test_maps_sort_by_every_metric_that_scores_an_image(sortable):

@@ -18,7 +18,7 @@ from heatproof.report.tables.scores import (
     with_kinds,
 )
 from heatproof.stages.tables import Drops
-from heatproof.stores.manifest import write_sealed
+from heatproof.stores.manifest import write_checksummed
 from heatproof.stores.store import ArraySpec, Layout, ensure_metadata
 
 NO_GAPS = pd.DataFrame()
@@ -189,7 +189,7 @@ def test_the_direction_of_a_metric_is_found_by_its_name_in_tables(name):
 
 def test_gaps_are_read_from_beside_the_scores(tmp_path):
     path = tmp_path / "results/scores/digits/vgg/finetuned/idsds.parquet"
-    write_sealed(path.with_suffix(".json"), {"gaps": {"b": "no layer"}})
+    write_checksummed(path.with_suffix(".json"), {"gaps": {"b": "no layer"}})
     assert read_gaps([str(path)]).to_dict("records") == [gap("b", "no layer")]
 
 

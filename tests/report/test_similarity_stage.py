@@ -13,11 +13,11 @@ from heatproof.data.checks import open_dataset
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.files.reading import read_json
 from heatproof.models.network import load_network, normalise
-from heatproof.perturbation.batching import FilledBatches
+from heatproof.perturbation.batching import PaddedBatches
 from heatproof.perturbation.channels import channel_activations, channel_counts, channels_of_layers
 from heatproof.plan.graph import Graph
 from heatproof.report.tables.similarity import COLUMNS, draw_exciting, shared_images
-from heatproof.stores.manifest import read_sealed, write_sealed
+from heatproof.stores.manifest import read_checksummed, write_checksummed
 from heatproof.stores.store import open_store, read
 from heatproof.workflow.check import check_machine
 from heatproof.workflow.reconcile import Results
@@ -111,7 +111,7 @@ def test_a_model_without_channels_is_left_out_with_its_reason(made):
 
 @pytest.mark.parametrize("batch_size", [1, 3, 64])
 def test_channels_do_not_depend_on_the_batch(made, batch_size):
-    spec = made.on_network("channels", "toy", "net", "pretrained", shard=0).told.network
+    spec = made.on_network("channels", "toy", "net", "pretrained", shard=0).spec.network
     data = open_dataset(spec.dataset)
     network = load_network(spec.model, data.num_classes, made.folder / spec.weights, torch.device("cpu"))
     images = normalise(data.images("evaluation", 0, 10), spec.model.facts)
@@ -127,9 +127,9 @@ def test_a_layer_without_a_grid_is_a_gap_with_its_reason(made, tmp_path):
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 3))
     with pytest.raises(NotApplicable, match="no \\(batch"):
         channel_activations(network, torch.zeros(2, 3, 2, 2), "1")
-    told = made.on_network("channels", "toy", "net", "pretrained", shard=0).told
-    model = replace(told.network.model, facts=replace(told.network.model.facts, cam_layer="head"))
-    made.make(replace(told, network=replace(told.network, model=model), store=str(tmp_path / "flat")))
+    spec = made.on_network("channels", "toy", "net", "pretrained", shard=0).spec
+    model = replace(spec.network.model, facts=replace(spec.network.model.facts, cam_layer="head"))
+    made.make(replace(spec, network=replace(spec.network, model=model), store=str(tmp_path / "flat")))
     assert "'network.head'" in read_json(tmp_path / "flat.0.json")["gap"]
 
 
@@ -158,9 +158,9 @@ def test_a_layer_that_a_pass_calls_several_times_has_no_channels(batch_size):
 
 def test_a_pass_in_parts_is_no_layer_that_is_called_several_times():
     images, layers = torch.rand(4, 3, 12, 12), ["network.one", "network.relu"]
-    network = FilledBatches(Repeating().eval(), 4)
+    network = PaddedBatches(Repeating().eval(), 4)
     expected = channels_of_layers(network, images, layers)
-    network.within.batch_size = 2
+    network.adaptive_size.batch_size = 2
     found = channels_of_layers(network, images, layers)
     assert list(found) == list(expected) == ["network.one"]
     np.testing.assert_allclose(found["network.one"], expected["network.one"], rtol=1e-6)
@@ -188,13 +188,15 @@ def test_it_is_of_the_shards_that_it_read(made, tmp_path, monkeypatch, change):
     (manifest,) = (one.manifest for one in job.products)
     shard = str(made.base("saliency").relative_to(made.folder)) + ".0.json"
     if change == "weights":
-        write_sealed(shard, {**read_sealed(shard), "key": "of other weights"})
+        write_checksummed(shard, {**read_checksummed(shard), "key": "of other weights"})
     elif change == "training images":
         # As where maps are of training images and the network is a checkpoint of the user's own.
         of_training = {"toy/train": [[0, 36, "of before"]]}
-        write_sealed(shard, {**read_sealed(shard), "data": {**read_sealed(shard)["data"], **of_training}})
-        made.job("similarity").told.run(made.runtime())
-    assert Results(Graph(made.plan)).read_the_same(job, manifest) == (change == "nothing")
+        write_checksummed(
+            shard, {**read_checksummed(shard), "data": {**read_checksummed(shard)["data"], **of_training}}
+        )
+        made.job("similarity").spec.run(made.runtime())
+    assert Results(Graph(made.plan)).inputs_unchanged(job, manifest) == (change == "nothing")
 
 
 NAMED = {"images": 8, "channels": ["features:1", "features.0", "head"]}
@@ -242,7 +244,7 @@ def test_named_layers_are_compared_one_by_one(named):
 
 
 def test_named_channels_are_those_of_the_layer(named):
-    spec = named.on_network("channels", "toy", "net", "pretrained", shard=0).told.network
+    spec = named.on_network("channels", "toy", "net", "pretrained", shard=0).spec.network
     data = open_dataset(spec.dataset)
     network = load_network(spec.model, data.num_classes, named.folder / spec.weights, torch.device("cpu"))
     images = normalise(data.images("evaluation", 0, 8), spec.model.facts)
@@ -257,7 +259,7 @@ def test_named_channels_are_those_of_the_layer(named):
 
 def test_the_figure_has_every_named_channel_of_every_model(named, monkeypatch):
     monkeypatch.chdir(named.folder)
-    figure = draw_exciting(named.job("similarity").told)
+    figure = draw_exciting(named.job("similarity").spec)
     labels = [axes.get_ylabel().split("\n") for axes in figure.axes]
     assert {tuple(label[2:]) for label in labels} == {
         (model, weights) for model in ("net", "other", "flat") for weights in ("pretrained", "finetuned")

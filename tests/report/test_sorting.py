@@ -50,6 +50,6 @@ def test_it_is_planned_and_made_on_request_alone():
     (job,) = [one for one in graph.jobs() if one.stage == "sorting"]
     assert not set(job.outputs) & set(graph.targets())
     assert "results/figures/sorting/digits/vgg11.png" in job.outputs
-    for network in job.told.networks:
+    for network in job.spec.networks:
         assert "soundness" not in network.metrics
         assert {"sic", "aic", "rise_insertion", "mas_difference"} <= set(network.metrics)

@@ -5,7 +5,7 @@ import pytest
 
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import read_json
-from heatproof.jobs.score import sample
+from heatproof.jobs.score import select_images
 
 METRICS = ["rise_deletion", "deletion_morf", "sensitivity_n"]
 
@@ -80,16 +80,23 @@ def test_samples_are_balanced_over_the_classes_that_are_left():
     labels = np.array([0, 0, 0, 1, 1, 2])
     right = np.array([True, True, True, False, True, True])
     every = {"only_correct": False, "balanced": False}
-    assert sample(labels, right, **every).all()
-    assert sample(labels, right, **{**every, "only_correct": True}).tolist() == right.tolist()
-    assert sample(labels, right, only_correct=True, balanced=True).tolist() == [True, False, False, False, True, True]
-    assert not sample(labels, np.zeros(6, dtype=bool), only_correct=True, balanced=True).any()
+    assert select_images(labels, right, **every).all()
+    assert select_images(labels, right, **{**every, "only_correct": True}).tolist() == right.tolist()
+    assert select_images(labels, right, only_correct=True, balanced=True).tolist() == [
+        True,
+        False,
+        False,
+        False,
+        True,
+        True,
+    ]
+    assert not select_images(labels, np.zeros(6, dtype=bool), only_correct=True, balanced=True).any()
 
 
 def test_the_sampling_and_the_target_are_in_the_keys(project):
     plain = project()
-    told = plain.told("idsds")
+    spec = plain.spec("idsds")
     other = project(evaluation={"images": 10, "balanced": True})
-    assert other.told("idsds").key != told.key
-    explained = [one.maps_told(["mine"]).explainers[0] for one in (plain, project(target="predicted"))]
+    assert other.spec("idsds").key != spec.key
+    explained = [one.maps_spec(["mine"]).explainers[0] for one in (plain, project(target="predicted"))]
     assert explained[0].key != explained[1].key

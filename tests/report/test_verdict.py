@@ -9,7 +9,17 @@ from torch import nn
 import heatproof
 from heatproof.api.scores import Scores
 from heatproof.ranking.best import best_set
-from heatproof.ranking.verdict import CANNOT_SEE, CHANCE, FOUND, NOTHING, OPEN, TOO_FEW, at_chance, disagreement, judge
+from heatproof.ranking.verdict import (
+    CHANCE,
+    FOUND,
+    LIMITS_OF_DELETION,
+    NONE_ABOVE_REFERENCES,
+    OPEN,
+    TOO_FEW,
+    at_chance,
+    disagreement,
+    judge,
+)
 from heatproof.report.results import CASE
 from heatproof.report.tables.verdict import COLUMNS, verdicts
 
@@ -53,14 +63,14 @@ CASES = {
     "the reference map is higher": (
         {"a": 0.3, "b": 0.2, "random": 0.0, "edges": 0.6},
         {},
-        NOTHING,
+        NONE_ABOVE_REFERENCES,
         f"Open: no method is shown to be above the reference maps {BY}: a scores 0.30, and edges, "
         "which knows no network, 0.60.",
     ),
     "negative scores have a true minus": (
         {"a": -0.3, "b": -0.4, "random": 0.0, "edges": 0.1},
         {},
-        NOTHING,
+        NONE_ABOVE_REFERENCES,
         f"Open: no method is shown to be above the reference maps {BY}: a scores −0.30, and edges, "
         "which knows no network, 0.10.",
     ),
@@ -73,7 +83,7 @@ CASES = {
     "nothing has a score": (
         {"a": np.nan, "b": np.nan, "random": 0.0, "edges": 0.0},
         {},
-        NOTHING,
+        NONE_ABOVE_REFERENCES,
         f"Open: no method has a score on more than one image {BY}.",
     ),
 }
@@ -141,29 +151,29 @@ def test_the_workflow_and_choose_say_the_same_of_the_same_scores(case, monkeypat
     row = of_workflow(scores)
     assert row["verdict"] == verdict
     assert row["sentence"].startswith(sentence)
-    assert row["cannot_see"] == CANNOT_SEE
+    assert row["cannot_see"] == LIMITS_OF_DELETION
     monkeypatch.setattr("heatproof.api.choose.LEAST", 2)
     choice = of_choose(scores, monkeypatch)
     assert (choice.verdict, choice.sentence) == (row["verdict"], row["sentence"])
     assert sorted(choice.methods) == sorted(row["best"].split())
-    assert CANNOT_SEE in choice.how
+    assert LIMITS_OF_DELETION in choice.how
 
 
 def test_the_set_is_that_of_the_table_of_scores():
     means, given, _, _ = CASES["two are the best, and a third is above the reference maps"]
     scores = planted(means, **given)
-    inside = best_set(scores.to_numpy(), level=0.95).inside
+    members = best_set(scores.to_numpy(), level=0.95).members
     row = of_workflow(scores)
-    assert sorted(row["best"].split()) == sorted(scores.index[inside])
+    assert sorted(row["best"].split()) == sorted(scores.index[members])
     assert (row["n_best"], row["n_above_references"], row["n_methods"], row["n_images"]) == (2, 3, 3, 64)
 
 
 def test_where_there_are_too_few_cases_nothing_is_in_the_set():
     means, given, _, _ = CASES["too few images for so many methods"]
     scores = planted(means, **given)
-    why = best_set(scores.to_numpy(), level=0.95).why
+    reason = best_set(scores.to_numpy(), level=0.95).reason
     row = of_workflow(scores)
-    assert why in row["sentence"]
+    assert reason in row["sentence"]
     assert (row["best"], pd.isna(row["n_best"])) == ("", True)
 
 
@@ -207,7 +217,7 @@ def test_several_measures_are_one_answer():
     low = planted({"a": 0.0, "b": -0.1, "random": 0.5})
     part = judge({"X": one, "Y": low}, ["random"], "on W", level=0.95)
     assert (part.verdict, part.sentence) == (
-        NOTHING,
+        NONE_ABOVE_REFERENCES,
         "Open: no method is shown to be above the reference maps by Y, on W: a scores 0.00, and random, "
         "which knows no network, 0.50.",
     )
@@ -224,7 +234,7 @@ def test_a_network_that_is_often_wrong_is_said_beside_the_best_method(wrong, tol
 
 def test_too_few_images_are_said_with_how_many_would_do():
     few = made({"a": 0.25, "b": 0.0, "random": 0.1}, noise=0.5, images=40)
-    assert few["verdict"] in (TOO_FEW, NOTHING)
+    assert few["verdict"] in (TOO_FEW, NONE_ABOVE_REFERENCES)
     needed = few["images_needed"]
     assert (few["verdict"] == TOO_FEW) == (not pd.isna(needed))
     if few["verdict"] == TOO_FEW:

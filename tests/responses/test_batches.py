@@ -56,7 +56,7 @@ def filled(*rows):
 
 def curves_of(made, kind):
     (response,) = (name for name in made.plan.method_responses if name.startswith(kind))
-    return made.curves_told(response)
+    return made.curves_spec(response)
 
 
 def test_patch_drops(made, seen):

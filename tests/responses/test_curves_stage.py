@@ -18,12 +18,12 @@ from heatproof.jobs import respond as stage
 from heatproof.jobs.respond import explainer_of
 from heatproof.jobs.shards import Shard
 from heatproof.models.network import load_network, normalise
-from heatproof.perturbation.batching import FilledBatches
-from heatproof.perturbation.dataset_mean import mean_value
-from heatproof.responses.base import Batch, Session
-from heatproof.responses.explanations import Explanations
-from heatproof.responses.pictures import Pictures
-from heatproof.stores.store import describe, read
+from heatproof.perturbation.batching import PaddedBatches
+from heatproof.perturbation.dataset_mean import mean_colour
+from heatproof.responses.base import Batch, NetworkRun
+from heatproof.responses.explanations import MapChanges
+from heatproof.responses.pictures import InformationCurves
+from heatproof.stores.store import describe_store, read
 
 CURVES = "results/curves/toy/net/finetuned"
 FEW = {"steps": 6}
@@ -78,11 +78,11 @@ def finished(trained, tmp_path_factory):
 @pytest.fixture(scope="module")
 def case(finished):
     """Return the network, the images and the labels behind the scores."""
-    told = finished.finetune()
-    data = open_dataset(told.dataset)
-    network = load_network(told.model, 3, finished.folder / told.files["weights"], torch.device("cpu"))
-    images = normalise(data.images("evaluation", 0, 10), told.model.facts)
-    return network, images, torch.from_numpy(data.splits["evaluation"].labels[:10]), data, told.model.facts
+    spec = finished.finetune()
+    data = open_dataset(spec.dataset)
+    network = load_network(spec.model, 3, finished.folder / spec.files["weights"], torch.device("cpu"))
+    images = normalise(data.images("evaluation", 0, 10), spec.model.facts)
+    return network, images, torch.from_numpy(data.splits["evaluation"].labels[:10]), data, spec.model.facts
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -94,18 +94,18 @@ def test_scores_are_those_of_evaluate(finished, case, name, method):
     maps = finished.maps(explainer)[:, 0]
     maps = np.abs(maps) if method.endswith("_abs") else maps
     options = {key: value for key, value in entry.options.items() if value is not None}
-    if entry.metric.reads is Pictures:
+    if entry.metric.reads is InformationCurves:
         options |= {"mean": list(facts.mean), "std": list(facts.std)}
     if options.get("baseline") == "mean":
-        options["baseline_options"] = {"value": mean_value(data, facts)}
-    if options.get("update") or entry.metric.reads is Explanations:
+        options["baseline_options"] = {"value": mean_colour(data, facts)}
+    if options.get("update") or entry.metric.reads is MapChanges:
         response = next(iter(entry.responses.values())).name
-        told = finished.curves_told(response, [explainer])
-        which = next(one for one in told.explainers[0].methods if one.name == method)
+        spec = finished.curves_spec(response, [explainer])
+        which = next(one for one in spec.explainers[0].methods if one.name == method)
         options["explain"] = explainer_of(
-            told,
+            spec,
             # As the stage has it: what fills batches stands around the network that is explained.
-            Session(lambda: FilledBatches(network, 64), torch.device("cpu"), 64, told.network.seed, dataset=data),
+            NetworkRun(lambda: PaddedBatches(network, 64), torch.device("cpu"), 64, spec.network.seed, dataset=data),
             explainer,
             which,
             Batch(images, labels, data.splits["evaluation"].ids[:10]),
@@ -222,14 +222,14 @@ def test_metrics_share_responses(finished):
         "pictures",
     ]
     assert len(finished.plan.model_responses) == 1
-    served = finished.told("road_lerf").responses["deletion"]
+    served = finished.spec("road_lerf").responses["deletion"]
     assert served.points == [7, 17, 27, 37, 47, 57, 67, 77, 87]
 
 
 def test_a_curve_with_updated_maps_is_not_read_off_a_finer_one(project):
     coarse = {"metric": "ids", "update": True, "rule": "mean", "fractions": [0.0, 0.5, 1.0]}
     fine = {**coarse, "fractions": [0.0, 0.25, 0.5, 0.75, 1.0]}
-    served = project(metrics=[{"coarse": coarse}, {"fine": fine}]).plan.serving
+    served = project(metrics=[{"coarse": coarse}, {"fine": fine}]).plan.shared_responses
     assert all(wanted == response and points is None for wanted, (response, points) in served.items())
 
 
@@ -266,7 +266,7 @@ def test_both_outputs_are_one_test_case(project):
 def test_stores_say_what_they_hold(finished):
     name = next(name for name in finished.plan.method_responses if name.startswith("deletion_morf_zeros"))
     store = finished.folder / f"{CURVES}/mine/{name}.zarr"
-    facts = describe(store)
+    facts = describe_store(store)
     assert facts["coordinates"]["method"] == ["mine", "mine_abs"]
     values = read(store, "response", 0, 10)
     of = dict(zip(facts["coordinates"]["quantity"], np.moveaxis(values, 2, 0), strict=True))
@@ -325,8 +325,8 @@ def test_more_images_ask_for_the_new_ones_only(project):
     first = passes(few)
     more = type(few)(few.folder, **change, evaluation={"images": 8}).attribute().respond(4)
     assert passes(more) == {name: 2 * count for name, count in first.items()}
-    at_once = project(**change, evaluation={"images": 8}).attribute().respond(4)
-    assert more.bytes("curves") == at_once.bytes("curves") != {}
+    images_at_once = project(**change, evaluation={"images": 8}).attribute().respond(4)
+    assert more.bytes("curves") == images_at_once.bytes("curves") != {}
 
 
 def test_a_gap_goes_through_to_the_scores(project):

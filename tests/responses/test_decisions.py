@@ -6,15 +6,15 @@ import torch
 from torch import nn
 
 from heatproof._testing.metrics import MetricSubject, prefers_known_effects_on_numbers
-from heatproof._testing.rules import Broken
+from heatproof._testing.rules import RuleBroken
 from heatproof.metrics.registry import METRICS
 from heatproof.models.adapter import attach
 from heatproof.models.output_reader import OutputReader
 from heatproof.perturbation.batching import intact_responses
-from heatproof.responses.answers import Answers
-from heatproof.responses.base import Batch, ScoredImages, Session
-from heatproof.responses.curves import ResponseCurve, decided
-from heatproof.responses.pictures import Pictures
+from heatproof.responses.answers import LabelOutputs
+from heatproof.responses.base import Batch, NetworkRun, ScoredImages
+from heatproof.responses.curves import ResponseCurve, decisions
+from heatproof.responses.pictures import InformationCurves
 
 # Of two images at three points: the logit of the target, whose label is 0, and of the intact image's largest.
 LOGITS = np.array([[[2.0, 3.0], [0.5, 4.0], [-1.0, -0.1]], [[-1.0, 1.0], [0.0, 1.0], [3.0, -2.0]]])
@@ -38,12 +38,12 @@ def test_a_class_is_decided_for_where_it_is_predicted(task):
     curve = ResponseCurve(ARRAYS, CLASSES, 1, task)
     np.testing.assert_array_equal(curve.read("accuracy", "label"), PREDICTED == 0)
     np.testing.assert_array_equal(curve.read("accuracy", "predicted"), PREDICTED == 1)
-    assert decided(ARRAYS, CLASSES, task).shape == (2, 3, 2)
+    assert decisions(ARRAYS, CLASSES, task).shape == (2, 3, 2)
 
 
 @pytest.mark.parametrize(("task", "expected"), [("multilabel", LOGITS[:, :, 0] > 0), ("multiclass", PREDICTED == 0)])
 def test_aic_reads_the_decision_of_the_task(task, expected):
-    response = Pictures({"thresholds": (0.5,)})
+    response = InformationCurves({"thresholds": (0.5,)})
     quantities = {f"{name}_{which}": ARRAYS[name][:, :, place] for name in ("logit", "log_probability")
                   for place, which in enumerate(("label", "predicted"))}  # fmt: skip
     quantities |= {"predicted": PREDICTED, "intact": np.ones((2, 3)), "entropy": np.full((2, 3), 100)}
@@ -68,15 +68,15 @@ def test_answers_are_of_every_label_of_the_intact_image():
     network = Labels().eval()
     attach(network, reader=OutputReader("multilabel"))
     images = torch.linspace(-1, 1, 4)[:, None, None, None].expand(4, 3, 2, 2).contiguous()
-    session = Session(lambda: network, torch.device("cpu"), 3, 0, dataset=Named())
+    network_run = NetworkRun(lambda: network, torch.device("cpu"), 3, 0, dataset=Named())
     batch = Batch(images, torch.tensor([0, 2, 0, 1]), list("abcd"))
-    found = Answers().run(session, batch, None)
+    found = LabelOutputs().run(network_run, batch, None)
     np.testing.assert_allclose(found["logit"], network(images))
     np.testing.assert_allclose(found["log_probability"], nn.functional.logsigmoid(network(images)), atol=1e-6)
-    contents = Answers().contents(session, (2, 2), [])
+    contents = LabelOutputs().contents(network_run, (2, 2), [])
     assert contents.sizes == {"variant": 3}
     assert contents.coordinates == {"variant": ["sun", "rain", "fog"]}
-    assert intact_responses(session.query(batch))["predicted"].tolist() == [1] * 4
+    assert intact_responses(network_run.query(batch))["predicted"].tolist() == [1] * 4
 
 
 def test_a_score_that_turns_numbers_over_is_found(monkeypatch):
@@ -84,5 +84,5 @@ def test_a_score_that_turns_numbers_over_is_found(monkeypatch):
     entry = METRICS["rise_deletion"]
     options = {"inverted": "scaled", "monotone": True}
     monkeypatch.setattr(type(entry), "lacking", lambda *given: None)
-    with pytest.raises(Broken, match="worse than their negatives"):
+    with pytest.raises(RuleBroken, match="worse than their negatives"):
         prefers_known_effects_on_numbers(MetricSubject(entry, options))

@@ -11,16 +11,16 @@ from heatproof.base.provenance import import_closure
 from heatproof.base.sequences import Perturbation
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS
-from heatproof.responses.answers import Answers
+from heatproof.responses.answers import LabelOutputs
 from heatproof.responses.base import (
     KINDS,
     MapResponse,
+    MetricInput,
     NetworkResponse,
-    Reading,
     Response,
     ScoredImages,
     response_of,
-    serving,
+    shared_responses,
 )
 from heatproof.responses.curves import Curves, ResponseCurve
 from heatproof.responses.features import Features
@@ -46,11 +46,11 @@ OURS = {kind: found for kind, found in KINDS.items() if found.__module__.startsw
 
 
 def curves(**change):
-    return Curves(Perturbation(**{"steps": 4, **change}).described())
+    return Curves(Perturbation(**{"steps": 4, **change}).to_settings())
 
 
 def test_every_kind_but_those_of_tables_is_read_by_a_metric():
-    assert {response.kind for response in EXAMPLES} | {Channels.kind, Features.kind, Answers.kind} == set(OURS)
+    assert {response.kind for response in EXAMPLES} | {Channels.kind, Features.kind, LabelOutputs.kind} == set(OURS)
 
 
 @pytest.mark.parametrize("response", EXAMPLES, ids=lambda response: response.name)
@@ -114,7 +114,7 @@ def test_names_are_those_of_their_settings():
 def test_what_has_more_points_serves_what_has_some_of_them():
     few, more, most = (curves(steps=None, fractions=shares) for shares in ((0.5,), (0.25, 0.5), (0.1, 0.25, 0.5)))
     other = curves(steps=None, fractions=(0.1, 0.25, 0.5), baseline="blur")
-    assert serving([few, more, most, other]) == {
+    assert shared_responses([few, more, most, other]) == {
         few: (most, [2]),
         more: (most, [1, 2]),
         most: (most, None),
@@ -131,8 +131,8 @@ def test_what_goes_into_a_store_comes_out_again(response):
     points = response.points(IMAGES.size)
     values = rng.integers(0, 9, (2, 3, len(response.quantities), points)).astype(np.float64)
     arrays = response.cast({"response": values})
-    assert arrays["response"].dtype == response.holds["response"].dtype
-    (got,) = Reading("x", response, [0]).inputs(arrays, IMAGES, 1).values()
+    assert arrays["response"].dtype == response.array_specs["response"].dtype
+    (got,) = MetricInput("x", response, [0]).inputs(arrays, IMAGES, 1).values()
     place = response.quantities.index("change" if response.kind == "explanations" else "predicted")
     expected = values[:, 1, place, :1]
     if isinstance(got, ResponseCurve):

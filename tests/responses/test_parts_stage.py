@@ -18,7 +18,7 @@ from heatproof.files.reading import read_json
 from heatproof.jobs import respond as run
 from heatproof.models.network import load_network, normalise
 from heatproof.plan.validate import make_plan
-from heatproof.stores.store import describe, read
+from heatproof.stores.store import describe_store, read
 from heatproof.workflow.check import check_config
 
 STORE = "results/parts/toy/net/finetuned.zarr"
@@ -59,10 +59,10 @@ def made(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def case(made):
-    told = made.finetune()
-    data = open_dataset(told.dataset)
-    network = load_network(told.model, 3, made.folder / told.files["weights"], torch.device("cpu"))
-    facts = told.model.facts
+    spec = made.finetune()
+    data = open_dataset(spec.dataset)
+    network = load_network(spec.model, 3, made.folder / spec.files["weights"], torch.device("cpu"))
+    facts = spec.model.facts
     removed = data.without_part("evaluation", 0, 10)
     removed = normalise(removed.reshape(-1, 3, 16, 16), facts).reshape(removed.shape)
     labels = torch.from_numpy(data.splits["evaluation"].labels[:10])
@@ -70,7 +70,7 @@ def case(made):
 
 
 def test_the_metrics_that_hold_the_truth_are_told(made):
-    assert made.job("reliability").spec["truths"] == ["part_deletion", "wide"]
+    assert made.job("reliability").spec_json["truths"] == ["part_deletion", "wide"]
 
 
 @pytest.mark.parametrize("method", ["saliency", "random"])
@@ -99,7 +99,7 @@ def test_scores_are_those_of_evaluate(made, case, name, method):
 def test_the_store_has_each_parts_importance_and_mask(made, case):
     data, network, images, labels, removed = case
     store = made.folder / STORE
-    facts = describe(store)
+    facts = describe_store(store)
     assert facts["coordinates"]["part"] == ["tail", "crest", "snout", "legs", "mark"]
     assert facts["coordinates"]["variant"] == ["intact", *facts["coordinates"]["part"]]
     assert facts["image_ids"] == list(data.splits["evaluation"].ids)
@@ -128,11 +128,11 @@ def test_every_file_of_the_rule_is_made(made):
 
 
 def test_one_store_serves_all_metrics_over_parts(made):
-    specs = [made.told(name) for name in ("part_deletion", "wide")]
-    reads = [told.responses["drops"] for told in specs]
+    specs = [made.spec(name) for name in ("part_deletion", "wide")]
+    reads = [spec.responses["drops"] for spec in specs]
     assert {read.store + ".zarr" for read in reads} == {STORE}
     assert [read.output for read in reads] == ["logit", "probability"]
-    assert made.plan.reads_parts == ["part_deletion", "wide"]
+    assert made.plan.part_metrics == ["part_deletion", "wide"]
     assert made.plan.method_responses == made.plan.model_responses == {}
 
 
@@ -194,8 +194,8 @@ def test_a_dataset_without_parts_is_refused_before_work_starts(tmp_path):
     (tmp_path / "both.yaml").write_text(yaml.safe_dump({**config, "datasets": ["parts", "digits"]}))
     with pytest.raises(HeatproofError, match="'digits' has none"):
         check_config(tmp_path / "both.yaml")
-    assert make_plan({**config, "datasets": ["parts"]}).reads_parts == ["part_deletion"]
-    assert make_plan({"metrics": ["sensitivity_n"], "datasets": ["digits"]}).reads_parts == []
+    assert make_plan({**config, "datasets": ["parts"]}).part_metrics == ["part_deletion"]
+    assert make_plan({"metrics": ["sensitivity_n"], "datasets": ["digits"]}).part_metrics == []
 
 
 @pytest.mark.parametrize("option", ["masks", "removed", "drops"])
@@ -243,6 +243,6 @@ class Crooked(Plain):
     ],
 )
 def test_a_dataset_of_ones_own_is_asked_by_the_stage(made, tmp_path, monkeypatch, dataset, says):
-    monkeypatch.setattr("heatproof.jobs.respond.open_dataset", lambda spec: dataset())
+    monkeypatch.setattr("heatproof.jobs.respond.open_dataset", lambda spec_json: dataset())
     with pytest.raises(HeatproofError, match=says):
         made.make(made.on_network("parts", shard=0))

@@ -98,7 +98,7 @@ def evaluate(case, names):
     counter = Counter(network)
     asked = {name: {**ASKED.get(name, {}), **given.get(name, {})} for name in names}
     # What none of the metrics reads is refused.
-    reads = {"explain": explain} if any(response.explains for name in names for response in read(name)) else {}
+    reads = {"explain": explain} if any(response.recomputes_maps for name in names for response in read(name)) else {}
     found = heatproof.evaluate(asked, network, images, labels, maps, **reads)
     return found, counter
 
@@ -156,9 +156,9 @@ def made(tmp_path_factory):
     before = os.getcwd()
     os.chdir(folder)
     graph = Graph(plan)
-    run(graph.told("prepare", dataset="toy"))
-    run(graph.told("pretrain", dataset="toy", model="net"))
-    run(graph.told("attribute", **WHERE, shard=0))
+    run(graph.spec("prepare", dataset="toy"))
+    run(graph.spec("pretrain", dataset="toy", model="net"))
+    run(graph.spec("attribute", **WHERE, shard=0))
     yield plan
     os.chdir(before)
 
@@ -170,19 +170,19 @@ def run(job):
 def jobs(plan):
     """Yield every job that asks the network something for the metrics of the config."""
     graph, (grid, baseline) = Graph(plan), plan.combinations[0]
-    yield graph.told("drops", **WHERE, grid=grid, baseline=baseline, shard=0)
+    yield graph.spec("drops", **WHERE, grid=grid, baseline=baseline, shard=0)
     for response in plan.method_responses:
-        yield graph.told("curves", **WHERE, response=response, shard=0)
+        yield graph.spec("curves", **WHERE, response=response, shard=0)
     for response in plan.model_responses:
-        yield graph.told("subsets", **WHERE, response=response, shard=0)
+        yield graph.spec("subsets", **WHERE, response=response, shard=0)
 
 
 def every_job(plan):
     """Yield those of comparisons between networks as well."""
     yield from jobs(plan)
     graph, (grid, baseline) = Graph(plan), plan.combinations[0]
-    yield graph.told("channels", **WHERE, shard=0)
-    yield graph.told("features", **WHERE, grid=grid, baseline=baseline, shard=0)
+    yield graph.spec("channels", **WHERE, shard=0)
+    yield graph.spec("features", **WHERE, grid=grid, baseline=baseline, shard=0)
 
 
 def test_the_workflow_asks_each_response_once(made, monkeypatch):
@@ -229,7 +229,7 @@ def broken(network, call):
 def explained(made):
     """The same networks, with an explainer of ours."""
     plan = make_plan(merge(BASE, {**CHANGE, "explainers": ["saliency"]}))
-    run(Graph(plan).told("attribute", **WHERE, shard=0))
+    run(Graph(plan).spec("attribute", **WHERE, shard=0))
     return plan
 
 

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from heatproof.errors import HeatproofError, fault_of
+from heatproof.errors import HeatproofError, machine_fault
 
 MAGIC = pickle.dumps(0x1950A86A20F9469CFC6C, 2) + pickle.dumps(1001, 2)
 SYSTEM = pickle.dumps({"protocol_version": 1001, "little_endian": True}, 2)
@@ -310,7 +310,7 @@ def look(seconds: int) -> None:
         except HeatproofError as error:
             said = str(error)
         except Exception as error:  # as the job does
-            said = fault_of(error) or f"{type(error).__name__}: {error}"
+            said = machine_fault(error) or f"{type(error).__name__}: {error}"
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         print(json.dumps({"said": said, "seconds": time.monotonic() - began, "peak": peak, "size": size}), flush=True)
 

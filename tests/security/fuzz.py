@@ -134,13 +134,13 @@ def stores(folder: Path) -> dict[str, Case]:
 
     from heatproof.base.provenance import digest
     from heatproof.files.reading import file_digest
-    from heatproof.stores.store import describe, read
+    from heatproof.stores.store import describe_store, read
 
     store = make(folder / "results/maps/s.zarr")
     files = [path for path in [*store.rglob("*"), *store.parent.glob("*.json")] if path.is_file()]
 
     def look() -> list[Any]:
-        told = describe(store)
+        told = describe_store(store)
         arrays = [read(store, name, 0, 6).tobytes() for name in ARRAYS]
         return [told["image_ids"], told["labels"].tolist(), told["coordinates"], told["attributes"]["key"], *arrays]
 
@@ -178,7 +178,7 @@ def stores(folder: Path) -> dict[str, Case]:
 
 def manifests(folder: Path) -> dict[str, Case]:
     from heatproof.base.provenance import Key
-    from heatproof.stores.manifest import read_shard, require_manifest, touch, whole, write_manifest, write_sealed
+    from heatproof.stores.manifest import read_shard, require_manifest, touch, whole, write_checksummed, write_manifest
 
     folder = folder / "results/scores"
     folder.mkdir(parents=True)
@@ -203,7 +203,7 @@ def manifests(folder: Path) -> dict[str, Case]:
         changed = mutate_tree(expected, draw)
         if not isinstance(changed, dict):
             return "same"
-        write_sealed(path, changed)
+        write_checksummed(path, changed)
         (folder / "m.0.json").write_bytes(path.read_bytes())
         read_shard(str(folder / "m"), 0)
         return "other" if look() == "silent" else "same"
@@ -224,7 +224,7 @@ def configs(folder: Path) -> dict[str, Case]:
         graph = Graph(make_plan(merge(default_config(), mutate_tree(draw.choice(trees), draw))))
         # Whole grids take long; the first jobs say whether specs can be made.
         for _, job in zip(range(20), graph.jobs(), strict=False):
-            json.dumps(job.spec, allow_nan=False)
+            json.dumps(job.spec_json, allow_nan=False)
         return "other"
 
     def text_of_a_config(draw: random.Random) -> str:

@@ -24,7 +24,7 @@ from heatproof.models.registry import ModelSpec
 from heatproof.models.weights_file import read_state
 from heatproof.stages.weights import Fetch
 from heatproof.training.checkpoint import Journal
-from heatproof.training.loop import Examples, Session, fit
+from heatproof.training.loop import Examples, TrainingRun, fit
 
 ROOT = Path(heatproof.__file__).parent
 MODEL = ModelSpec("cifar_vgg11_bn", "heatproof.models.vgg", {"width": 2})
@@ -243,7 +243,7 @@ def test_a_journal_with_a_right_digest_that_fits_no_training_is_refused(tmp_path
         journal = Journal(tmp_path / "w.safetensors", "key")
         journal.save(state)
         with pytest.raises(HeatproofError, match="does not fit its training: remove it with `rm"):
-            fit(network, examples, examples, SCHEDULE, 0, session=Session(journal=journal))
+            fit(network, examples, examples, SCHEDULE, 0, training_run=TrainingRun(journal=journal))
 
 
 def test_two_modules_open_checkpoints():

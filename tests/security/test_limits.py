@@ -119,7 +119,7 @@ def functions_of_options():
     """Yield every function of ours whose options a config gives."""
     for table in (DATASETS, ARCHITECTURES, EXPLAINERS, METRICS):
         for entry in table.values():
-            yield from (entry.asks, entry.function) if table is METRICS else (getattr(entry, entry.code),)
+            yield from (entry.options_function, entry.function) if table is METRICS else (getattr(entry, entry.code),)
     yield from (entry.function for entry in BASELINES.values())
 
 

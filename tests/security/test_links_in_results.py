@@ -7,11 +7,11 @@ import pytest
 
 from heatproof.config.files import default_config
 from heatproof.errors import HeatproofError
-from heatproof.files.reading import file_digest, own_folder, read_below, refuse_links, refuse_links_in
+from heatproof.files.reading import file_digest, read_result_bytes, refuse_links, refuse_links_in, resolve_user_folder
 from heatproof.files.writing import write_text
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
-from heatproof.stores.manifest import touch, verified, verified_bytes, write_manifest
+from heatproof.stores.manifest import touch, verified_bytes, verified_path, write_manifest
 from heatproof.workflow import start as workflow
 from heatproof.workflow.reconcile import Results, _set_times
 
@@ -52,7 +52,7 @@ def test_a_pipe_among_logs_is_refused(outside):
         refuse_links_in("results/logs")
 
 
-@pytest.mark.parametrize("read", [read_below, verified, verified_bytes])
+@pytest.mark.parametrize("read", [read_result_bytes, verified_path, verified_bytes])
 @pytest.mark.parametrize("path", ["results/a.csv", "results/deep/"])
 def test_nothing_is_read_through_a_link(outside, read, path):
     place = linked(outside, path)
@@ -89,15 +89,15 @@ def test_the_results_folder_itself_may_be_a_link_and_nothing_below_it(outside, t
     Path("results").rmdir()
     Path("results").symlink_to(tmp_path / "disk")
     write_text("results/a.csv", "mine")
-    assert read_below("results/a.csv") == read_below(own_folder("results") / "a.csv") == b"mine"
+    assert read_result_bytes("results/a.csv") == read_result_bytes(resolve_user_folder("results") / "a.csv") == b"mine"
     linked(outside, "results/b.csv")
-    for place in ("results/b.csv", own_folder("results") / "b.csv"):
+    for place in ("results/b.csv", resolve_user_folder("results") / "b.csv"):
         with pytest.raises(HeatproofError, match="is a symbolic link"):
             refuse_links(place)
 
 
 def test_a_pipe_is_never_waited_for(outside):
     os.mkfifo("results/a.csv")
-    for read in (read_below, file_digest, verified):
+    for read in (read_result_bytes, file_digest, verified_path):
         with pytest.raises(HeatproofError, match="a named pipe"):
             read("results/a.csv")

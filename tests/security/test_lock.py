@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from heatproof.errors import HeatproofError
-from heatproof.files.lock import LOCK, hold_folder, let_go
-from heatproof.files.writing import locked
+from heatproof.files.lock import LOCK, lock_folder, unlock_folder
+from heatproof.files.writing import file_lock
 
 SOMEBODY, GROUP = 65534, 65533
 # Opens a file in whatever way it can, and takes its lock.
@@ -59,9 +59,9 @@ def take(path: Path, user: int, group: int) -> subprocess.Popen | None:
 def make(lock: str, folder: Path) -> Path:
     """Take a lock of the folder or of a store in it and give it back, and return its file."""
     if lock == "the folder's":
-        let_go(hold_folder(str(folder)))
+        unlock_folder(lock_folder(str(folder)))
         return folder / LOCK
-    with locked(folder / ".saliency.zarr.lock"):
+    with file_lock(folder / ".saliency.zarr.lock"):
         return folder / ".saliency.zarr.lock"
 
 
@@ -105,14 +105,14 @@ def test_two_of_a_group_work_in_turn(results):
     """With the usual umask, and whatever group each of them belongs to first."""
     results.chmod(0o775)
     os.chown(results, 0, GROUP)
-    held = hold_folder(str(results))
+    held = lock_folder(str(results))
     assert take(results / LOCK, SOMEBODY, GROUP) is None
-    let_go(held)
+    unlock_folder(held)
     other = take(results / LOCK, SOMEBODY, GROUP)
     with pytest.raises(HeatproofError, match="Another run works on"):
-        hold_folder(str(results))
+        lock_folder(str(results))
     other.communicate(timeout=60)
-    let_go(hold_folder(str(results)))
+    unlock_folder(lock_folder(str(results)))
 
 
 @pytest.mark.parametrize("lock", ["the folder's", "a store's"])

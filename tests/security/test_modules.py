@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import heatproof
-from heatproof.base.specs import spec_name
+from heatproof.base.specs import spec_file_name
 from heatproof.config.files import default_config
 from heatproof.plan.validate import make_plan
-from heatproof.workflow.start import RUN, job_environment
+from heatproof.workflow.start import JOB_COMMAND, job_environment
 
 SOURCE = Path(heatproof.__file__).parents[1]
 # Of the user's own, as a job runs it.
@@ -52,8 +52,8 @@ def test_the_command_line_imports_nothing_from_the_working_folder(received):
 def spec_of(folder, run):
     """Write what a job is told, and return the name of the file."""
     told = {"run": run, "spec": {}}
-    (folder / spec_name("work", told)).write_text(json.dumps(told))
-    return spec_name("work", told)
+    (folder / spec_file_name("work", told)).write_text(json.dumps(told))
+    return spec_file_name("work", told)
 
 
 def environment_of():
@@ -61,7 +61,7 @@ def environment_of():
 
 
 def shell_of_a_job(spec) -> str:
-    return RUN.replace("{params.spec:q}", spec).replace("{log:q}", "log").replace("{{", "{").replace("}}", "}")
+    return JOB_COMMAND.replace("{params.spec:q}", spec).replace("{log:q}", "log").replace("{{", "{").replace("}}", "}")
 
 
 def test_jobs_import_nothing_from_the_working_folder(received):

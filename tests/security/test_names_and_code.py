@@ -19,9 +19,9 @@ from heatproof.errors import HeatproofError
 from heatproof.files.publishing import escaped
 from heatproof.plan.validate import make_plan
 from heatproof.report.figures.map_figure import show
-from heatproof.stores.manifest import SEAL, read_sealed, write_sealed
-from heatproof.stores.store import describe
-from heatproof.workflow.job import guarded
+from heatproof.stores.manifest import CHECKSUM_KEY, read_checksummed, write_checksummed
+from heatproof.stores.store import describe_store
+from heatproof.workflow.job import run_and_report_errors
 
 ROOT = Path(heatproof.__file__).parent
 WORKFLOW = [workflow_folder() / "Snakefile", *(workflow_folder() / "workflow/rules").glob("*.smk")]
@@ -149,17 +149,19 @@ def test_data_that_name_code_do_not_run_it(tmp_path, monkeypatch, capsys):
     for path in (folder / "results").rglob("*.json"):
         if path.name == "zarr.json":
             said = json.loads(path.read_text())
-            plain = {**said["attributes"], SEAL: None}
+            plain = {**said["attributes"], CHECKSUM_KEY: None}
             if "key" in plain:
-                del plain[SEAL]
+                del plain[CHECKSUM_KEY]
                 elsewhere = {**point_elsewhere(plain), "key": plain["key"], "files": plain["files"]}
-                said["attributes"] = {**elsewhere, SEAL: digest(elsewhere)}
+                said["attributes"] = {**elsewhere, CHECKSUM_KEY: digest(elsewhere)}
                 path.write_text(json.dumps(said))
             changed += EVIL in json.dumps(said)
         else:
-            said = read_sealed(path)
-            keep = {name: said[name] for name in ("files", "key", "splits", "config", "code", SEAL) if name in said}
-            write_sealed(path, {**point_elsewhere(said), **keep, "module": EVIL, "kind": f"{EVIL}:run"})
+            said = read_checksummed(path)
+            keep = {
+                name: said[name] for name in ("files", "key", "splits", "config", "code", CHECKSUM_KEY) if name in said
+            }
+            write_checksummed(path, {**point_elsewhere(said), **keep, "module": EVIL, "kind": f"{EVIL}:run"})
             changed += 1
     assert changed > 10
     made.train().attribute().drop().score_all().score()
@@ -187,7 +189,7 @@ def test_a_store_that_asks_for_a_pickle_is_damaged(tmp_path):
     (folder / "zarr.json").write_text(json.dumps(array))
     (tmp_path / "s.zarr/zarr.json").write_text(json.dumps({"zarr_format": 3, "node_type": "group", "attributes": {}}))
     with pytest.raises(HeatproofError, match="is damaged, or not a store"):
-        describe(tmp_path / "s.zarr")
+        describe_store(tmp_path / "s.zarr")
 
 
 # Numbers, paths of our own, what was escaped cell by cell, and JSON, which escapes by itself.
@@ -215,7 +217,7 @@ def test_a_traceback_is_escaped(capsys):
     def work():
         raise RuntimeError("\x1b[2Jgone\u202e")
 
-    assert guarded(work) == 1
+    assert run_and_report_errors(work) == 1
     said = capsys.readouterr().err
     assert "RuntimeError: \\x1b[2Jgone\\u202e" in said
     assert escaped(said) == said

@@ -31,7 +31,7 @@ from heatproof.config.files import default_config, merge
 from heatproof.data.registry import Split
 from heatproof.errors import HeatproofError
 from heatproof.files.writing import write_table
-from heatproof.jobs.applicability import write_gate
+from heatproof.jobs.applicability import write_applicability
 from heatproof.jobs.fetch import fetch
 from heatproof.jobs.shards import Origin, open_shard
 from heatproof.models.network import build_network
@@ -43,9 +43,9 @@ from heatproof.report.figures.map_figure import show
 from heatproof.stages.weights import FetchStart
 from heatproof.stores.manifest import write_manifest
 from heatproof.stores.store import ArraySpec
-from heatproof.workflow.job import guarded
+from heatproof.workflow.job import run_and_report_errors
 from heatproof.workflow.reconcile import Results
-from heatproof.workflow.terminal import say_what_came_out, say_why
+from heatproof.workflow.terminal import print_failure, print_results
 
 SECRETS = ("alice", "hunter2", "SECRET", "fragment")
 ADDRESS = "https://alice:hunter2@example.org/nets/x.pth?sig=SECRET#fragment"
@@ -132,9 +132,9 @@ def test_no_secret_is_in_what_the_check_of_a_config_says():
 def key_with(checkpoint: str, **settings) -> Key:
     model = {"m": {"architecture": "cifar_vgg11_bn", "checkpoint": checkpoint, **settings}}
     graph = Graph(make_plan(merge(default_config(), {"models": [model]})))
-    told = graph.told("fetch", dataset="digits", model="m")
-    assert told.checkpoint == checkpoint
-    return told.key
+    spec = graph.spec("fetch", dataset="digits", model="m")
+    assert spec.checkpoint == checkpoint
+    return spec.key
 
 
 def test_neither_a_new_token_nor_another_place_of_the_same_bytes_is_another_key():
@@ -157,15 +157,15 @@ def test_no_place_of_a_checkpoint_is_published_and_its_bytes_are_still_compared(
     assert "alice" not in left
     results = Results(SimpleNamespace(jobs=list))
     job = SimpleNamespace(sources=(str(home / "x.pth"),))
-    assert results.read_the_same(job, made.manifest)
+    assert results.inputs_unchanged(job, made.manifest)
     (home / "x.pth").write_bytes(b"other")
-    assert not results.read_the_same(job, made.manifest)
-    assert not results.read_the_same(SimpleNamespace(sources=(str(home / "y.pth"),)), made.manifest)
+    assert not results.inputs_unchanged(job, made.manifest)
+    assert not results.inputs_unchanged(SimpleNamespace(sources=(str(home / "y.pth"),)), made.manifest)
 
 
 def test_no_place_is_in_the_reason_of_a_gap(home):
     reason = f"[Errno 2] No such file: '{home}/my nets/x.pth', nor {ADDRESS}"
-    gate = write_gate("results/a.gate.json", "key", 2, {}, reason, 2)
+    gate = write_applicability("results/a.gate.json", "key", 2, {}, reason, 2)
     facts = {"gap": reason, "gaps": {"saliency": reason}, "gate": gate, "gates": {"saliency": {**gate, "gap": reason}}}
     write_manifest("results/a.json", [], spec_key=Key("config", "code"), key="key", **facts)
     left = everything_in(Path("results"))
@@ -182,10 +182,10 @@ def photos(home):
     config = merge(BASE, change)
     Path("mine.yaml").write_text(yaml.safe_dump({**change, "models": BASE["models"], "metrics": []}))
     graph, runtime = Graph(make_plan(config)), Runtime(2, 1, "cpu")
-    graph.told("prepare", dataset="photos").run(runtime)
-    told = graph.told("attribute_reference", dataset="photos", shard=0)
-    told.run(runtime)
-    return f"{told.explainers[0].store}.zarr"
+    graph.spec("prepare", dataset="photos").run(runtime)
+    spec = graph.spec("attribute_reference", dataset="photos", shard=0)
+    spec.run(runtime)
+    return f"{spec.explainers[0].store}.zarr"
 
 
 def test_no_place_of_data_is_published_and_the_config_still_finds_them(home, photos):
@@ -414,7 +414,7 @@ def test_texts_of_a_store_do_not_act_on_a_terminal(tmp_path, monkeypatch, capsys
     monkeypatch.chdir(tmp_path)
     explainer = {"kind": f"{CONTROL}\nresults/fake.zarr", "options": {CONTROL: CONTROL}}
     store("results/maps/a", gap=f"no\n{CONTROL}", maps=(CONTROL,), explainer=explainer)
-    assert guarded(lambda: print_stores("results")) == 0
+    assert run_and_report_errors(lambda: print_stores("results")) == 0
     said = capsys.readouterr().out
     assert not ACTING & set(said)
     assert r"\x1b[2J" in said
@@ -437,13 +437,13 @@ def test_lines_of_a_log_and_of_the_terminal_do_not_act(tmp_path, monkeypatch, ca
     monkeypatch.chdir(tmp_path)
     root = logging.getLogger()
     monkeypatch.setattr(root, "handlers", [])
-    assert guarded(lambda: logging.getLogger("heatproof.x").info("image %s", CONTROL)) == 0
+    assert run_and_report_errors(lambda: logging.getLogger("heatproof.x").info("image %s", CONTROL)) == 0
     (tmp_path / "job.log").write_text(f"heatproof: no image {CONTROL}\n", encoding="utf-8")
-    say_why(SimpleNamespace(failed=[("maps", ["job.log"])]))
+    print_failure(SimpleNamespace(failed=[("maps", ["job.log"])]))
     (tmp_path / "results").mkdir()
     ranked = f"rank,method,kappa,ci_low,ci_high\n1,{CONTROL},0.5,,\n"
     (tmp_path / "results/meta_rank.csv").write_text(ranked, encoding="utf-8")
-    say_what_came_out(Folder())
+    print_results(Folder())
     said = capsys.readouterr().err
     assert said.count(r"\x1b[2J") == 3
     assert not ACTING & set(said)

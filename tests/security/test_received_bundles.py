@@ -22,7 +22,7 @@ from heatproof.commands.cli import main
 from heatproof.commands.diff import diff
 from heatproof.errors import HeatproofError
 from heatproof.report.tables.score_import import read_scores
-from heatproof.stores.manifest import SEAL, write_manifest
+from heatproof.stores.manifest import CHECKSUM_KEY, write_manifest
 
 KEY = Key("config", "code")
 CONFIG = {"metrics": {"ids": {}}, "target": "label", "drops": {"grids": [4]}}
@@ -69,8 +69,8 @@ def packed(path: Path, contents: dict[str, bytes], method: int = zipfile.ZIP_DEF
 def sealed(content: bytes, **change) -> bytes:
     """Return a manifest with other values and a digest that fits."""
     value = {**json.loads(content), **change}
-    value.pop(SEAL)
-    return json.dumps({**value, SEAL: digest(value)}).encode()
+    value.pop(CHECKSUM_KEY)
+    return json.dumps({**value, CHECKSUM_KEY: digest(value)}).encode()
 
 
 @pytest.fixture

@@ -16,11 +16,11 @@ from jobs import write_listed
 from heatproof.base.provenance import digest
 from heatproof.errors import HeatproofError
 from heatproof.files import lock
-from heatproof.files.lock import hold_folder, let_go
+from heatproof.files.lock import lock_folder, unlock_folder
 from heatproof.files.reading import file_digest, read_json
-from heatproof.files.writing import write_json, written_aside
-from heatproof.stores.manifest import SEAL, read_sealed, require_manifest, touch, write_sealed
-from heatproof.stores.store import ArraySpec, Layout, describe, ensure_metadata, open_store, read, unpacked_bytes
+from heatproof.files.writing import atomic_write, write_json
+from heatproof.stores.manifest import CHECKSUM_KEY, read_checksummed, require_manifest, touch, write_checksummed
+from heatproof.stores.store import ArraySpec, Layout, describe_store, ensure_metadata, open_store, read, unpacked_bytes
 
 IDS = [f"img-{number}" for number in range(6)]
 ARRAYS = {
@@ -52,12 +52,12 @@ def reseal(store: Path, **changed: bytes) -> None:
     """Change files of a store and all digests with them, as somebody would who knows the format."""
     group = json.loads((store / "zarr.json").read_text())
     attributes = group["attributes"]
-    del attributes[SEAL]
+    del attributes[CHECKSUM_KEY]
     for name, content in changed.items():
         file = name.replace("__", "/").replace("_json", ".json")
         (store / file).write_bytes(content)
         attributes["files"][file] = file_digest(store / file)
-    group["attributes"] = {**attributes, SEAL: digest(attributes)}
+    group["attributes"] = {**attributes, CHECKSUM_KEY: digest(attributes)}
     (store / "zarr.json").write_text(json.dumps(group))
 
 
@@ -99,7 +99,7 @@ def test_an_array_that_unpickles_is_never_opened(store, tmp_path):
     group["consolidated_metadata"] = {"kind": "inline", "must_understand": False, "metadata": {"image_id": old}}
     (store / "zarr.json").write_text(json.dumps(group))
     (store / "image_id/0").write_bytes(pickle.dumps(np.array([Evil(mark)], dtype=object)))
-    for look in (lambda: describe(store), lambda: read(store, "logit", 0, 1)):
+    for look in (lambda: describe_store(store), lambda: read(store, "logit", 0, 1)):
         refused(look, str(store), "heatproof writes")
     assert not mark.exists()
 
@@ -129,7 +129,7 @@ def test_metadata_that_heatproof_does_not_write_are_not_opened(store, change, mo
     metadata = json.loads((store / "label/zarr.json").read_text())
     reseal(store, label__zarr_json=json.dumps({**metadata, **change}).encode())
     monkeypatch.setattr(zarr, "open_array", lambda *_, **__: pytest.fail("it was opened"))
-    refused(lambda: describe(store), str(store))
+    refused(lambda: describe_store(store), str(store))
 
 
 # ---- bytes that are not those that were written ----------------------------------------------------------------------
@@ -137,7 +137,7 @@ def test_metadata_that_heatproof_does_not_write_are_not_opened(store, change, mo
 
 def test_one_flipped_bit_anywhere_in_the_metadata_is_never_silent(store):
     """Of every byte of every zarr.json and coordinate, one bit."""
-    before, flips = describe(store), 0
+    before, flips = describe_store(store), 0
     expected = read(store, "attribution", 0, 6)
     for file in [store / "zarr.json", *store.glob("*/zarr.json"), *store.glob("[il]*/c/0"), store / "map/c/0"]:
         if "logit" in str(file) or "attribution/c" in str(file):
@@ -147,7 +147,7 @@ def test_one_flipped_bit_anywhere_in_the_metadata_is_never_silent(store):
             file.write_bytes(content[:place] + bytes([content[place] ^ (1 << place % 8)]) + content[place + 1 :])
             flips += 1
             try:
-                now, array = describe(store), read(store, "attribution", 0, 6)
+                now, array = describe_store(store), read(store, "attribution", 0, 6)
             except HeatproofError:
                 pass
             else:
@@ -189,7 +189,7 @@ def test_reversed_ids_are_damage(store):
     layout = Layout(IDS[::-1], np.arange(6), 3, ARRAYS, {"key": "k", "made_by": {}}, {"map": ["saliency"]})
     ensure_metadata(turned, layout)
     shutil.copy(turned / "image_id/c/0", store / "image_id/c/0")
-    refused(lambda: describe(store), "image_id/c/0", "not those that were written")
+    refused(lambda: describe_store(store), "image_id/c/0", "not those that were written")
 
 
 def test_a_row_that_is_partly_nan_is_damage(tmp_path):
@@ -211,7 +211,7 @@ def test_a_chunk_that_unpacks_to_more_than_its_shape_is_not_unpacked(store, monk
     # The checksum is right as well: whoever sends it can compute one.
     reseal(store, label__c__0=bytes(big) + b"\0" * 4)
     monkeypatch.setattr(zarr, "open_array", lambda *_, **__: pytest.fail("it was opened"))
-    refused(lambda: describe(store), "another size than its shape says")
+    refused(lambda: describe_store(store), "another size than its shape says")
 
 
 @pytest.mark.parametrize("content", [b"", b"x" * 30, b"\x28\xb5\x2f\xfd", b"\x28\xb5\x2f\xfd\x00\x58\x01\x00\x00"])
@@ -274,7 +274,7 @@ def test_the_results_folder_itself_may_be_a_link(tmp_path, monkeypatch):
 def test_names_of_temporary_files_cannot_be_foreseen(tmp_path):
     names = []
     for _ in range(2):
-        with written_aside(tmp_path / "x.json") as aside:
+        with atomic_write(tmp_path / "x.json") as aside:
             names.append(aside.name)
             aside.write_text("{}")
     assert names[0] != names[1]
@@ -296,8 +296,10 @@ def test_a_manifest_that_names_files_elsewhere_is_damaged(tmp_path, file):
     os.utime(outside, (1, 1))
     path = tmp_path / "results/scores/m.json"
     path.parent.mkdir(parents=True)
-    write_sealed(path, {"key": "k", "config": "k", "code": "k", "files": [{"file": file, "sha256": "", "bytes": 1}]})
-    assert read_sealed(path) is None
+    write_checksummed(
+        path, {"key": "k", "config": "k", "code": "k", "files": [{"file": file, "sha256": "", "bytes": 1}]}
+    )
+    assert read_checksummed(path) is None
     refused(lambda: require_manifest(path), "is damaged")
     touch(path)
     assert os.stat(outside).st_mtime == 1
@@ -309,7 +311,7 @@ def test_a_link_inside_a_store_is_not_followed(store, tmp_path):
         shutil.copytree(store.parent, received.parent)
         shutil.move(received / "label", tmp_path / "label")
         os.symlink(tmp_path / "label", received / "label")
-        refused(lambda path=received: describe(path), "symbolic link")
+        refused(lambda path=received: describe_store(path), "symbolic link")
         shutil.rmtree(tmp_path / "label")
 
 
@@ -327,10 +329,10 @@ def test_two_working_folders_over_one_results_folder(tmp_path):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         os.symlink(tmp_path / "shared", tmp_path / name / "results")
-    held = hold_folder(str(tmp_path / "one/results"))
-    refused(lambda: hold_folder(str(tmp_path / "two/results")), f"process {os.getpid()} on {os.uname().nodename}")
-    let_go(held)
-    let_go(hold_folder(str(tmp_path / "two/results")))
+    held = lock_folder(str(tmp_path / "one/results"))
+    refused(lambda: lock_folder(str(tmp_path / "two/results")), f"process {os.getpid()} on {os.uname().nodename}")
+    unlock_folder(held)
+    unlock_folder(lock_folder(str(tmp_path / "two/results")))
 
 
 @pytest.mark.parametrize(
@@ -350,6 +352,6 @@ def test_a_file_system_without_locks(tmp_path, monkeypatch, holder, age, is_free
     when = path.stat().st_mtime - age
     os.utime(path, (when, when))
     if is_free:
-        let_go(hold_folder(str(tmp_path)))
+        unlock_folder(lock_folder(str(tmp_path)))
     else:
-        refused(lambda: hold_folder(str(tmp_path)), "process 1 on elsewhere", f"remove {path}")
+        refused(lambda: lock_folder(str(tmp_path)), "process 1 on elsewhere", f"remove {path}")

@@ -27,9 +27,9 @@ from heatproof.files.reading import file_digest, parse_json
 from heatproof.files.strict_yaml import load
 from heatproof.files.tables import parse_parquet
 from heatproof.report.figures.map_figure import show
-from heatproof.report.stores import dataset_behind, open_stored
+from heatproof.report.stores import dataset_of_store, read_store_info
 from heatproof.stores.lazy import open_lazily
-from heatproof.stores.manifest import SEAL, read_sealed, require_manifest, write_manifest
+from heatproof.stores.manifest import CHECKSUM_KEY, read_checksummed, require_manifest, write_manifest
 from heatproof.stores.sources import read_record, record_files, write_record
 from heatproof.stores.store import ArraySpec, Layout, ensure_metadata, write_shard
 
@@ -57,7 +57,7 @@ def path(tmp_path):
 def test_a_sound_store(path):
     made(path)
     assert open_lazily(path).sizes == {"image": 3, "map": 2, "y": 4, "x": 4}
-    assert open_stored(path).images == 3
+    assert read_store_info(path).images == 3
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_stores_that_contradict_themselves(path, given):
     made(path, **given)
     began = time.monotonic()
     with pytest.raises(HeatproofError):
-        open_stored(path)
+        read_store_info(path)
     if given.get("names") != () and "(2,)" not in str(given):
         with pytest.raises(HeatproofError):
             open_lazily(path)
@@ -94,13 +94,13 @@ def test_a_list_of_another_number_of_texts_than_its_shape_says(path, count):
     chunk.write_bytes(frame + bytes(4))
     group = json.loads((path / "zarr.json").read_text())
     attributes = group["attributes"]
-    del attributes[SEAL]
+    del attributes[CHECKSUM_KEY]
     attributes["files"]["image_id/c/0"] = file_digest(chunk)
-    group["attributes"] = {**attributes, SEAL: digest(attributes)}
+    group["attributes"] = {**attributes, CHECKSUM_KEY: digest(attributes)}
     (path / "zarr.json").write_text(json.dumps(group))
     began = time.monotonic()
     with pytest.raises(HeatproofError, match="another size than its shape says"):
-        open_stored(path)
+        read_store_info(path)
     assert time.monotonic() - began < 1
 
 
@@ -119,7 +119,7 @@ def test_a_list_of_another_number_of_texts_than_its_shape_says(path, count):
 def test_a_store_says_the_options_of_its_dataset_as_a_config_does(path, dataset):
     made(path, **dataset)
     with pytest.raises(HeatproofError, match="option"):
-        dataset_behind(open_stored(path))
+        dataset_of_store(read_store_info(path))
     with pytest.raises(HeatproofError):
         show(path, "0", None, path.with_name("maps.png"))
 
@@ -160,7 +160,7 @@ def test_a_results_folder_can_have_another_name_and_place(tmp_path):
 )
 def test_numbers_that_no_machine_counts_with(tmp_path, facts):
     path = table(tmp_path / "results", "scores", pd.DataFrame({"a": [1]}), **facts)
-    assert read_sealed(path.with_suffix(".json")) is None
+    assert read_checksummed(path.with_suffix(".json")) is None
 
 
 def test_half_a_character_is_no_text(tmp_path):

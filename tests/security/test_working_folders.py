@@ -21,7 +21,7 @@ import heatproof
 from heatproof.commands.run import refuse_code_of_snakemake
 from heatproof.config.files import default_config, read_config
 from heatproof.errors import HeatproofError
-from heatproof.workflow.start import forget_specs, keep_from_the_folder
+from heatproof.workflow.start import refuse_packages_of_folder, remove_specs
 
 SOURCE = Path(heatproof.__file__).parents[1]
 SMALL = {"evaluation": {"images": 6, "accuracy_images": 0}, "explainers": ["saliency", "random"]}
@@ -273,7 +273,7 @@ def test_no_environment_of_conda_comes_with_a_folder(received, monkeypatch):
 
     def prefix(given=None, methods=("conda",)):
         settings = SimpleNamespace(deployment_method=set(methods), conda_prefix=given)
-        keep_from_the_folder(settings)
+        refuse_packages_of_folder(settings)
         return settings.conda_prefix
 
     assert prefix() == received / "cache/heatproof/conda"
@@ -340,11 +340,11 @@ def test_specs_of_jobs_do_not_come_with_the_results(tmp_path):
     results.mkdir()
     (results / ".jobs").symlink_to(elsewhere)
     with pytest.raises(HeatproofError, match="is a symbolic link"):
-        forget_specs(str(results))
+        remove_specs(str(results))
     (results / ".jobs").unlink()
     (results / ".jobs").mkdir()
     (results / ".jobs/prepare-1.json").write_text("{}")
-    forget_specs(str(results))
+    remove_specs(str(results))
     assert not (results / ".jobs").exists()
 
 

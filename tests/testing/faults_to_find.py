@@ -230,9 +230,9 @@ def leaves_a_file(model, images, targets):
     return gradient(model, images, targets)
 
 
-def of_the_seed_alone(explained):
-    draws = torch.Generator().manual_seed(derive_seed(explained.seed, "of the seed alone", "all"))
-    made = gradient(explained.output, explained.images, explained.targets)
+def of_the_seed_alone(context):
+    draws = torch.Generator().manual_seed(derive_seed(context.seed, "of the seed alone", "all"))
+    made = gradient(context.output, context.images, context.targets)
     noise = torch.rand(made.shape[1:], generator=draws, dtype=torch.float32)
     return {"of_the_seed_alone": made + 0.1 * noise}
 
@@ -249,25 +249,25 @@ def deaf_to_the_network(model, images, targets):
     return images.sum(1) * (targets[:, None, None] + 1)
 
 
-def deaf_to_the_output(explained):
-    return {"deaf_to_the_output": gradient(explained.network, explained.images, explained.targets)}
+def deaf_to_the_output(context):
+    return {"deaf_to_the_output": gradient(context.network, context.images, context.targets)}
 
 
-def larger_passes(explained):
-    return {"larger_passes": gradient(explained.output, explained.images, explained.targets)}
+def larger_passes(context):
+    return {"larger_passes": gradient(context.output, context.images, context.targets)}
 
 
-def another_name(explained):
-    return {"other": gradient(explained.output, explained.images, explained.targets)}
+def another_name(context):
+    return {"other": gradient(context.output, context.images, context.targets)}
 
 
-def in_double(explained):
-    return {"in_double": gradient(explained.output, explained.images, explained.targets).double()}
+def in_double(context):
+    return {"in_double": gradient(context.output, context.images, context.targets).double()}
 
 
-def as_a_graph(explained):
-    images = explained.images.clone().requires_grad_()
-    chosen = explained.output(images).gather(1, explained.targets[:, None]).sum()
+def as_a_graph(context):
+    images = context.images.clone().requires_grad_()
+    chosen = context.output(images).gather(1, context.targets[:, None]).sum()
     (slope,) = torch.autograd.grad(chosen, images)
     return {"as_a_graph": (slope * images).sum(1)}
 
@@ -284,28 +284,28 @@ def constant(model, images, targets):
     return gradient(model, images, targets).mean((1, 2), keepdim=True).expand(-1, *images.shape[2:]).contiguous()
 
 
-def marks_images(explained):
-    made = gradient(explained.output, explained.images, explained.targets)
-    explained.images.requires_grad_()
+def marks_images(context):
+    made = gradient(context.output, context.images, context.targets)
+    context.images.requires_grad_()
     return {"marks_images": made}
 
 
-def a_view(explained):
-    explained.output(explained.images)
-    return {"a_view": explained.images[:, 0]}
+def a_view(context):
+    context.output(context.images)
+    return {"a_view": context.images[:, 0]}
 
 
-def spoils_the_background(explained):
-    made = gradient(explained.output, explained.images, explained.targets)
-    explained.background(2).zero_()
+def spoils_the_background(context):
+    made = gradient(context.output, context.images, context.targets)
+    context.background(2).zero_()
     return {"spoils_the_background": made}
 
 
 HELD = {}
 
 
-def one_buffer(explained):
-    made = gradient(explained.output, explained.images, explained.targets)
+def one_buffer(context):
+    made = gradient(context.output, context.images, context.targets)
     return {"one_buffer": HELD.setdefault(tuple(made.shape), made.clone()).copy_(made)}
 
 
@@ -346,22 +346,22 @@ def of_contiguous_memory(model, images, targets):
     )
 
 
-def raises_elsewhere(explained):
-    if not any(isinstance(one, torch.nn.Conv2d) for one in explained.network.children()):
+def raises_elsewhere(context):
+    if not any(isinstance(one, torch.nn.Conv2d) for one in context.network.children()):
         raise AttributeError("no convolution")
-    return {"raises_elsewhere": gradient(explained.output, explained.images, explained.targets)}
+    return {"raises_elsewhere": gradient(context.output, context.images, context.targets)}
 
 
-def says_little(explained):
+def says_little(context):
     from heatproof.errors import NotApplicable
 
-    if not any(isinstance(one, torch.nn.Conv2d) for one in explained.network.children()):
+    if not any(isinstance(one, torch.nn.Conv2d) for one in context.network.children()):
         raise NotApplicable("no")
-    return {"says_little": gradient(explained.output, explained.images, explained.targets)}
+    return {"says_little": gradient(context.output, context.images, context.targets)}
 
 
-def size_of(explained):
-    return gradient(explained.output, explained.images, explained.targets).abs()
+def size_of(context):
+    return gradient(context.output, context.images, context.targets).abs()
 
 
 # Rule that finds the fault, to functions of a model, images and targets.
@@ -394,7 +394,7 @@ OF_FUNCTIONS = {
     "works_in_any_mode": [in_default_dtype],
     "takes_images_of_any_memory": [of_contiguous_memory],
 }
-# The same, to functions of `Explained`, which are registered.
+# The same, to functions of `ExplainContext`, which are registered.
 OF_EXPLAINED = {
     "leaves_its_inputs": [marks_images, a_view, spoils_the_background],
     "leaves_earlier_maps": [one_buffer],

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import heatproof
-from heatproof._testing.surroundings import restored
+from heatproof._testing.surroundings import restored_process
 from heatproof.attribution.registry import EXPLAINERS, explainer
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS, metric
@@ -26,7 +26,7 @@ FACTS = {"higher_is_better": True, "range": (-np.inf, 1e5), "source": "here"}
 def as_before(monkeypatch, tmp_path):
     """Undo what planted faults do to the process, and what tests register."""
     explainers, metrics, kinds = dict(EXPLAINERS), dict(METRICS), dict(KINDS)
-    with restored():
+    with restored_process():
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("HOME", str(tmp_path))
         yield
@@ -70,8 +70,8 @@ def test_a_fault_of_an_explainer_is_found(rule, fault):
 
 @pytest.mark.parametrize(("signed", "function"), [(True, faults_to_find.size_of), (False, faults_to_find.gradient)])
 def test_a_sign_that_is_announced_otherwise_is_found(signed, function):
-    def made(explained):
-        found = function(explained) if signed else function(explained.output, explained.images, explained.targets)
+    def made(context):
+        found = function(context) if signed else function(context.output, context.images, context.targets)
         return {"made": found}
 
     explainer("made", signed=signed)(made)
@@ -103,9 +103,9 @@ def test_a_fault_of_what_reads_the_network_is_found(fault):
     class Odd(Patches):
         kind = f"odd{fault.__name__}"
 
-        def run(self, session, batch, along):
-            made = super().run(session, batch, along)
-            fault(session.network)
+        def run(self, network_run, batch, method_maps):
+            made = super().run(network_run, batch, method_maps)
+            fault(network_run.network)
             return made
 
     metric("planted", **FACTS, reads=Odd)(faults_to_find.first_patch)
@@ -116,16 +116,16 @@ def test_a_response_that_changes_images_or_passes_more_than_it_may_is_found():
     class Writes(Patches):
         kind = "writes"
 
-        def run(self, session, batch, along):
-            made = super().run(session, batch, along)
+        def run(self, network_run, batch, method_maps):
+            made = super().run(network_run, batch, method_maps)
             batch.images.clamp_(min=0)
             return made
 
     class Larger(Patches):
         kind = "larger"
 
-        def run(self, session, batch, along):
-            return super().run(replace(session, batch_size=64), batch, along)
+        def run(self, network_run, batch, method_maps):
+            return super().run(replace(network_run, batch_size=64), batch, method_maps)
 
     metric("writes", **FACTS, reads=Writes)(faults_to_find.first_patch)
     metric("larger", **FACTS, reads=Larger)(lambda maps, drops, grid: faults_to_find.first_patch(maps, drops, grid))

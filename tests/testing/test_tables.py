@@ -14,8 +14,8 @@ from pairwise import covering
 import heatproof
 from heatproof._testing.explainers import CONTEXTS, FORMS
 from heatproof._testing.networks import NETWORKS
-from heatproof._testing.surroundings import difference, of_network
-from heatproof.attribution.registry import EXPLAINERS, KINDS, explainer
+from heatproof._testing.surroundings import difference, network_state
+from heatproof.attribution.registry import EXPLAINERS, NETWORK_KINDS, explainer
 from heatproof.metrics.registry import METRICS, metric
 from heatproof.models.network import build_network
 from heatproof.models.registry import ARCHITECTURES, ModelSpec
@@ -79,7 +79,7 @@ def test_every_explainer_and_metric_keeps_the_rules(check):
 
 def test_what_is_registered_later_is_in_the_table():
     @explainer("late_explainer")
-    def late_explainer(explained):
+    def late_explainer(context):
         return {"late_explainer": torch.zeros(1)}
 
     @metric("late_metric", higher_is_better=True, range=(0.0, 1.0), source="here")
@@ -97,7 +97,7 @@ def test_what_is_registered_later_is_in_the_table():
 
 
 def test_every_kind_of_network_has_one_to_try():
-    assert set(NETWORKS) == set(KINDS)
+    assert set(NETWORKS) == set(NETWORK_KINDS)
 
 
 def test_every_exemption_has_a_reason():
@@ -172,10 +172,10 @@ def test_metrics_of_odd_networks_images_and_modes(name, network, images, mode):
     entry, pictures = METRICS[name], images_of()
     maps = np.random.default_rng(0).normal(size=(4, 8, 8)).astype(np.float32)
     more = few(entry)
-    if "removed" in entry.reads.in_memory:
+    if "removed" in entry.reads.evaluate_only_options:
         masks = np.kron(np.eye(4).reshape(4, 2, 2), np.ones((4, 4)))[None].repeat(4, 0) > 0
         more |= {"masks": masks, "removed": pictures[:, None] * torch.from_numpy(~masks)[:, :, None]}
-    if entry.reads.explains is True:
+    if entry.reads.recomputes_maps is True:
         more["explain"] = lambda given, classes: given.sum(1) * (classes[:, None, None] + 1)
     odd, twin = ODD[network]()
     with warnings.catch_warnings(action="ignore"):
@@ -199,14 +199,14 @@ def test_architectures_of_odd_images_and_modes(name, images, mode):
     # Of ImageNet's networks the smallest patch has 33 pixels a side, and the vision transformer takes 32 alone.
     entry, pictures = ARCHITECTURES[name], images_of(32 if "vit" in name else 40)
     network = build_network(ModelSpec(name, entry.build.__module__, OWN[name], entry.facts), 3, 0).eval()
-    before = of_network(network)
+    before = network_state(network)
     wanted = network.requires_grad_(False)(pictures)
     assert wanted.shape == (4, 3)
     network.requires_grad_()
     with MODES[mode]():
         found = network(INPUTS[images](pictures))
         alone = torch.cat([network(INPUTS[images](pictures[row : row + 1])) for row in range(4)])
-    assert difference(before, of_network(network)) == []
+    assert difference(before, network_state(network)) == []
     assert found.dtype == torch.float32
     for one in (found, alone):
         torch.testing.assert_close(one.as_subclass(torch.Tensor).detach(), wanted, rtol=1e-3, atol=1e-4)

@@ -9,7 +9,7 @@ from test_loop import SCHEDULE, examples
 from torch import nn
 
 from heatproof.training.checkpoint import Journal
-from heatproof.training.loop import Session, fit
+from heatproof.training.loop import TrainingRun, fit
 
 
 class Killed(Exception):
@@ -37,7 +37,7 @@ def train(journal=None, epochs_until_kill=None, **change):
         return images + 0.1 * torch.randn(images.shape, generator=generator)
 
     schedule = replace(SCHEDULE, shift=1, **change)
-    made = fit(network(), examples(64, 0), examples(32, 1, 2.0), schedule, 0, augment, Session([1, 5], journal))
+    made = fit(network(), examples(64, 0), examples(32, 1, 2.0), schedule, 0, augment, TrainingRun([1, 5], journal))
     return made, batches
 
 
@@ -118,5 +118,5 @@ def test_a_key_has_its_own_and_all_go_together(tmp_path):
     assert other.load() is None
     assert one.load() == {"x": 1}
     assert Journal(tmp_path / "net.2.safetensors", "a").load() is None
-    other.forget()
+    other.remove()
     assert list(tmp_path.iterdir()) == []

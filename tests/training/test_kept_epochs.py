@@ -157,7 +157,7 @@ def test_killed_and_run_again(project, caplog, when, done):
     started = job_process(
         killed.folder,
         asked.run,
-        asked.spec,
+        asked.spec_json,
         runtime=asdict(killed.runtime()),
         importable=Path(__file__).parents[1],
         program=("-c", DYING, when),

@@ -7,7 +7,14 @@ import torch
 from torch.nn import functional
 
 from heatproof.errors import HeatproofError
-from heatproof.training.losses import WholeOutput, answers_of, loss_for, loss_of, right_of, scale_of
+from heatproof.training.losses import (
+    WholeOutput,
+    compute_loss,
+    count_correct,
+    loss_for_task,
+    outputs_as_labels,
+    scale_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -22,7 +29,7 @@ from heatproof.training.losses import WholeOutput, answers_of, loss_for, loss_of
     ],
 )
 def test_each_task_has_its_loss(task: str | None, loss: str) -> None:
-    assert loss_for(task) == loss
+    assert loss_for_task(task) == loss
 
 
 def test_unknown_labels_count_for_nothing() -> None:
@@ -33,21 +40,21 @@ def test_unknown_labels_count_for_nothing() -> None:
         known = labels[row] >= 0
         each = functional.binary_cross_entropy_with_logits(outputs[row][known], labels[row][known].double())
         by_hand.append(each)
-    assert float(loss_of("binary_cross_entropy", outputs, labels)) == pytest.approx(float(sum(by_hand)) / 3)
+    assert float(compute_loss("binary_cross_entropy", outputs, labels)) == pytest.approx(float(sum(by_hand)) / 3)
     altered = torch.where(labels < 0, outputs + 100, outputs)
-    assert float(loss_of("binary_cross_entropy", altered, labels)) == pytest.approx(float(sum(by_hand)) / 3)
-    right, of = right_of("binary_cross_entropy", torch.tensor([[1.0, 1.0, 1.0]] * 4), labels)
+    assert float(compute_loss("binary_cross_entropy", altered, labels)) == pytest.approx(float(sum(by_hand)) / 3)
+    right, of = count_correct("binary_cross_entropy", torch.tensor([[1.0, 1.0, 1.0]] * 4), labels)
     assert (right, of) == (pytest.approx(1 / 2 + 0 + 2 / 3), 3)
 
 
 def test_a_squared_error_has_no_unit() -> None:
     years, outputs = torch.tensor([10.0, 20.0, 60.0]), torch.tensor([[12.0], [25.0], [40.0]])
-    first = loss_of("squared_error", outputs, years, scale=scale_of(years))
-    in_days = loss_of("squared_error", outputs * 365, years * 365, scale=scale_of(years * 365))
+    first = compute_loss("squared_error", outputs, years, scale=scale_of(years))
+    in_days = compute_loss("squared_error", outputs * 365, years * 365, scale=scale_of(years * 365))
     by_hand = ((outputs[:, 0] - years) / years.std(correction=0)).square().mean()
     assert float(first) == pytest.approx(float(by_hand)) == pytest.approx(float(in_days))
     assert scale_of(torch.full((3,), 0.1)).tolist() == [1.0]
-    assert right_of("squared_error", outputs, years) == (0.0, 0)
+    assert count_correct("squared_error", outputs, years) == (0.0, 0)
 
 
 def test_sums_are_means_times_images() -> None:
@@ -59,20 +66,20 @@ def test_sums_are_means_times_images() -> None:
         ("binary_cross_entropy", labels),
         ("squared_error", torch.randn(5, 3)),
     ):
-        mean, total = loss_of(name, outputs, learnt), loss_of(name, outputs, learnt, summed=True)
+        mean, total = compute_loss(name, outputs, learnt), compute_loss(name, outputs, learnt, summed=True)
         assert float(total) == pytest.approx(5 * float(mean))
 
 
 def test_own_answers_are_those_of_the_task() -> None:
     outputs = torch.randn(2, 3)
-    assert torch.equal(answers_of("cross_entropy", outputs), outputs.softmax(1))
-    assert torch.equal(answers_of("binary_cross_entropy", outputs), outputs.sigmoid())
-    assert torch.equal(answers_of("squared_error", outputs), outputs)
+    assert torch.equal(outputs_as_labels("cross_entropy", outputs), outputs.softmax(1))
+    assert torch.equal(outputs_as_labels("binary_cross_entropy", outputs), outputs.sigmoid())
+    assert torch.equal(outputs_as_labels("squared_error", outputs), outputs)
 
 
 def test_numbers_of_another_width_are_refused() -> None:
     with pytest.raises(HeatproofError, match="returns 2 numbers for each image, and 1 are learnt"):
-        loss_of("squared_error", torch.zeros(3, 2), torch.zeros(3))
+        compute_loss("squared_error", torch.zeros(3, 2), torch.zeros(3))
 
 
 @pytest.mark.parametrize(
@@ -97,7 +104,7 @@ def test_every_tensor_of_an_output_counts_the_same() -> None:
     for low, high in ((0, 2), (2, 52)):
         moved = answers.clone()
         moved[:, low:high] += deviation[low:high]
-        assert float(loss_of("squared_error", moved, answers, scale=scale)) == pytest.approx(1 / 2)
+        assert float(compute_loss("squared_error", moved, answers, scale=scale)) == pytest.approx(1 / 2)
 
 
 def test_an_answer_without_rows_is_named() -> None:

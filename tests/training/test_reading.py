@@ -12,12 +12,12 @@ from torchvision.transforms import functional as transforms
 
 from heatproof.base.randomness import torch_generator
 from heatproof.data.image_folder import image_folder
-from heatproof.data.pictures import DRAWS, RATIO, crop_box
+from heatproof.data.pictures import CROP_DRAWS, RATIO, crop_box
 from heatproof.models.network import normalise
 from heatproof.models.registry import InputFacts
 from heatproof.training import reading
 from heatproof.training.loop import flip_randomly
-from heatproof.training.losses import loss_of
+from heatproof.training.losses import compute_loss
 from heatproof.training.reading import crop_images, read_examples
 
 FACTS = InputFacts(mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4))
@@ -73,7 +73,7 @@ def test_crops_are_of_the_picture_and_drawn_by_row_and_epoch(photos):
     assert torch.equal(examples.crop(rows.flip(0), 1), first.flip(0)), "in any batch"
     assert not torch.equal(examples.crop(rows, 2), first)
     assert not torch.equal(of(photos, 0.3, seed=1).crop(rows, 1), first)
-    drawn = reading.counter_uniform(0, "crop of epoch 1", ["4"], (DRAWS,)).numpy()[0]
+    drawn = reading.counter_uniform(0, "crop of epoch 1", ["4"], (CROP_DRAWS,)).numpy()[0]
     top, left, height, width = crop_box(24, 30, drawn, 0.3)
     listed, order = photos._chosen("train")
     with Image.open(listed.places[order[4]]) as picture:
@@ -82,7 +82,7 @@ def test_crops_are_of_the_picture_and_drawn_by_row_and_epoch(photos):
 
 
 def test_boxes_have_the_areas_and_shapes_that_are_asked_for():
-    drawn = np.random.default_rng(0).random((2000, DRAWS))
+    drawn = np.random.default_rng(0).random((2000, CROP_DRAWS))
     boxes = np.array([crop_box(300, 400, draws, 0.08) for draws in drawn])
     top, left, height, width = boxes.T
     assert (top >= 0).all()
@@ -99,12 +99,12 @@ def test_boxes_have_the_areas_and_shapes_that_are_asked_for():
     assert area.mean() == pytest.approx(np.prod(theirs, axis=1).mean() / 120_000, abs=0.03)
     assert abs(np.log(ratio).mean()) < 0.03
     # No try fits in a strip, and the largest allowed shape at its centre is taken.
-    assert crop_box(300, 30, np.full(DRAWS, 0.9), 0.9) == (130, 0, 40, 30)
+    assert crop_box(300, 30, np.full(CROP_DRAWS, 0.9), 0.9) == (130, 0, 40, 30)
 
 
 def test_images_without_pictures_are_cropped_themselves():
     images = torch.arange(144.0).reshape(1, 1, 12, 12)
-    made = crop_images(images, np.full((1, DRAWS), 0.5), 0.25)
+    made = crop_images(images, np.full((1, CROP_DRAWS), 0.5), 0.25)
     assert made.shape == images.shape
     assert images.min() < made.min()
     assert made.max() < images.max()
@@ -125,7 +125,7 @@ def test_binary_cross_entropy_is_the_mean_over_classes():
     logits, labels = torch.tensor([[2.0, -1.0, 0.5], [0.0, 3.0, -2.0]]), torch.tensor([0, 2])
     p = logits.sigmoid()
     wanted = -(p[0, 0].log() + (1 - p[0, 1:]).log().sum() + (1 - p[1, :2]).log().sum() + p[1, 2].log()) / 6
-    assert loss_of("binary_cross_entropy", logits, labels).item() == pytest.approx(wanted.item())
+    assert compute_loss("binary_cross_entropy", logits, labels).item() == pytest.approx(wanted.item())
 
 
 def test_the_keys_reach_the_training(project, trained):

@@ -11,7 +11,7 @@ from heatproof.config.schema import normalise
 from heatproof.errors import HeatproofError
 from heatproof.jobs import train as stages
 from heatproof.training.loop import Examples
-from heatproof.training.losses import loss_of
+from heatproof.training.losses import compute_loss
 
 OWN = {"finetuning": {"labels": "own", "epochs": 2}}
 
@@ -79,8 +79,8 @@ def test_losses_of_probabilities():
     soft = functional.one_hot(hard, 3).float()
     for name in ("cross_entropy", "binary_cross_entropy"):
         for smoothing in (0.0, 0.1):
-            assert float(loss_of(name, logits, soft, smoothing)) == pytest.approx(
-                float(loss_of(name, logits, hard, smoothing))
+            assert float(compute_loss(name, logits, soft, smoothing)) == pytest.approx(
+                float(compute_loss(name, logits, hard, smoothing))
             )
 
 

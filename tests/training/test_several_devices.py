@@ -26,9 +26,9 @@ from heatproof.base.specs import Runtime, Schedule
 from heatproof.errors import HeatproofError
 from heatproof.jobs import several_devices as several
 from heatproof.jobs import train as stages
-from heatproof.jobs.several_devices import Together, synchronise_batch_norm, train_on_several
+from heatproof.jobs.several_devices import FabricDeviceGroup, synchronise_batch_norm, train_on_devices
 from heatproof.training.checkpoint import Journal
-from heatproof.training.loop import Examples, Session, fit
+from heatproof.training.loop import Examples, TrainingRun, fit
 
 pytest.importorskip("lightning_fabric")
 
@@ -86,12 +86,14 @@ CASES = {
 DRAWS = (that_draws, 45, {})
 
 
-def run(case, team=None, journal=None, augment=None):
+def run(case, device_group=None, journal=None, augment=None):
     build, count, change = case
     base = {"epochs": 3, "batch_size": 16, "optimizer": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 0.0}
     base |= {"schedule": "step", "decay": 0.5, "decay_every": 2, "label_smoothing": 0.0, "shift": 0}
     schedule = Schedule(**{**base, **change})
-    return fit(build(), examples(count, 0), examples(20, 1), schedule, 0, augment, Session([3], journal, team))
+    return fit(
+        build(), examples(count, 0), examples(20, 1), schedule, 0, augment, TrainingRun([3], journal, device_group)
+    )
 
 
 def noise(images, generator):
@@ -112,25 +114,25 @@ def cut_off_in_the_second_epoch(seen):
     return augment
 
 
-def in_both(spec, team):
+def in_both(spec_json, device_group):
     """All that is looked at below, in one go, because processes take seconds to start."""
-    made = {name: run(case, team, augment=noise) for name, case in CASES.items()}
-    made["draws"] = run(DRAWS, team, augment=noise)
-    journal = Journal(spec["output"].with_name("net.safetensors"), "key")
+    made = {name: run(case, device_group, augment=noise) for name, case in CASES.items()}
+    made["draws"] = run(DRAWS, device_group, augment=noise)
+    journal = Journal(spec_json["output"].with_name("net.safetensors"), "key")
     with pytest.raises(Killed):
-        run(DRAWS, team, journal, cut_off_in_the_second_epoch([]))
-    assert journal.file.is_file() or not team.is_main
+        run(DRAWS, device_group, journal, cut_off_in_the_second_epoch([]))
+    assert journal.file.is_file() or not device_group.is_main
     torch.manual_seed(7)
-    made["draws, cut off"] = run(DRAWS, team, journal, noise)
-    for folder in (spec["folder"], spec["disturbed"]):
+    made["draws, cut off"] = run(DRAWS, device_group, journal, noise)
+    for folder in (spec_json["folder"], spec_json["disturbed"]):
         os.chdir(folder)
-        stages._finetune(spec["finetune"], team)
-    if team.is_main:
-        torch.save({name: tuple(trained) for name, trained in made.items()}, spec["output"])
-    team.broadcast(None)
-    if not team.is_main:
+        stages._finetune(spec_json["finetune"], device_group)
+    if device_group.is_main:
+        torch.save({name: tuple(trained) for name, trained in made.items()}, spec_json["output"])
+    device_group.broadcast(None)
+    if not device_group.is_main:
         raise HeatproofError("One of them says no.")
-    team.broadcast(None)
+    device_group.broadcast(None)
 
 
 @pytest.fixture(scope="module")
@@ -156,16 +158,16 @@ def disturbed(folder, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def on_two(folder, disturbed):
-    spec = {
+    spec_json = {
         "output": folder / "made.pt",
         "folder": folder,
         "disturbed": disturbed[0],
         "finetune": Project(folder, **CHANGE).finetune(),
     }
     with pytest.raises(HeatproofError, match=r"^One of them says no\.$"):
-        train_on_several(in_both, spec, MACHINE, 2)
+        train_on_devices(in_both, spec_json, MACHINE, 2)
     assert "LOCAL_RANK" not in os.environ
-    return torch.load(spec["output"])
+    return torch.load(spec_json["output"])
 
 
 @pytest.mark.slow
@@ -194,7 +196,7 @@ def cut_off(folder, end, before):
     asked = Project(folder, **CHANGE).on_network("finetune")
     # Twenty-four seconds in all: a signal that comes late finds it in the middle, and the test who outlives it.
     here, slowly = os.pathsep.join(map(str, Path(__file__).parents[:2])), {**OUTER, "PACE": "1.5"}
-    started = job_process(folder, asked.run, asked.spec, runtime=asdict(MACHINE), importable=here, **slowly)
+    started = job_process(folder, asked.run, asked.spec_json, runtime=asdict(MACHINE), importable=here, **slowly)
     job = subprocess.Popen(**started, stderr=subprocess.PIPE, text=True)
     began = time.monotonic()
     while saved(folder) <= before:
@@ -239,7 +241,7 @@ def saved(folder):
 def test_rows_and_weights(devices, images):
     rows, weights = [], 0.0
     for rank in range(devices):
-        member = Together(type("Fabric", (), {"device": None, "world_size": devices, "global_rank": rank}))
+        member = FabricDeviceGroup(type("Fabric", (), {"device": None, "world_size": devices, "global_rank": rank}))
         part = member.part(images)
         taken = list(range(images))[part.rows]
         assert len(taken) >= 2
@@ -273,13 +275,13 @@ def test_fewer_gpus_than_devices(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(HeatproofError, match=r"^A training has devices: 2, but this job sees 1 GPU\(s\): .*\.$"):
-        train_on_several(in_both, {}, replace(MACHINE, device="auto"), 2)
+        train_on_devices(in_both, {}, replace(MACHINE, device="auto"), 2)
 
 
 def test_without_the_library(monkeypatch):
     monkeypatch.setitem(sys.modules, "lightning_fabric", None)
     with pytest.raises(HeatproofError, match=r"needs lightning-fabric, .*heatproof\[multi-gpu\]"):
-        train_on_several(in_both, {}, MACHINE, 2)
+        train_on_devices(in_both, {}, MACHINE, 2)
 
 
 def test_one_device_does_not_look_for_the_library(project, monkeypatch):

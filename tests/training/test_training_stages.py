@@ -145,11 +145,11 @@ def test_the_share_of_training_images_that_lose_a_patch(project, monkeypatch, sh
 
 
 def test_a_training_out_of_memory_says_what_helps(project, monkeypatch):
-    def runs_out(*arguments, **options):
+    def is_out_of_memory(*arguments, **options):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     again = project()
     weights(again).write_bytes(b"damaged")
-    monkeypatch.setattr(stages, "fit", runs_out)
+    monkeypatch.setattr(stages, "fit", is_out_of_memory)
     with pytest.raises(HeatproofError, match=r"in the training of .*finetuned.*A smaller batch_size of the training"):
         again.make(again.finetune())

@@ -62,7 +62,7 @@ def test_maps(project, break_forward, monkeypatch, caplog, explainer, output):
     monkeypatch.chdir(made.folder)
     monkeypatch.setattr("heatproof.jobs.attribute.check_loaded", lambda *given: 0)
     with caplog.at_level("INFO"):
-        attribute(made.maps_told([explainer]), made.runtime())
+        attribute(made.maps_spec([explainer]), made.runtime())
     # The explainer is a gap, and the log has the error that it failed with. A network of ours would be one more.
     (error,) = {record.exc_info for record in caplog.records if record.exc_info}
     softmax = {"jobs/attribute.py"} if output == "probability" else set()
@@ -74,7 +74,7 @@ def test_a_network_that_fails_whatever_is_asked_of_it(project, break_forward, mo
     break_forward()
     monkeypatch.chdir(made.folder)
     with pytest.raises(Broken) as caught:
-        attribute(made.maps_told(["saliency"]), made.runtime())
+        attribute(made.maps_spec(["saliency"]), made.runtime())
     assert crossed(caught.value) == {"jobs/attribute.py", "models/adapter.py"}
 
 

@@ -202,7 +202,7 @@ def student(scores: np.ndarray, level: float = 0.95) -> float:
     return float(t.ppf((1 + level) / 2, len(scores) - 1) * scores.std(ddof=1) / np.sqrt(len(scores)))
 
 
-def chance_of_higher(differences: np.ndarray) -> float:
+def paired_p_values(differences: np.ndarray) -> float:
     """Return the largest of three p-values: of t, of t corrected for skewness, and of so many images that agree."""
     n, value = len(differences), float(ttest_1samp(differences, 0).statistic)
     part = float(skew(differences, bias=False)) / np.sqrt(n)
@@ -211,9 +211,9 @@ def chance_of_higher(differences: np.ndarray) -> float:
     return max(float(t.sf(value, n - 1)), float(t.sf(corrected, n - 1)), float(least))
 
 
-def above_references(scores: dict[str, np.ndarray], references: list[str], level: float = 0.95) -> int:
+def compare_with_references(scores: dict[str, np.ndarray], references: list[str], level: float = 0.95) -> int:
     """Count the methods above every reference map, by paired one-sided tests with Holm's correction."""
     methods = [name for name in scores if name not in references]
-    chances = sorted(max(chance_of_higher(scores[name] - scores[rival]) for rival in references) for name in methods)
+    chances = sorted(max(paired_p_values(scores[name] - scores[rival]) for rival in references) for name in methods)
     held = [chance * (len(methods) - place) <= 1 - level for place, chance in enumerate(chances)]
     return held.index(False) if False in held else len(held)

@@ -11,7 +11,7 @@ import yaml
 from heatproof.base.provenance import digest
 from heatproof.commands import bundle
 from heatproof.errors import HeatproofError
-from heatproof.stores.manifest import SEAL
+from heatproof.stores.manifest import CHECKSUM_KEY
 
 pytestmark = [pytest.mark.workflow, pytest.mark.slow]
 
@@ -32,12 +32,12 @@ def repacked(path, out, **changes):
     record = json.loads(contents["tables.json"])
     facts = next(one for one in record["files"] if one["file"] == "idsds_table.csv")
     facts |= {"sha256": hashlib.sha256(table).hexdigest(), "bytes": len(table)}
-    del record[SEAL]
+    del record[CHECKSUM_KEY]
     about = json.loads(contents["about.json"])
     about |= {**changes, "config": {**about["config"], **changes.get("config", {})}}
     contents |= {
         "idsds_table.csv": table,
-        "tables.json": json.dumps({**record, SEAL: digest(record)}).encode(),
+        "tables.json": json.dumps({**record, CHECKSUM_KEY: digest(record)}).encode(),
         "about.json": json.dumps(about).encode(),
         "config.yaml": bundle._as_yaml(about["config"]),
     }

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 from snakemake_project import MICRO, REPOSITORY, TABLE, Project, clone
 
-from heatproof.data.few import few_of
+from heatproof.data.few import probe_rows
 from heatproof.files.reading import read_json
 
 pytestmark = pytest.mark.workflow
@@ -87,7 +87,7 @@ def fetched(once, trained) -> Project:
 def picture(project: Project, split: str, is_checked: bool = False) -> Path:
     """Return the last picture of a split, in the order in which images are used, that the check of explainers reads."""
     ids = read_json(project.folder / "results/datasets/photos.json")["splits"][split]["ids"]
-    few = few_of(ids, lambda row: False)
+    few = probe_rows(ids, lambda row: False)
     chosen = [name for row, name in enumerate(ids) if (row in few) == is_checked]
     # A small split has no others than these few.
     return project.folder / "photos" / (chosen or ids)[-1]

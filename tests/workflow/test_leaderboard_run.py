@@ -56,9 +56,9 @@ def run(tmp_path_factory):
     try:
         plan = make_plan(merge(config, small))
         graph = Graph(plan)
-        files = [graph.told("leaderboard").files["leaderboard"], graph.told("all_scores").files["scores"]]
-        for job in graph.needed(files):
-            job.told.run(plan.runtime())
+        files = [graph.spec("leaderboard").files["leaderboard"], graph.spec("all_scores").files["scores"]]
+        for job in graph.jobs_leading_to(files):
+            job.spec.run(plan.runtime())
     finally:
         os.chdir(before)
     return folder

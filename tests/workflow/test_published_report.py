@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 
 from heatproof.models.network import build_network
 from heatproof.models.registry import ModelSpec
-from heatproof.stores.store import describe
+from heatproof.stores.store import describe_store
 
 pytestmark = [pytest.mark.workflow, pytest.mark.slow]
 
@@ -77,7 +77,7 @@ def secrets_in(folder: Path, planted: set[str]) -> set[tuple[str, str]]:
     parts = [part for file in files for part in unpacked(str(file), file.read_bytes())]
     for store in folder.rglob("*.zarr"):
         # What is packed in it: the metadata, names of images and classes among them.
-        parts.append((str(store), repr(describe(store)).encode()))
+        parts.append((str(store), repr(describe_store(store)).encode()))
     return {(name, one) for name, data in parts for one in planted if one.encode() in data}
 
 

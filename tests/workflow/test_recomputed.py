@@ -133,4 +133,4 @@ def test_the_verdict_counts_the_methods_above_the_references(results, scores):
         where = row["model"], row["weights"], row["metric"]
         known = {key[3]: values for key, values in scores.items() if key[:3] == where}
         references = [name for name in known if name.removesuffix("_abs") in ("random", "edges")]
-        assert row["n_above_references"] == recomputed.above_references(known, references)
+        assert row["n_above_references"] == recomputed.compare_with_references(known, references)

@@ -15,7 +15,7 @@ import pytest
 from snakemake_project import TABLE, Project
 
 from heatproof.base.ending import SIGNALS, _runs
-from heatproof.files.lock import hold_folder, let_go
+from heatproof.files.lock import lock_folder, unlock_folder
 
 pytestmark = pytest.mark.workflow
 
@@ -100,7 +100,7 @@ def test_a_run_ends_with_its_jobs(project, whose, number):
     else:
         running.send_signal(number)
     assert_ended(running, tree, number, "run" if whose == "plain Snakemake" else "command")
-    let_go(hold_folder(str(project.folder / "results")))
+    unlock_folder(lock_folder(str(project.folder / "results")))
     assert not (project.folder / "results/.jobs").exists()
     assert (project.folder / "results/.lock").read_text() == ""
     assert project.manifests().keys() <= expected.keys() | {"results/tables.json"}
@@ -184,6 +184,6 @@ def test_every_command_ends_in_order(project, command, number):
         else:
             before |= files(project.folder)
         assert "Traceback" not in said
-        let_go(hold_folder(str(project.folder / "results")))
+        unlock_folder(lock_folder(str(project.folder / "results")))
     # It takes less time than Python to begin.
     assert ended or command == "verify"

@@ -14,7 +14,7 @@ from toy_project import Project
 from heatproof.commands.cli import main
 from heatproof.config.files import merge
 from heatproof.errors import HeatproofError
-from heatproof.stores.store import describe, read
+from heatproof.stores.store import describe_store, read
 
 TASKS = ("binary", "multiclass", "multilabel", "regression")
 # What is asked: the task of the dataset, and the function that is explained, or none.
@@ -51,7 +51,7 @@ def run(made):
     for told in (made.prepare(), made.pretrain(), *([made.finetune()] if "finetuned" in made.plan.weights else [])):
         made.make(told)
     for shard in made.plan.shards(made.plan.images) if made.plan.reference_explainers else ():
-        made.make(made.reference_told(shard))
+        made.make(made.reference_spec(shard))
     for network in made.plan.networks():
         for shard in made.plan.shards(made.plan.images):
             made.make(made.on_network("attribute", *network, shard=shard))
@@ -102,7 +102,7 @@ def test_what_does_not_apply_is_a_row_with_the_reason(tmp_path, asked, need):
     # Of all curves one was made, and in its store no probability is taken for one.
     (response,) = (name for name, one in made.plan.method_responses.items() if made.plan.reads_response("toy", one))
     store = f"{tmp_path}/results/curves/toy/net/pretrained/true/{response}.zarr"
-    quantities = describe(store)["coordinates"]["quantity"]
+    quantities = describe_store(store)["coordinates"]["quantity"]
     values = dict(zip(quantities, np.moveaxis(read(store, "response", 0, 9), 2, 0), strict=True))
     assert np.isfinite(values["logit_label"]).all()
     assert np.isneginf(values["log_probability_label"]).all()
@@ -148,7 +148,7 @@ def test_a_map_of_each_row_is_shown(tmp_path, asked):
         made.make(told)
     store = tmp_path / "results/maps/toy/net/pretrained/true.zarr"
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(made.config))
-    image, out = describe(store)["image_ids"][2], tmp_path / "map.png"
+    image, out = describe_store(store)["image_ids"][2], tmp_path / "map.png"
     arguments = ["maps", "show", str(store), "--image", image, "--config", str(tmp_path / "own.yaml"), "-o", str(out)]
     assert main(arguments) == 0
     assert out.exists()
@@ -165,8 +165,8 @@ def test_a_binary_checkpoint_has_one_output_or_two(tmp_path, outputs):
     made.make(made.job("fetch", dataset="toy", model="net"))
     for job in (
         made.finetune(),
-        made.maps_told(),
-        made.drops_told(4, "zeros"),
+        made.maps_spec(),
+        made.drops_spec(4, "zeros"),
         made.on_network("score", metric="idsds"),
     ):
         made.make(job)

@@ -3,34 +3,34 @@ if plan.model_explainers:
 
     use rule drops as attribute with:
         input:
-            reads("attribute"),
+            inputs_of("attribute"),
         output:
-            leaves("attribute"),
+            outputs_of("attribute"),
         log:
             f"results/logs/attribute/{{dataset}}/{{model}}/{{weights}}/{WHOSE}.{{shard}}.log",
         benchmark:
-            measured("attribute", *NETWORK, *WHO, "shard")
+            benchmark_file("attribute", *NETWORK, *WHO, "shard")
         resources:
             gpu=1,
-            mem_mb=grows(8000),
-            runtime=grows(240),
+            mem_mb=per_attempt(8000),
+            runtime=per_attempt(240),
         message:
-            says("attribute")
+            message_of("attribute")
 
 
 if plan.reference_explainers:
 
     use rule drops as attribute_reference with:
         input:
-            reads("attribute_reference"),
+            inputs_of("attribute_reference"),
         output:
-            leaves("attribute_reference"),
+            outputs_of("attribute_reference"),
         log:
             f"results/logs/attribute/{{dataset}}/reference/{WHOSE}.{{shard}}.log",
         benchmark:
-            measured("attribute_reference", "dataset", *WHO, "shard")
+            benchmark_file("attribute_reference", "dataset", *WHO, "shard")
         resources:
-            mem_mb=grows(4000),
-            runtime=grows(60),
+            mem_mb=per_attempt(4000),
+            runtime=per_attempt(60),
         message:
-            says("attribute_reference")
+            message_of("attribute_reference")

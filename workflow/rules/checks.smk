@@ -1,30 +1,30 @@
 # Protocol checks: under which conventions the order of methods flips; and montages of maps with their scores.
 use rule all_scores as checks with:
     input:
-        reads("checks"),
+        inputs_of("checks"),
     output:
-        leaves("checks"),
+        outputs_of("checks"),
     log:
         "results/logs/checks.log",
     benchmark:
-        measured("checks")
+        benchmark_file("checks")
     message:
-        says("checks")
+        message_of("checks")
 
 
 if graph.has("montage"):
 
     use rule overview as montage with:
         input:
-            reads("montage"),
+            inputs_of("montage"),
         output:
-            leaves("montage"),
+            outputs_of("montage"),
         log:
             "results/logs/montage.log",
         benchmark:
-            measured("montage")
+            benchmark_file("montage")
         message:
-            says("montage")
+            message_of("montage")
 
 
 # Made where it is named: one image's maps in the order of each metric.
@@ -32,12 +32,12 @@ if graph.has("sorting"):
 
     use rule overview as sorting with:
         input:
-            reads("sorting"),
+            inputs_of("sorting"),
         output:
-            leaves("sorting"),
+            outputs_of("sorting"),
         log:
             "results/logs/sorting.log",
         benchmark:
-            measured("sorting")
+            benchmark_file("sorting")
         message:
-            says("sorting")
+            message_of("sorting")

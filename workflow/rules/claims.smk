@@ -1,40 +1,40 @@
 # What the scores come to: the papers' claims on this run, and how far the ranking can be believed.
 use rule all_scores as claims with:
     input:
-        reads("claims"),
+        inputs_of("claims"),
     output:
-        leaves("claims"),
+        outputs_of("claims"),
     log:
         "results/logs/claims.log",
     benchmark:
-        measured("claims")
+        benchmark_file("claims")
     message:
-        says("claims")
+        message_of("claims")
 
 
 use rule all_scores as reliability with:
     input:
-        reads("reliability"),
+        inputs_of("reliability"),
     output:
-        leaves("reliability"),
+        outputs_of("reliability"),
     log:
         "results/logs/reliability.log",
     benchmark:
-        measured("reliability")
+        benchmark_file("reliability")
     message:
-        says("reliability")
+        message_of("reliability")
 
 
 if graph.has("leaderboard"):
 
     use rule all_scores as leaderboard with:
         input:
-            reads("leaderboard"),
+            inputs_of("leaderboard"),
         output:
-            leaves("leaderboard"),
+            outputs_of("leaderboard"),
         log:
             "results/logs/leaderboard.log",
         benchmark:
-            measured("leaderboard")
+            benchmark_file("leaderboard")
         message:
-            says("leaderboard")
+            message_of("leaderboard")

@@ -1,4 +1,4 @@
-# Everything that is not a rule. The job graph (heatproof.plan.graph) owns names, paths and what each job is told.
+# Everything that is not a rule. The job graph (heatproof.plan.graph) has the names, paths and spec of each job.
 import os
 import sys
 from functools import cache
@@ -10,44 +10,44 @@ from snakemake.sourcecache import LocalSourceFile
 
 # `workflow` is Snakemake's own object.
 from heatproof.workflow import last_run
-from heatproof.workflow import start as ours
-from heatproof.errors import HeatproofError, fault_of
+from heatproof.workflow import start
+from heatproof.errors import HeatproofError, machine_fault
 from heatproof.plan import paths
 from heatproof.plan.graph import benchmark_of
 from heatproof.plan.stage import STAGES
 from heatproof.files.publishing import escaped
-from heatproof.workflow.terminal import say_what_came_out, speak
+from heatproof.workflow.terminal import print_results, replace_snakemake_output
 
 NAME = r"[\w.-]+"
 ENVIRONMENT = "../../envs/heatproof.yaml"
 
 try:
-    ours.listen(workflow.is_main_process)
-    ours.keep_from_the_folder(workflow.deployment_settings)
+    start.handle_signals(workflow.is_main_process)
+    start.refuse_packages_of_folder(workflow.deployment_settings)
     deployment = workflow.deployment_settings.deployment_method
     is_main, is_local = workflow.is_main_process, workflow.local_exec
-    graph = ours.check_before_start(config, is_main, deployment, is_local)
+    graph = start.check_before_start(config, is_main, deployment, is_local)
     plan, results = graph.plan, graph.plan.results
     if is_main:
-        speak(logger, graph)
+        replace_snakemake_output(logger, graph)
         # `workflow.dryrun` is false until Snakemake has an executor, which it has not while this is read.
-        ours.begin(graph, results.root, workflow.output_settings.dryrun)
+        start.start_run(graph, results.root, workflow.output_settings.dryrun)
 except Exception as error:
     # What the machine lacks is said in one sentence too.
-    said = str(error) if isinstance(error, HeatproofError) else fault_of(error)
+    said = str(error) if isinstance(error, HeatproofError) else machine_fault(error)
     if said is None:
         raise
     sys.exit(escaped(f"heatproof: {said}"))
 
 # What jobs need beside their specs, and what reruns none of them.
-os.environ.update(ours.job_environment(plan, workflow.basedir, deployment))
-THREADS = ours.job_threads(plan, workflow.resource_settings.cores, is_local)
+os.environ.update(start.job_environment(plan, workflow.basedir, deployment))
+THREADS = start.job_threads(plan, workflow.resource_settings.cores, is_local)
 
 # One job makes a shard of all explainers' maps together, or each explainer has a job apart (config).
 APART = plan.config["attribution_jobs"] == "apart"
 # Snakemake's report reads captions from files. A workflow that stands elsewhere has none.
 CAPTIONS = (
-    ours.captions_folder()
+    start.captions_folder()
     if is_main and isinstance(workflow.current_basedir, LocalSourceFile)
     else None
 )
@@ -58,7 +58,7 @@ NETWORK = ["dataset", "model", "weights"]
 @cache
 def record_run():
     last_run.record_run(
-        config, ours.named_configs(workflow.config_settings), results.root
+        config, start.named_configs(workflow.config_settings), results.root
     )
 
 
@@ -75,36 +75,38 @@ def set_up_snakemake():
         record_run()
 
 
-def reads(stage):
+def inputs_of(stage):
     def inputs(wildcards):
         set_up_snakemake()
-        return ours.one_a_job(graph.job(stage, dict(wildcards)).inputs, apart=APART)
+        return start.one_file_per_job(
+            graph.job(stage, dict(wildcards)).inputs, apart=APART
+        )
 
     return inputs
 
 
-def leaves(stage):
-    # What a stage says that it leaves, with its captions.
-    return ours.outputs_of(graph, stage, in_report, update, CAPTIONS)
+def outputs_of(stage):
+    # The outputs that a stage declares, with its captions for the report.
+    return start.outputs_of(graph, stage, in_report, update, CAPTIONS)
 
 
-def says(stage):
+def message_of(stage):
     return STAGES[stage].message
 
 
-def measured(stage, *wildcards):
-    # Where Snakemake writes time and memory of a job.
+def benchmark_file(stage, *wildcards):
+    # Snakemake writes time and memory of a job there.
     return benchmark_of(stage, [f"{{{name}}}" for name in wildcards])
 
 
-def told(wildcards, output):
-    # The job of these outputs, which `reads` has looked up before.
-    job = graph.makers[output[0]]
-    return ours.spec_file(graph, job, results.root, not workflow.dryrun)
+def spec_file(wildcards, output):
+    # The job of these outputs. `inputs_of` has looked it up before.
+    job = graph.producers[output[0]]
+    return start.spec_file(graph, job, results.root, not workflow.dryrun)
 
 
-def grows(amount):
-    # More of it when a job is tried again.
+def per_attempt(amount):
+    # A job that is tried again gets more.
     return lambda w, attempt: amount * attempt
 
 
@@ -112,6 +114,6 @@ def training_gpus(w):
     return plan.training_devices(w.model, w.get("weights", paths.PRETRAINED))
 
 
-def say_why():
-    if reason := ours.why_it_failed(results.root):
+def print_failure():
+    if reason := start.explain_failure(results.root):
         print(escaped(f"heatproof: {reason}"), file=sys.stderr)

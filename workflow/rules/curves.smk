@@ -3,50 +3,50 @@ if plan.method_responses and plan.explainers:
 
     use rule drops as curves with:
         input:
-            reads("curves"),
+            inputs_of("curves"),
         output:
-            leaves("curves"),
+            outputs_of("curves"),
         log:
             f"results/logs/curves/{{dataset}}/{{model}}/{{weights}}/{{response}}/{WHOSE}.{{shard}}.log",
         benchmark:
-            measured("curves", *NETWORK, *WHO, "response", "shard")
+            benchmark_file("curves", *NETWORK, *WHO, "response", "shard")
         resources:
             gpu=1,
-            mem_mb=grows(8000),
-            runtime=grows(480),
+            mem_mb=per_attempt(8000),
+            runtime=per_attempt(480),
         message:
-            says("curves")
+            message_of("curves")
 
 
 if plan.model_responses:
 
     use rule drops as subsets with:
         input:
-            reads("subsets"),
+            inputs_of("subsets"),
         output:
-            leaves("subsets"),
+            outputs_of("subsets"),
         log:
             "results/logs/subsets/{dataset}/{model}/{weights}/{response}.{shard}.log",
         benchmark:
-            measured("subsets", *NETWORK, "response", "shard")
+            benchmark_file("subsets", *NETWORK, "response", "shard")
         resources:
             gpu=1,
-            mem_mb=grows(6000),
-            runtime=grows(240),
+            mem_mb=per_attempt(6000),
+            runtime=per_attempt(240),
         message:
-            says("subsets")
+            message_of("subsets")
 
 
-if plan.reads_parts:
+if plan.part_metrics:
 
     use rule drops as parts with:
         input:
-            reads("parts"),
+            inputs_of("parts"),
         output:
-            leaves("parts"),
+            outputs_of("parts"),
         log:
             "results/logs/parts/{dataset}/{model}/{weights}.{shard}.log",
         benchmark:
-            measured("parts", *NETWORK, "shard")
+            benchmark_file("parts", *NETWORK, "shard")
         message:
-            says("parts")
+            message_of("parts")

@@ -1,20 +1,20 @@
 # Patch drops: once per model, weights, grid and baseline; no map is needed.
 use rule prepare as drops with:
     input:
-        reads("drops"),
+        inputs_of("drops"),
     output:
-        leaves("drops"),
+        outputs_of("drops"),
     log:
         "results/logs/drops/{dataset}/{model}/{weights}/g{grid}_{baseline}.{shard}.log",
     benchmark:
-        measured("drops", *NETWORK, "grid", "baseline", "shard")
+        benchmark_file("drops", *NETWORK, "grid", "baseline", "shard")
     threads: THREADS
     resources:
         gpu=1,
-        mem_mb=grows(6000),
-        runtime=grows(120),
+        mem_mb=per_attempt(6000),
+        runtime=per_attempt(120),
     message:
-        says("drops")
+        message_of("drops")
 
 
 # What a lower precision does to scores, on a few images, before anything is made in it.
@@ -22,24 +22,24 @@ if graph.has("guard"):
 
     use rule drops as guard with:
         input:
-            reads("guard"),
+            inputs_of("guard"),
         output:
-            leaves("guard"),
+            outputs_of("guard"),
         log:
             "results/logs/precision/{dataset}/{model}/{weights}.log",
         benchmark:
-            measured("guard", *NETWORK)
+            benchmark_file("guard", *NETWORK)
         message:
-            says("guard")
+            message_of("guard")
 
     use rule prepare as precision with:
         input:
-            reads("precision"),
+            inputs_of("precision"),
         output:
-            leaves("precision"),
+            outputs_of("precision"),
         log:
             "results/logs/precision.log",
         benchmark:
-            measured("precision")
+            benchmark_file("precision")
         message:
-            says("precision")
+            message_of("precision")

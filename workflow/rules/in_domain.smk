@@ -1,25 +1,25 @@
 # Are deleted patches in domain? Features of intact images and of images without a patch, and what a probe tells apart.
 use rule drops as features with:
     input:
-        reads("features"),
+        inputs_of("features"),
     output:
-        leaves("features"),
+        outputs_of("features"),
     log:
         "results/logs/features/{dataset}/{model}/{weights}/g{grid}_{baseline}.{shard}.log",
     benchmark:
-        measured("features", *NETWORK, "grid", "baseline", "shard")
+        benchmark_file("features", *NETWORK, "grid", "baseline", "shard")
     message:
-        says("features")
+        message_of("features")
 
 
 use rule all_scores as in_domain with:
     input:
-        reads("in_domain"),
+        inputs_of("in_domain"),
     output:
-        leaves("in_domain"),
+        outputs_of("in_domain"),
     log:
         "results/logs/in_domain.log",
     benchmark:
-        measured("in_domain")
+        benchmark_file("in_domain")
     message:
-        says("in_domain")
+        message_of("in_domain")

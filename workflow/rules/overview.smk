@@ -1,18 +1,18 @@
 # All metrics in one picture, from the table of all scores.
 use rule score as overview with:
     input:
-        reads("overview"),
+        inputs_of("overview"),
     output:
-        leaves("overview"),
+        outputs_of("overview"),
     log:
         "results/logs/overview.log",
     benchmark:
-        measured("overview")
+        benchmark_file("overview")
     resources:
-        mem_mb=grows(4000),
-        runtime=grows(30),
+        mem_mb=per_attempt(4000),
+        runtime=per_attempt(30),
     message:
-        says("overview")
+        message_of("overview")
 
 
 # The curves behind the scores of a network, from cached responses.
@@ -20,15 +20,15 @@ if graph.has("metric_curves"):
 
     use rule overview as metric_curves with:
         input:
-            reads("metric_curves"),
+            inputs_of("metric_curves"),
         output:
-            leaves("metric_curves"),
+            outputs_of("metric_curves"),
         log:
             "results/logs/metric_curves/{dataset}/{model}/{weights}.log",
         benchmark:
-            measured("metric_curves", *NETWORK)
+            benchmark_file("metric_curves", *NETWORK)
         resources:
-            mem_mb=grows(8000),
-            runtime=grows(60),
+            mem_mb=per_attempt(8000),
+            runtime=per_attempt(60),
         message:
-            says("metric_curves")
+            message_of("metric_curves")

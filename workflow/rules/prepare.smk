@@ -2,44 +2,44 @@
 # same way as the first one, and take environment, params and shell command from it.
 rule prepare:
     input:
-        reads("prepare"),
+        inputs_of("prepare"),
     output:
-        leaves("prepare"),
+        outputs_of("prepare"),
     log:
         "results/logs/prepare/{dataset}.log",
     benchmark:
-        measured("prepare", "dataset")
+        benchmark_file("prepare", "dataset")
     conda:
         ENVIRONMENT
     params:
-        spec=told,
+        spec=spec_file,
     message:
-        says("prepare")
+        message_of("prepare")
     shell:
-        ours.RUN
+        start.JOB_COMMAND
 
 
 use rule prepare as fetch_start with:
     input:
-        reads("fetch_start"),
+        inputs_of("fetch_start"),
     output:
-        leaves("fetch_start"),
+        outputs_of("fetch_start"),
     log:
         "results/logs/fetch_start/{model}.log",
     benchmark:
-        measured("fetch_start", "model")
+        benchmark_file("fetch_start", "model")
     message:
-        says("fetch_start")
+        message_of("fetch_start")
 
 
 use rule prepare as fetch with:
     input:
-        reads("fetch"),
+        inputs_of("fetch"),
     output:
-        leaves("fetch"),
+        outputs_of("fetch"),
     log:
         "results/logs/fetch/{dataset}/{model}.log",
     benchmark:
-        measured("fetch", "dataset", "model")
+        benchmark_file("fetch", "dataset", "model")
     message:
-        says("fetch")
+        message_of("fetch")

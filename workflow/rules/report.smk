@@ -1,26 +1,26 @@
 # Figures and pages, from tables and cached maps.
 use rule score as figure with:
     input:
-        reads("figure"),
+        inputs_of("figure"),
     output:
-        leaves("figure"),
+        outputs_of("figure"),
     log:
         "results/logs/figure/{figure}.log",
     benchmark:
-        measured("figure", "figure")
+        benchmark_file("figure", "figure")
     message:
-        says("figure")
+        message_of("figure")
 
 
 # The index page: tables, maps, curves and where each number is from, in one file; and all maps beside each other.
 use rule overview as report_page with:
     input:
-        reads("report_page"),
+        inputs_of("report_page"),
     output:
-        leaves("report_page"),
+        outputs_of("report_page"),
     log:
         "results/logs/report_page.log",
     benchmark:
-        measured("report_page")
+        benchmark_file("report_page")
     message:
-        says("report_page")
+        message_of("report_page")

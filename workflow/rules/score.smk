@@ -1,73 +1,73 @@
 # Scores from maps and drops alone, and the tables; no network runs from here on.
 use rule prepare as score with:
     input:
-        reads("score"),
+        inputs_of("score"),
     output:
-        leaves("score"),
+        outputs_of("score"),
     log:
         "results/logs/score/{dataset}/{model}/{weights}/{metric}.log",
     benchmark:
-        measured("score", *NETWORK, "metric")
+        benchmark_file("score", *NETWORK, "metric")
     threads: THREADS
     resources:
-        mem_mb=grows(2000),
-        runtime=grows(30),
+        mem_mb=per_attempt(2000),
+        runtime=per_attempt(30),
     message:
-        says("score")
+        message_of("score")
 
 
 use rule score as tables with:
     input:
-        reads("tables"),
+        inputs_of("tables"),
     output:
-        leaves("tables"),
+        outputs_of("tables"),
     log:
         "results/logs/tables.log",
     benchmark:
-        measured("tables")
+        benchmark_file("tables")
     message:
-        says("tables")
+        message_of("tables")
 
 
 use rule score as all_scores with:
     input:
-        reads("all_scores"),
+        inputs_of("all_scores"),
     output:
-        leaves("all_scores"),
+        outputs_of("all_scores"),
     log:
         "results/logs/scores.log",
     benchmark:
-        measured("all_scores")
+        benchmark_file("all_scores")
     resources:
-        mem_mb=grows(4000),
-        runtime=grows(60),
+        mem_mb=per_attempt(4000),
+        runtime=per_attempt(60),
     message:
-        says("all_scores")
+        message_of("all_scores")
 
 
 use rule all_scores as costs with:
     input:
-        reads("costs"),
+        inputs_of("costs"),
     output:
-        leaves("costs"),
+        outputs_of("costs"),
     log:
         "results/logs/costs.log",
     benchmark:
-        measured("costs")
+        benchmark_file("costs")
     message:
-        says("costs")
+        message_of("costs")
 
 
 if graph.has("baselines"):
 
     use rule all_scores as baselines with:
         input:
-            reads("baselines"),
+            inputs_of("baselines"),
         output:
-            leaves("baselines"),
+            outputs_of("baselines"),
         log:
             "results/logs/baselines.log",
         benchmark:
-            measured("baselines")
+            benchmark_file("baselines")
         message:
-            says("baselines")
+            message_of("baselines")

@@ -1,29 +1,29 @@
 # Is a finetuned network still the one that was to be explained? What channels answer to, and the comparison.
 use rule drops as channels with:
     input:
-        reads("channels"),
+        inputs_of("channels"),
     output:
-        leaves("channels"),
+        outputs_of("channels"),
     log:
         "results/logs/channels/{dataset}/{model}/{weights}.{shard}.log",
     benchmark:
-        measured("channels", *NETWORK, "shard")
+        benchmark_file("channels", *NETWORK, "shard")
     resources:
         gpu=1,
-        mem_mb=grows(6000),
-        runtime=grows(60),
+        mem_mb=per_attempt(6000),
+        runtime=per_attempt(60),
     message:
-        says("channels")
+        message_of("channels")
 
 
 use rule all_scores as similarity with:
     input:
-        reads("similarity"),
+        inputs_of("similarity"),
     output:
-        leaves("similarity"),
+        outputs_of("similarity"),
     log:
         "results/logs/similarity.log",
     benchmark:
-        measured("similarity")
+        benchmark_file("similarity")
     message:
-        says("similarity")
+        message_of("similarity")

@@ -1,44 +1,44 @@
 # Training where there are no weights, from scratch or from published ones, and in-domain finetuning.
 use rule prepare as pretrain with:
     input:
-        reads("pretrain"),
+        inputs_of("pretrain"),
     output:
-        leaves("pretrain"),
+        outputs_of("pretrain"),
     log:
         "results/logs/pretrain/{dataset}/{model}.log",
     benchmark:
-        measured("pretrain", "dataset", "model")
+        benchmark_file("pretrain", "dataset", "model")
     threads: lambda w: max(THREADS, training_gpus(w))
     resources:
         gpu=training_gpus,
         nodes=1,
         mem_mb=lambda w, attempt: 8000 * attempt * training_gpus(w),
-        runtime=grows(240),
+        runtime=per_attempt(240),
     message:
-        says("pretrain")
+        message_of("pretrain")
 
 
 use rule pretrain as finetune with:
     input:
-        reads("finetune"),
+        inputs_of("finetune"),
     output:
-        leaves("finetune"),
+        outputs_of("finetune"),
     log:
         "results/logs/finetune/{dataset}/{model}/{weights}.log",
     benchmark:
-        measured("finetune", *NETWORK)
+        benchmark_file("finetune", *NETWORK)
     message:
-        says("finetune")
+        message_of("finetune")
 
 
 use rule prepare as keep_epoch with:
     input:
-        reads("keep_epoch"),
+        inputs_of("keep_epoch"),
     output:
-        leaves("keep_epoch"),
+        outputs_of("keep_epoch"),
     log:
         "results/logs/keep_epoch/{dataset}/{model}/{weights}.log",
     benchmark:
-        measured("keep_epoch", *NETWORK)
+        benchmark_file("keep_epoch", *NETWORK)
     message:
-        says("keep_epoch")
+        message_of("keep_epoch")

@@ -14,66 +14,79 @@ from torch import nn
 
 from heatproof._testing.networks import (
     BOXES,
+    DEFAULT_FORM,
     NETWORKS,
-    OBLONG,
-    USUAL,
+    NON_SQUARE,
     Form,
     convolutional,
-    evidence,
-    made,
-    pictures,
-    with_evidence,
+    evidence_images,
+    evidence_network,
+    random_images,
+    tiny_network,
 )
-from heatproof._testing.rules import Broken
+from heatproof._testing.rules import RuleBroken
 from heatproof._testing.subject import (
     CLOSE,
     SIMILAR,
-    Subject,
+    ExplainerSubject,
     distance,
     require_other,
     require_same,
-    some,
-    taken,
+    select_images,
+    select_maps,
 )
-from heatproof._testing.surroundings import difference, files_of, left_by, of_network, restored, seeded
+from heatproof._testing.surroundings import (
+    difference,
+    files_left_by,
+    network_state,
+    process_changes,
+    restored_process,
+    seed_everything,
+)
 from heatproof.errors import NotApplicable
-from heatproof.models.state import gradients_allowed, left_as_is
+from heatproof.models.state import enable_gradients, preserve_network
 
 _EXEMPT = "declare exempt={'finds_the_evidence': 'why'}"
 # Of images, and how many of each.
-FORMS_OF_IMAGES = ((USUAL, 1), (Form(OBLONG), 2), (Form(channels=1), 2), (Form(channels=4, classes=5), 2))
+FORMS_OF_IMAGES = ((DEFAULT_FORM, 1), (Form(NON_SQUARE), 2), (Form(channels=1), 2), (Form(channels=4, classes=5), 2))
 
 
-def returns_its_maps(subject: Subject) -> None:
+def returns_its_maps(subject: ExplainerSubject) -> None:
     """Maps are float32 tensors (N, H, W), finite and not constant, under the announced names."""
     explained = subject.given(subject.network())
     wanted = (len(explained.images), *explained.images.shape[2:])
     if subject.function is not None:
-        with gradients_allowed(), left_as_is(explained.network):
+        with enable_gradients(), preserve_network(explained.network):
             own = subject.function(explained.network, explained.images.clone(), explained.targets.clone())
         own = own[0] if isinstance(own, list | tuple) and own else own
         kind = str(getattr(own, "dtype", type(own).__name__))
         if "float16" in kind:
-            raise Broken(f"returned maps in {kind}", "compute and return them in float32")
+            raise RuleBroken(f"returned maps in {kind}", "compute and return them in float32")
     maps = subject.maps(explained)
     announced = list(subject.maker.maps)
     if not isinstance(maps, Mapping) or list(maps) != announced:
         got = list(maps) if isinstance(maps, Mapping) else type(maps).__name__
-        raise Broken(f"returned {got}", f"return a dict with the maps {announced}")
+        raise RuleBroken(f"returned {got}", f"return a dict with the maps {announced}")
     for name, one in maps.items():
         if not isinstance(one, torch.Tensor) or one.dtype != torch.float32:
-            raise Broken(f"returned {getattr(one, 'dtype', type(one).__name__)} for {name!r}", "return float32 tensors")
+            raise RuleBroken(
+                f"returned {getattr(one, 'dtype', type(one).__name__)} for {name!r}", "return float32 tensors"
+            )
         if tuple(one.shape) != wanted:
-            raise Broken(f"returned a map of shape {tuple(one.shape)} for {wanted}", "return one value for each pixel")
+            raise RuleBroken(
+                f"returned a map of shape {tuple(one.shape)} for {wanted}", "return one value for each pixel"
+            )
         if not one.isfinite().all():
-            raise Broken(f"returned a value in {name!r} that is not finite", "find where it divides by zero")
+            raise RuleBroken(f"returned a value in {name!r} that is not finite", "find where it divides by zero")
         if one.requires_grad or one.is_inference():
-            raise Broken(f"returned {name!r} as a part of a graph", "detach it")
+            raise RuleBroken(f"returned {name!r} as a part of a graph", "detach it")
         if not (one.flatten(1).amax(1) > one.flatten(1).amin(1)).any():
-            raise Broken(f"returned {name!r} with one value everywhere", "raise NotApplicable where nothing is found")
+            raise RuleBroken(
+                f"returned {name!r} with one value everywhere", "raise NotApplicable where nothing is found"
+            )
 
 
-def has_its_announced_sign(subject: Subject) -> None:
+def has_its_announced_sign(subject: ExplainerSubject) -> None:
     """A map is negative somewhere, for one class at least, if and only if it is registered as signed."""
     if subject.entry is None:
         raise NotApplicable("nothing is announced of a function's sign")
@@ -85,13 +98,13 @@ def has_its_announced_sign(subject: Subject) -> None:
     for name, signed in subject.entry.maps.items():
         if signed != (low[name] < 0):
             said = "signed, and is never negative" if signed else f"not signed, and has the value {low[name]:.2g}"
-            raise Broken(f"announced {name!r} as {said}", "register it with signed= or maps= as it is")
+            raise RuleBroken(f"announced {name!r} as {said}", "register it with signed= or maps= as it is")
 
 
-def leaves_its_inputs(subject: Subject) -> None:
+def leaves_its_inputs(subject: ExplainerSubject) -> None:
     """Images, targets and background are as before, and maps are no views of them, whatever the images' form."""
-    for form, count in ((USUAL, 4), (USUAL, 1), (USUAL, 5), *FORMS_OF_IMAGES[1:]):
-        explained = subject.given(subject.network(form), pictures(form, count))
+    for form, count in ((DEFAULT_FORM, 4), (DEFAULT_FORM, 1), (DEFAULT_FORM, 5), *FORMS_OF_IMAGES[1:]):
+        explained = subject.given(subject.network(form), random_images(form, count))
         others = explained.background(32) if explained.background else None
         held = [one for one in (explained.images, explained.targets, others) if one is not None]
         before = [one.clone() for one in held]
@@ -99,34 +112,36 @@ def leaves_its_inputs(subject: Subject) -> None:
         for name, one, copy in zip(("images", "targets", "background"), held, before, strict=False):
             if not torch.equal(one, copy) or one.requires_grad:
                 shape = tuple(explained.images.shape)
-                raise Broken(f"changed the {name}, at images {shape}", "write to a clone, and take gradients at a copy")
+                raise RuleBroken(
+                    f"changed the {name}, at images {shape}", "write to a clone, and take gradients at a copy"
+                )
             for key, values in maps.items():
                 if values.untyped_storage().data_ptr() == one.untyped_storage().data_ptr():
-                    raise Broken(f"returned {key!r} as a view of the {name}", "return a clone")
+                    raise RuleBroken(f"returned {key!r} as a view of the {name}", "return a clone")
 
 
-def leaves_earlier_maps(subject: Subject) -> None:
+def leaves_earlier_maps(subject: ExplainerSubject) -> None:
     """Maps stay as they are when other images are explained."""
     network = subject.network()
     maps = subject.maps(subject.given(network))
     before = {name: one.clone() for name, one in maps.items()}
-    subject.maps(subject.given(network, pictures(seed=1)))
+    subject.maps(subject.given(network, random_images(seed=1)))
     if any(not torch.equal(maps[name], one) for name, one in before.items()):
-        raise Broken("changed maps that it had returned", "return new tensors and no buffer of its own")
+        raise RuleBroken("changed maps that it had returned", "return new tensors and no buffer of its own")
 
 
-def leaves_the_network(subject: Subject) -> None:
+def leaves_the_network(subject: ExplainerSubject) -> None:
     """Weights, buffers, gradients, modes, hooks and attributes of all modules are as before."""
     if not subject.uses_model:
         raise NotApplicable("it gets no network")
     network = subject.network()
-    before = of_network(network)
+    before = network_state(network)
     subject.maps(subject.given(network))
-    if changed := difference(before, of_network(network)):
-        raise Broken(f"left these otherwise: {', '.join(changed)}", "undo it in a finally clause")
+    if changed := difference(before, network_state(network)):
+        raise RuleBroken(f"left these otherwise: {', '.join(changed)}", "undo it in a finally clause")
 
 
-def stays_in_eval_mode(subject: Subject) -> None:
+def stays_in_eval_mode(subject: ExplainerSubject) -> None:
     """No pass runs in training mode."""
     if not subject.uses_model:
         raise NotApplicable("it gets no network")
@@ -140,63 +155,67 @@ def stays_in_eval_mode(subject: Subject) -> None:
         for handle in handles:
             handle.remove()
     if any(modes):
-        raise Broken("ran a part of the network in training mode", "leave the mode as it is")
+        raise RuleBroken("ran a part of the network in training mode", "leave the mode as it is")
 
 
-def leaves_the_process(subject: Subject) -> None:
+def leaves_the_process(subject: ExplainerSubject) -> None:
     """Random states, modes and settings of torch, filters and loggers are as before."""
     explained = subject.given(subject.network())
 
-    if changed := left_by(lambda: subject.maker.function(explained, **subject.maker.options)):
-        raise Broken(f"left these otherwise: {', '.join(changed)}", "restore what it sets, and draw from its own seed")
+    if changed := process_changes(lambda: subject.maker.function(explained, **subject.maker.options)):
+        raise RuleBroken(
+            f"left these otherwise: {', '.join(changed)}", "restore what it sets, and draw from its own seed"
+        )
 
 
-def leaves_no_file(subject: Subject) -> None:
+def leaves_no_file(subject: ExplainerSubject) -> None:
     """Nothing is written to the working folder, the home folder or the folder for temporary files."""
     explained = subject.given(subject.network())
-    if left := files_of(lambda: subject.found(explained)):
-        raise Broken(f"left {', '.join(left)}", "remove what it writes, or write nothing")
+    if left := files_left_by(lambda: subject.found(explained)):
+        raise RuleBroken(f"left {', '.join(left)}", "remove what it writes, or write nothing")
 
 
-def is_repeatable(subject: Subject) -> None:
+def is_repeatable(subject: ExplainerSubject) -> None:
     """The same images, names and seed give the same maps, whatever the global random states."""
     explained, found = subject.given(subject.network()), []
     for seed in (1, 2):
-        with restored():
-            seeded(seed)
+        with restored_process():
+            seed_everything(seed)
             found.append(subject.found(explained))
     remedy = "draw by image, with heatproof.base.randomness, or leave chance out"
     require_same(found[0], found[1], "in a second call", remedy, limit=0.0)
 
 
-def draws_by_image(subject: Subject) -> None:
+def draws_by_image(subject: ExplainerSubject) -> None:
     """What depends on the seed depends on the name of the image as well."""
-    explained = subject.given(subject.network(), pictures(count=1).repeat(2, 1, 1, 1), image_ids=("one", "other"))
+    explained = subject.given(subject.network(), random_images(count=1).repeat(2, 1, 1, 1), image_ids=("one", "other"))
     explained = replace(explained, targets=torch.zeros(2, dtype=torch.long))
     maps = subject.found(explained)
     if distance(maps, subject.found(replace(explained, seed=1))) <= CLOSE:
         raise NotApplicable("it draws nothing")
-    require_other(taken(maps, [0]), taken(maps, [1]), "for two names of one image", "seed what it draws by image_ids")
+    require_other(
+        select_maps(maps, [0]), select_maps(maps, [1]), "for two names of one image", "seed what it draws by image_ids"
+    )
 
 
-def does_not_depend_on_the_batch_size(subject: Subject) -> None:
+def does_not_depend_on_the_batch_size(subject: ExplainerSubject) -> None:
     """Maps are the same for any number of images in a pass, but for rounding."""
-    explained = subject.given(subject.network(), pictures(count=5))
+    explained = subject.given(subject.network(), random_images(count=5))
     wanted = subject.found(explained)
     for size in (1, 3):
         found = subject.found(replace(explained, batch_size=size))
         require_same(found, wanted, f"with batch_size={size}", "reduce over images nowhere, and do not divide by N")
 
 
-def does_not_depend_on_the_company(subject: Subject) -> None:
+def does_not_depend_on_the_company(subject: ExplainerSubject) -> None:
     """An image has the same map alone, in another order, and among other images, but for rounding."""
-    explained = subject.given(subject.network(), pictures(count=5))
+    explained = subject.given(subject.network(), random_images(count=5))
     wanted, remedy = subject.found(explained), "reduce over images nowhere"
     for rows, what in (([3], "for an image alone"), ([4, 2, 0, 1, 3], "in another order"), ([1, 4], "in part")):
-        require_same(subject.found(some(explained, rows)), taken(wanted, rows), what, remedy)
+        require_same(subject.found(select_images(explained, rows)), select_maps(wanted, rows), what, remedy)
 
 
-def keeps_to_the_batch_size(subject: Subject) -> None:
+def keeps_to_the_batch_size(subject: ExplainerSubject) -> None:
     """No pass has more images than the batch size, but for the copy with which a single one may travel."""
     if not subject.uses_model:
         raise NotApplicable("it gets no network")
@@ -205,28 +224,28 @@ def keeps_to_the_batch_size(subject: Subject) -> None:
     try:
         for size in (1, 3):
             sizes.clear()
-            subject.found(subject.given(network, pictures(count=5), batch_size=size))
+            subject.found(subject.given(network, random_images(count=5), batch_size=size))
             if max(sizes, default=0) > max(size, 2):
-                raise Broken(f"passed {max(sizes)} images at once with batch_size={size}", "split what it passes")
+                raise RuleBroken(f"passed {max(sizes)} images at once with batch_size={size}", "split what it passes")
     finally:
         handle.remove()
 
 
-def follows_the_image(subject: Subject) -> None:
+def follows_the_image(subject: ExplainerSubject) -> None:
     """Other pixels give another map, also where the tensor or the name is the same."""
     network = subject.network()
-    images, others = pictures(), pictures(seed=1)
+    images, others = random_images(), random_images(seed=1)
     wanted = subject.found(subject.given(network, others))
     require_other(subject.found(subject.given(network, images)), wanted, "for other images", "read the images")
     explained = subject.given(network, images.clone())
-    with left_as_is(network):
+    with preserve_network(network):
         subject.maps(explained)
         explained.images.copy_(others)
         again = {name: one.detach().float() for name, one in subject.maps(explained).items()}
     require_same(again, wanted, "for a tensor that had other values before", "keep nothing between calls")
 
 
-def follows_the_target(subject: Subject) -> None:
+def follows_the_target(subject: ExplainerSubject) -> None:
     """Another class gives another map."""
     if not subject.uses_model:
         raise NotApplicable("it gets no network")
@@ -236,7 +255,7 @@ def follows_the_target(subject: Subject) -> None:
     require_other(subject.found(explained), subject.found(other), "for another class", remedy)
 
 
-def follows_the_network(subject: Subject) -> None:
+def follows_the_network(subject: ExplainerSubject) -> None:
     """Other weights give another map, also where they are loaded into the same network."""
     if not subject.uses_model:
         raise NotApplicable("it gets no network")
@@ -249,14 +268,14 @@ def follows_the_network(subject: Subject) -> None:
     require_same(found, wanted, "for a network that had other weights before", "keep nothing between calls")
 
 
-def finds_the_evidence(subject: Subject) -> None:
+def finds_the_evidence(subject: ExplainerSubject) -> None:
     """A map is higher where pixels raise the target's output, and not where they lower it or read nothing."""
     if not subject.uses_model:
         raise NotApplicable("it gets no network")
-    network = evidence(subject.kind)
+    network = evidence_network(subject.kind)
     if network is None:
         raise NotApplicable(f"no network of kind {subject.kind!r} with known evidence is at hand")
-    images = with_evidence()
+    images = evidence_images()
     if subject.entry is not None:
         signed = dict(subject.entry.maps)
     else:
@@ -280,13 +299,13 @@ def _require_inside(name: str, maps: torch.Tensor, place: int, sign: int) -> Non
     within, outside, scale = maps[:, inside].mean(1), maps[:, ~inside].mean(1), maps.abs().max() * CLOSE
     if sign < 0:
         if (within > outside + scale).any():
-            raise Broken(
+            raise RuleBroken(
                 f"gave a higher {name!r} where pixels lower the output",
                 f"keep the sign of the effect, return maps without signs, or {_EXEMPT}",
             )
         return
     if not (within > rest).all():
-        raise Broken(
+        raise RuleBroken(
             f"gave a mean of {within.min():.2g} to the pixels that raise the output, and of {rest.max():.2g} to others",
             "check its sign, the order of rows and columns, and that all channels are summed, or " + _EXEMPT,
         )
@@ -294,16 +313,16 @@ def _require_inside(name: str, maps: torch.Tensor, place: int, sign: int) -> Non
         moved = maps[:, inside.roll(shift, (0, 1))].mean(1)
         # A sharp map that is off by a pixel gains a third; what is drawn gains less.
         if (moved - outside > 1.2 * (within - outside)).all():
-            raise Broken(f"gave a map that is off by {shift} pixels", "check how it is enlarged and padded")
+            raise RuleBroken(f"gave a map that is off by {shift} pixels", "check how it is enlarged and padded")
 
 
-def takes_images_of_any_form(subject: Subject) -> None:
+def takes_images_of_any_form(subject: ExplainerSubject) -> None:
     """One image, images that are not square, one channel and several: a map of the images' size."""
     for form, count in FORMS_OF_IMAGES:
-        explained = subject.given(subject.network(form), pictures(form, count))
+        explained = subject.given(subject.network(form), random_images(form, count))
         for name, one in subject.found(explained).items():
             if tuple(one.shape) != (count, *form.size) or not one.isfinite().all():
-                raise Broken(
+                raise RuleBroken(
                     f"returned {name!r} of shape {tuple(one.shape)} for images {tuple(explained.images.shape)}",
                     "return a finite value for each pixel",
                 )
@@ -329,9 +348,9 @@ def _of_inference(images: torch.Tensor) -> torch.Tensor:
         return images.clone()
 
 
-def takes_images_of_any_memory(subject: Subject) -> None:
+def takes_images_of_any_memory(subject: ExplainerSubject) -> None:
     """Images have the same map whatever their memory format, class, mode and gradients."""
-    network, images = subject.network(), pictures()
+    network, images = subject.network(), random_images()
     wanted = subject.explained(network, images)
     for what, change in FORMS.items():
         given = change(images)
@@ -339,7 +358,7 @@ def takes_images_of_any_memory(subject: Subject) -> None:
         found = subject.also(f"to images of {what}", network, given)
         require_same(found, wanted, f"for images of {what}", "compute on float32 copies", SIMILAR)
         if given.grad is not None:
-            raise Broken(f"left gradients on images of {what}", "take gradients at a copy")
+            raise RuleBroken(f"left gradients on images of {what}", "take gradients at a copy")
 
 
 @contextmanager
@@ -400,9 +419,9 @@ def in_a_thread(call: Callable[[], Any]) -> Any:
     return answer[0]
 
 
-def works_in_any_mode(subject: Subject) -> None:
+def works_in_any_mode(subject: ExplainerSubject) -> None:
     """Maps are the same under `no_grad`, `inference_mode`, other settings of torch, and in another thread."""
-    network, images = subject.network(), pictures()
+    network, images = subject.network(), random_images()
     wanted = subject.explained(network, images)
     for what, context in CONTEXTS.items():
         with context():
@@ -430,12 +449,12 @@ class _Halves(nn.Module):
         return self.network(images * 0.5)
 
 
-def takes_networks_that_write_in_place(subject: Subject) -> None:
+def takes_networks_that_write_in_place(subject: ExplainerSubject) -> None:
     """A network with in-place operations has the map of its twin without them."""
-    images = pictures()
+    images = random_images()
     pairs: list[tuple[nn.Module, nn.Module]] = [(_Writes(subject.network()).eval(), _Halves(subject.network()).eval())]
     if subject.build is convolutional:
-        pairs = [(made(partial(convolutional, inplace=True)), subject.network())]
+        pairs = [(tiny_network(partial(convolutional, inplace=True)), subject.network())]
     for inplace, plain in pairs:
         wanted = subject.explained(plain, images)
         found = subject.also("to a network with in-place operations", inplace, images)
@@ -454,16 +473,16 @@ class _OneLogit(nn.Module):
         return torch.cat([-logit / 2, logit / 2], 1) if self.as_two else logit
 
 
-def takes_networks_of_one_logit(subject: Subject) -> None:
+def takes_networks_of_one_logit(subject: ExplainerSubject) -> None:
     """One logit z has the maps of two classes with the logits -z/2 and z/2."""
-    images, targets = pictures(), torch.tensor([0, 1, 1, 0])
+    images, targets = random_images(), torch.tensor([0, 1, 1, 0])
     one, two = (_OneLogit(subject.network(), as_two).eval() for as_two in (False, True))
     wanted = subject.explained(two, images, targets)
     found = subject.also("to a network of one logit", one, images, targets)
     require_same(found, wanted, "for a network of one logit", "explain the output that it is given", SIMILAR)
 
 
-def explains_probabilities_or_says_no(subject: Subject) -> None:
+def explains_probabilities_or_says_no(subject: ExplainerSubject) -> None:
     """With probabilities as the output it returns their maps, or raises NotApplicable."""
     if not subject.uses_model:
         raise NotApplicable("it gets no network")
@@ -472,23 +491,23 @@ def explains_probabilities_or_says_no(subject: Subject) -> None:
     output = nn.Sequential(network, nn.Softmax(-1)).eval()
     found = subject.found(replace(explained, output=output))
     if any(tuple(one.shape) != (4, *explained.images.shape[2:]) or not one.isfinite().all() for one in found.values()):
-        raise Broken("returned no maps of probabilities", "raise heatproof.errors.NotApplicable where it has none")
+        raise RuleBroken("returned no maps of probabilities", "raise heatproof.errors.NotApplicable where it has none")
     require_other(found, subject.found(explained), "as of logits", "explain `explained.output` and not the network")
 
 
-def says_where_it_does_not_apply(subject: Subject) -> None:
+def says_where_it_does_not_apply(subject: ExplainerSubject) -> None:
     """On a network that is not of its kind it returns maps, or raises NotApplicable with a sentence."""
     if subject.entry is None:
         raise NotApplicable("whatever a function of model, images and targets raises is the reason of a gap")
-    strangers: list[nn.Module] = [nn.Sequential(nn.Flatten(), nn.Linear(768, 3)), made(NETWORKS["plain_vit"])]
+    strangers: list[nn.Module] = [nn.Sequential(nn.Flatten(), nn.Linear(768, 3)), tiny_network(NETWORKS["plain_vit"])]
     for network in (one.eval().requires_grad_(False) for one in strangers):
         try:
             subject.found(subject.given(network))
         except NotApplicable as reason:
             if len(str(reason).split()) < 3:
-                raise Broken(f"said {str(reason)!r}", "say in words why it does not apply") from None
+                raise RuleBroken(f"said {str(reason)!r}", "say in words why it does not apply") from None
         except Exception as error:  # anything else is what the rule is about
-            raise Broken(
+            raise RuleBroken(
                 f"raised {type(error).__name__} for a network that is not of its kind: {error}",
                 "raise heatproof.errors.NotApplicable with the reason",
             ) from error

@@ -12,7 +12,7 @@ from torch import nn
 CLASSES = 3
 # Height and width in pixels.
 SQUARE = (16, 16)
-OBLONG = (12, 20)
+NON_SQUARE = (12, 20)
 # Rows and columns of what speaks for class 0, and of what speaks for class 1: one is the other with axes exchanged.
 BOXES = ((slice(4, 8), slice(8, 12)), (slice(8, 12), slice(4, 8)))
 
@@ -25,8 +25,8 @@ class Form(NamedTuple):
     classes: int = CLASSES
 
 
-USUAL = Form()
-Build = Callable[..., nn.Module]
+DEFAULT_FORM = Form()
+NetworkBuilder = Callable[..., nn.Module]
 """From the height and width of images, their channels, and the number of classes to a network."""
 
 
@@ -109,7 +109,7 @@ class BcosLike(nn.Module):
         return (said * (factor.detach() if self.is_linear else factor)).mean((2, 3))
 
 
-NETWORKS: dict[str, Build] = {
+NETWORKS: dict[str, NetworkBuilder] = {
     "any": convolutional,
     "grid": convolutional,
     "relu": convolutional,
@@ -123,7 +123,7 @@ NETWORKS: dict[str, Build] = {
 """A network for each of `heatproof.attribution.registry.KINDS`."""
 
 
-def made(build: Build, form: Form = USUAL, seed: int = 0) -> nn.Module:
+def tiny_network(build: NetworkBuilder, form: Form = DEFAULT_FORM, seed: int = 0) -> nn.Module:
     """Return a network in eval mode with weights, and running means of its norms, from a seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -134,7 +134,7 @@ def made(build: Build, form: Form = USUAL, seed: int = 0) -> nn.Module:
     return network.eval().requires_grad_(False)
 
 
-def pictures(form: Form = USUAL, count: int = 4, seed: int = 0) -> torch.Tensor:
+def random_images(form: Form = DEFAULT_FORM, count: int = 4, seed: int = 0) -> torch.Tensor:
     """Return images (N, C, H, W) in [-1, 1]."""
     drawn = torch.Generator().manual_seed(seed)
     return torch.rand(count, form.channels, *form.size, generator=drawn, dtype=torch.float32) * 2 - 1
@@ -149,7 +149,7 @@ def _reading(weights: list[list[float]], classes: nn.Module) -> nn.Module:
     return classes
 
 
-def evidence(kind: str) -> nn.Module | None:
+def evidence_network(kind: str) -> nn.Module | None:
     """Return a network that reads positive pixels: channel 0 for class 0, the last for class 1, channel 0 against 2.
 
     None where no such network of that kind is known.
@@ -170,9 +170,9 @@ def evidence(kind: str) -> nn.Module | None:
     return made_of.eval().requires_grad_(False)
 
 
-def with_evidence(count: int = 2) -> torch.Tensor:
+def evidence_images(count: int = 2) -> torch.Tensor:
     """Return images (N, 3, H, W), positive in a box alone: channel 0 in the first of `BOXES`, 2 in the second."""
-    images = pictures(count=count) * 0.1 - 0.5
+    images = random_images(count=count) * 0.1 - 0.5
     for channel, (rows, columns) in zip((0, 2), BOXES, strict=True):
         images[:, channel, rows, columns] += 1.5
     return images

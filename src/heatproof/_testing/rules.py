@@ -15,7 +15,7 @@ from heatproof.errors import NotApplicable
 Rule = Callable[[Any], None]
 
 
-class Broken(Exception):
+class RuleBroken(Exception):
     """A subject breaks a rule.
 
     Parameters
@@ -57,7 +57,7 @@ class Check:
     Attributes
     ----------
     rule
-        ``rule(subject)`` raises `Broken`.
+        ``rule(subject)`` raises `RuleBroken`.
     subject
         The explainer or metric, with its name in `name`.
     exempt
@@ -97,19 +97,19 @@ class Check:
         """What came of it."""
         import torch
 
-        from heatproof._testing.surroundings import restored
+        from heatproof._testing.surroundings import restored_process
 
         reason = self.exempt.get(self.name)
         try:
             # What one rule lets a subject leave must not hide it from the next one, or from the caller.
-            with restored():
+            with restored_process():
                 # Several threads wait for each other longer than tiny networks take.
                 torch.set_num_threads(1)
                 warnings.simplefilter("ignore")
                 self.rule(self.subject)
         except NotApplicable as error:
             return Outcome(self.name, "skipped", f"{error}")
-        except Broken as broken:
+        except RuleBroken as broken:
             seen, remedy = broken.seen, broken.remedy
         except Exception as error:  # the code under test can fail in any way
             seen, remedy = f"it raised {type(error).__name__}: {error}", "let it return what the rule asks for"

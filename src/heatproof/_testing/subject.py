@@ -12,21 +12,21 @@ import torch
 from torch import nn
 
 from heatproof._testing.networks import (
+    DEFAULT_FORM,
     NETWORKS,
-    USUAL,
-    Build,
     Form,
-    made,
-    pictures,
+    NetworkBuilder,
+    random_images,
+    tiny_network,
 )
-from heatproof._testing.rules import Broken
+from heatproof._testing.rules import RuleBroken
 from heatproof.api.explain import explain
 from heatproof.api.named_methods import NamedMethod
 from heatproof.attribution.explaining import MapMaker
-from heatproof.attribution.registry import Explained, Explainer
+from heatproof.attribution.registry import ExplainContext, Explainer
 from heatproof.errors import NotApplicable
 from heatproof.models.registry import InputFacts
-from heatproof.models.state import gradients_allowed, left_as_is
+from heatproof.models.state import enable_gradients, preserve_network
 
 Maps = dict[str, torch.Tensor]
 # Rounding: kernel SHAP solves for small differences of logits, which processors round differently.
@@ -36,7 +36,7 @@ SIMILAR = 1e-3
 
 
 @dataclass(frozen=True)
-class Subject:
+class ExplainerSubject:
     """An explainer under test.
 
     Attributes
@@ -57,7 +57,7 @@ class Subject:
     method: NamedMethod
     entry: Explainer | None
     function: Callable[..., Any] | None
-    build: Build
+    build: NetworkBuilder
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -76,17 +76,17 @@ class Subject:
         """What is called."""
         return self.method.maker
 
-    def network(self, form: Form = USUAL, seed: int = 0) -> nn.Module:
+    def network(self, form: Form = DEFAULT_FORM, seed: int = 0) -> nn.Module:
         """Return a tiny network with weights from a seed."""
-        return made(self.build, form, seed)
+        return tiny_network(self.build, form, seed)
 
-    def given(self, network: nn.Module, images: torch.Tensor | None = None, **changes: Any) -> Explained:
+    def given(self, network: nn.Module, images: torch.Tensor | None = None, **changes: Any) -> ExplainContext:
         """Return the input of the explainer; by default four images and the classes 0, 1, 2, 0."""
-        images = pictures() if images is None else images
+        images = random_images() if images is None else images
         form = Form(tuple(images.shape[2:]), images.shape[1])  # type: ignore[arg-type]
-        others = pictures(form, 32, seed=9)
+        others = random_images(form, 32, seed=9)
         read = network if self.uses_model else None
-        explained = Explained(
+        explained = ExplainContext(
             network=read,
             output=read,
             facts=InputFacts() if self.uses_model else None,
@@ -98,24 +98,24 @@ class Subject:
         )
         return replace(explained, **changes)
 
-    def maps(self, explained: Explained) -> Maps:
+    def maps(self, explained: ExplainContext) -> Maps:
         """Call the explainer itself, without the care that heatproof takes of its surroundings."""
-        with gradients_allowed(), warnings.catch_warnings():
+        with enable_gradients(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return self.maker.function(explained, **self.maker.options)
 
-    def found(self, explained: Explained) -> Maps:
+    def found(self, explained: ExplainContext) -> Maps:
         """Return copies of its maps, made without traces."""
         # A copy, so that a cache of the explainer's own sees other tensors.
         fresh = replace(explained, images=explained.images.clone(), targets=explained.targets.clone())
-        with left_as_is(explained.output) if explained.output is not None else nullcontext():
+        with preserve_network(explained.output) if explained.output is not None else nullcontext():
             return {name: one.detach().float().clone() for name, one in self.maps(fresh).items()}
 
     def explained(self, network: nn.Module, images: torch.Tensor, targets: Any = None, **more: Any) -> Maps:
         """Return what `heatproof.explain` answers."""
         targets = torch.arange(len(images)) % 3 if targets is None else targets
         form = Form(tuple(images.shape[2:]), images.shape[1])  # type: ignore[arg-type]
-        others = pictures(form, 32, seed=9).to(images.dtype)
+        others = random_images(form, 32, seed=9).to(images.dtype)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             said = explain(network, images, targets, {self.name: self.method}, background=others, **more)
@@ -129,13 +129,15 @@ class Subject:
         try:
             return self.explained(*given, **more)
         except NotApplicable as reason:
-            raise Broken(f"does not apply {what}, and does else: {reason}", "let it apply in both cases") from reason
+            raise RuleBroken(
+                f"does not apply {what}, and does else: {reason}", "let it apply in both cases"
+            ) from reason
 
 
 def distance(found: Maps, wanted: Maps) -> float:
     """Return the largest difference of maps, in shares of the largest value of each, or of one where that is larger."""
     if list(found) != list(wanted):
-        raise Broken(f"it returned {list(found)} and {list(wanted)}", "return the same maps each time")
+        raise RuleBroken(f"it returned {list(found)} and {list(wanted)}", "return the same maps each time")
     shares = [0.0]
     for name, one in wanted.items():
         other = found[name]
@@ -146,12 +148,12 @@ def distance(found: Maps, wanted: Maps) -> float:
     return max(shares)
 
 
-def taken(maps: Maps, rows: Sequence[int]) -> Maps:
+def select_maps(maps: Maps, rows: Sequence[int]) -> Maps:
     """Return the maps of some images."""
     return {name: one[list(rows)] for name, one in maps.items()}
 
 
-def some(explained: Explained, rows: Sequence[int]) -> Explained:
+def select_images(explained: ExplainContext, rows: Sequence[int]) -> ExplainContext:
     """Return the input for some of the images."""
     return replace(
         explained,
@@ -164,10 +166,10 @@ def some(explained: Explained, rows: Sequence[int]) -> Explained:
 def require_same(found: Maps, wanted: Maps, what: str, remedy: str, limit: float = CLOSE) -> None:
     """Refuse maps that differ by more than a share of their largest value."""
     if not (share := distance(found, wanted)) <= limit:
-        raise Broken(f"gave maps that differ by {share:.2g} of their largest value {what}", remedy)
+        raise RuleBroken(f"gave maps that differ by {share:.2g} of their largest value {what}", remedy)
 
 
 def require_other(found: Maps, wanted: Maps, what: str, remedy: str) -> None:
     """Refuse maps that are all the same."""
     if distance(found, wanted) == 0:
-        raise Broken(f"gave the same maps {what}", remedy)
+        raise RuleBroken(f"gave the same maps {what}", remedy)

@@ -34,7 +34,7 @@ def _plain(value: Any, depth: int = 0) -> Any:
     return ("object", id(value)) if callable(value) else repr(value)
 
 
-def of_network(network: nn.Module, but: Collection[str] = ()) -> dict[str, Any]:
+def network_state(network: nn.Module, but: Collection[str] = ()) -> dict[str, Any]:
     """Return state, modes, gradients, hooks, flags and attributes of all modules, but for attributes named in `but`."""
     found: dict[str, Any] = {}
     for name, module in network.named_modules():
@@ -224,7 +224,7 @@ _SETTINGS: dict[str, _Setting] = {
 }
 
 
-def of_process() -> dict[str, Any]:
+def process_state() -> dict[str, Any]:
     """Return random states, modes of torch, filters, loggers, flags, hooks and functions of torch."""
     return {name: one.read() for name, one in _SETTINGS.items()}
 
@@ -258,9 +258,9 @@ LATE = (
 
 
 @contextmanager
-def restored() -> Iterator[None]:
+def restored_process() -> Iterator[None]:
     """Put everything that is global in a process back at the end, whatever a faulty call left."""
-    before = of_process()
+    before = process_state()
     try:
         yield
     finally:
@@ -269,33 +269,33 @@ def restored() -> Iterator[None]:
                 one.put(before[name])
 
 
-def seeded(seed: int) -> None:
+def seed_everything(seed: int) -> None:
     """Set all global random states."""
     torch.manual_seed(seed)
     np.random.seed(seed)  # noqa: NPY002
     random.seed(seed)
 
 
-def left_by(call: Callable[[], Any]) -> list[str]:
+def process_changes(call: Callable[[], Any]) -> list[str]:
     """Return what a call leaves otherwise in the process: in its first call, and in a second one from other states."""
     found: set[str] = set()
     for seed in (1, 2):
         # Restored in between, so that a second call is seen to set what the first one set already.
-        with restored():
-            seeded(seed)
-            before = of_process()
+        with restored_process():
+            seed_everything(seed)
+            before = process_state()
             call()
-            changed = difference(before, of_process())
+            changed = difference(before, process_state())
             # A first call imports libraries, and a second one does not.
             found |= {key for key in changed if seed > 1 or (key in before and key not in LATE)}
     return sorted(found)
 
 
-def files_of(call: Callable[[], Any]) -> list[str]:
+def files_left_by(call: Callable[[], Any]) -> list[str]:
     """Return what a second call leaves in the working folder, the home folder or that for temporary files."""
     call()
     kept = tempfile.tempdir
-    with tempfile.TemporaryDirectory() as folder, restored():
+    with tempfile.TemporaryDirectory() as folder, restored_process():
         try:
             os.chdir(folder)
             os.environ["HOME"] = tempfile.tempdir = folder

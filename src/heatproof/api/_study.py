@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from heatproof.api.evaluate import FOR_STUDIES, Metrics, evaluate
+from heatproof.api.evaluate import STUDY_OPTIONS, Metrics, evaluate
 from heatproof.base.registry import look_up
-from heatproof.data.few import few_of_images
+from heatproof.data.few import probe_rows_of_images
 from heatproof.errors import HeatproofError
 from heatproof.inputs.maps import read_maps
 from heatproof.inputs.read import read_inputs
-from heatproof.inputs.targets import Question
+from heatproof.inputs.targets import TargetSpec
 from heatproof.metrics.arrays import area, spearman_rows
 from heatproof.metrics.registry import METRICS
-from heatproof.models.adapter import adapted, check_network
+from heatproof.models.adapter import adapt_network, check_network
 from heatproof.models.output_reader import OutputReader
 from heatproof.responses.curves import Curves
 
@@ -85,19 +85,19 @@ class Study:
         for name in chosen:
             look_up(METRICS, name, "metric")
         for key in common:
-            look_up(dict.fromkeys((*FOR_STUDIES, "target")), key, "option of a study of metrics")
+            look_up(dict.fromkeys((*STUDY_OPTIONS, "target")), key, "option of a study of metrics")
         # Checked before its answers are kept, by which chance and dependence on the batch would not be found.
-        question = Question(common.get("task"), common.get("target"))
-        with adapted(model, images, int(common.get("seed", 0)), question.reader()) as network:
+        target_spec = TargetSpec(common.get("task"), common.get("target"))
+        with adapt_network(model, images, int(common.get("seed", 0)), target_spec.reader()) as network:
             source = read_inputs(
-                model, images, targets, common.get("image_ids"), maps=maps, network=network, question=question
+                model, images, targets, common.get("image_ids"), maps=maps, network=network, target_spec=target_spec
             )
             found = read_maps(maps, source)
             if found.names is None:
                 raise HeatproofError("The maps have no names of methods: give a mapping from methods to maps.")
             arrays = {method: found.values[:, place] for place, method in enumerate(found.names)}
             network.check_precision(source.images)
-            check_network(network, source.images[few_of_images(source.digests, source.images)])
+            check_network(network, source.images[probe_rows_of_images(source.digests, source.images)])
         pictures = source.ids
         # Whatever had labels is in order now.
         common = {name: value for name, value in common.items() if name not in ("task", "target")}
@@ -107,8 +107,8 @@ class Study:
             ids = [f"{name} {row}" for row, name in enumerate(source.ids)]
             source = replace(source, ids=ids if len(set(source.ids)) < len(ids) else source.ids)
         common["image_ids"] = source.ids
-        reader = question.reader()
-        reader.targets = source.distinct
+        reader = target_spec.reader()
+        reader.targets = source.unique_targets
         kept = CachedNetwork(model, reader=reader)
         return cls(kept, source.images, source.targets, arrays, chosen, source.ids, pictures, common)
 
@@ -181,7 +181,7 @@ def points_of(study: Study, name: str, options: Mapping[str, Any], maps: np.ndar
     entry = METRICS[name]
     result = study.score(name, options, maps)
     everything = np.ones(len(study.ids), dtype=bool)
-    read = entry.responses(entry.reads.complete(entry.fill_in(options))).values()
+    read = entry.responses(entry.reads.complete(entry.complete_options(options))).values()
     sequences = [response.sequence for response in read if isinstance(response, Curves)]
     points = []
     for index, curve in enumerate(curves_of(result).values()):
@@ -253,7 +253,7 @@ class CachedNetwork(torch.nn.Module):
 
     def _read(self, images: torch.Tensor) -> torch.Tensor:
         """Return the numbers (B, K) of images, of a target function those of all of its targets."""
-        with self.reader.asking(range(len(self.reader.targets))):
+        with self.reader.only_targets(range(len(self.reader.targets))):
             return self.reader.read(self.model(images), len(images), images.device)
 
 

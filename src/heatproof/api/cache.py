@@ -21,17 +21,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from heatproof.base.provenance import digest, library_versions
-from heatproof.errors import HeatproofError, fault_of
-from heatproof.files.lock import LOCK, held_folder
-from heatproof.files.reading import own_folder, refuse_links_in, shown
+from heatproof.errors import HeatproofError, machine_fault
+from heatproof.files.lock import LOCK, locked_folder
+from heatproof.files.reading import printable_path, refuse_links_in, resolve_user_folder
 from heatproof.inputs.identity import identity_of, network_identity, version_of
 from heatproof.stores.array_cache import BatchFolder
-from heatproof.stores.manifest import read_sealed, write_sealed
+from heatproof.stores.manifest import read_checksummed, write_checksummed
 
 if TYPE_CHECKING:
     import torch
 
-    from heatproof.models.adapter import Adapted
+    from heatproof.models.adapter import AdaptedNetwork
 
 MARK, KIND = "heatproof-cache.json", {"kind": "cache of heatproof", "version": 1}
 VERDICTS = "verdicts.json"
@@ -41,7 +41,7 @@ GRADIENTS = 0.01
 PASSING = (OSError, ImportError, MemoryError)
 
 
-class InMemory:
+class InMemoryArrays:
     """Values of images by name, as `heatproof.stores.array_cache.BatchFolder` keeps them, in memory alone.
 
     Parameters
@@ -81,7 +81,7 @@ class InMemory:
         return float(seconds), float(passes)
 
 
-Kept = BatchFolder | InMemory
+CachedArrays = BatchFolder | InMemoryArrays
 
 
 @dataclass
@@ -98,7 +98,7 @@ class Verdicts:
     found: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        kept = None if self.path is None else read_sealed(self.path)
+        kept = None if self.path is None else read_checksummed(self.path)
         for one in (kept or {}).get("found", ()):
             kinds = {"images": list, "first": bool, "reason": str, "failed": bool}
             if isinstance(one, dict) and all(isinstance(one.get(name), kind) for name, kind in kinds.items()):
@@ -125,13 +125,13 @@ class Verdicts:
         """Keep what was found on some images, where it is no fault of the machine."""
         here: BaseException | None = error
         while here is not None:
-            if isinstance(here, PASSING) or fault_of(here):
+            if isinstance(here, PASSING) or machine_fault(here):
                 return
             here = here.__cause__
         reason = "" if error is None else str(error)
         self.found.append({"images": sorted(names), "first": first, "reason": reason, "failed": failed})
         if self.path is not None:
-            write_sealed(self.path, {"found": self.found})
+            write_checksummed(self.path, {"found": self.found})
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class Cache:
 
     def kept(
         self, kind: str, key: str, names: Sequence[str], arrays: Mapping[str, tuple[str, list[int]]] | None = None
-    ) -> Kept:
+    ) -> CachedArrays:
         """Return what is kept of a method or a response.
 
         Parameters
@@ -160,7 +160,7 @@ class Cache:
         arrays
             What an image's values must be, name to dtype and shape, where it is known.
         """
-        return InMemory(names) if self.folder is None else BatchFolder(self.folder / kind / key, arrays)
+        return InMemoryArrays(names) if self.folder is None else BatchFolder(self.folder / kind / key, arrays)
 
     def verdicts(self, key: str) -> Verdicts:
         """Return what is kept of the applicability of a method."""
@@ -168,7 +168,7 @@ class Cache:
 
 
 @contextmanager
-def held_cache(folder: Any) -> Iterator[Path | None]:
+def locked_cache(folder: Any) -> Iterator[Path | None]:
     """Hold the folder of a cache, which no other call may use meanwhile, and return where it really is.
 
     Parameters
@@ -186,13 +186,15 @@ def held_cache(folder: Any) -> Iterator[Path | None]:
         return
     if not isinstance(folder, str | os.PathLike):
         raise HeatproofError(f"The cache is {type(folder).__name__}: give the path of a folder.")
-    root = Path(os.path.abspath(own_folder(Path(folder).expanduser())))
+    root = Path(os.path.abspath(resolve_user_folder(Path(folder).expanduser())))
     if root.exists() and not root.is_dir():
-        raise HeatproofError(f"The cache {shown(root)} is a file: name a folder, which is made where there is none.")
+        raise HeatproofError(
+            f"The cache {printable_path(root)} is a file: name a folder, which is made where there is none."
+        )
     _refuse_others(root)
-    with held_folder(str(root), "cache"):
-        if read_sealed(root / MARK) != KIND:
-            write_sealed(root / MARK, KIND)
+    with locked_folder(str(root), "cache"):
+        if read_checksummed(root / MARK) != KIND:
+            write_checksummed(root / MARK, KIND)
         yield root
 
 
@@ -203,26 +205,28 @@ def _refuse_others(root: Path) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise HeatproofError(fault_of(error) or f"The cache {shown(root)} cannot be read ({error}).") from None
+        raise HeatproofError(
+            machine_fault(error) or f"The cache {printable_path(root)} cannot be read ({error})."
+        ) from None
     others = [name for name in names if name != LOCK and MARK not in name]
     if others and MARK not in names:
         raise HeatproofError(
-            f"{shown(root)} is no cache of heatproof, as it has {shown(others[0])!r} in it: name a folder of its own "
+            f"{printable_path(root)} is no cache of heatproof, as it has {printable_path(others[0])!r} in it: name a folder of its own "
             "for `cache`, which is empty or not there yet."
         )
     refuse_links_in(root)
     if (root / MARK).is_dir():
-        raise HeatproofError(f"{shown(root / MARK)} is a folder, not a regular file: remove it.")
+        raise HeatproofError(f"{printable_path(root / MARK)} is a folder, not a regular file: remove it.")
     # What is damaged is written again.
-    if (read_sealed(root / MARK) or KIND) != KIND:
+    if (read_checksummed(root / MARK) or KIND) != KIND:
         raise HeatproofError(
-            f"The cache {shown(root)} was made by another version of heatproof: name another folder for `cache`."
+            f"The cache {printable_path(root)} was made by another version of heatproof: name another folder for `cache`."
         )
 
 
-def cache_of(
+def network_cache(
     root: Path | None,
-    network: Adapted,
+    network: AdaptedNetwork,
     few: torch.Tensor,
     digests: Sequence[str],
     asked: Sequence[str] = ("",),
@@ -233,18 +237,18 @@ def cache_of(
     Parameters
     ----------
     root
-        As `held_cache` returns it.
+        As `locked_cache` returns it.
     network
         Checked on `few`.
     few, digests
         Images (B, C, H, W), and their digests.
     asked
-        What is asked of the network, as `heatproof.inputs.targets.Question.identity`.
+        What is asked of the network, as `heatproof.inputs.targets.TargetSpec.identity`.
     targets
         (B,) of a target function, whose numbers for these images are then taken in the place of logits; the digests
         have to tell them.
     """
-    from heatproof.models.adapter import as_check
+    from heatproof.models.adapter import counted_as_check
 
     if root is None:
         return Cache()
@@ -254,8 +258,8 @@ def cache_of(
     few, digests = few[: len(network.logits)], digests[: len(network.logits)]
     passed = network.logits, network.gradients
     if targets is not None:
-        with as_check():
-            passed = network.answers(network.taken(few), targets[: len(few)])
+        with counted_as_check():
+            passed = network.outputs_and_gradients(network.copy_to_device(few), targets[: len(few)])
     weights = root / digest(
         [network_identity(network.network), *_surroundings(network), *([] if asked == [""] else asked)]
     )
@@ -270,12 +274,12 @@ def cache_of(
         elif _answers_as(network, known, digests, passed, targets is None):
             return Cache(folder)
     folder = next(one for one in (weights / str(number) for number in count()) if not one.exists())
-    arrays = {"images": network.taken(few), "logits": passed[0], "gradients": passed[1]}
+    arrays = {"images": network.copy_to_device(few), "logits": passed[0], "gradients": passed[1]}
     BatchFolder(folder / "check").add(digests, {key: one.cpu().numpy() for key, one in arrays.items()}, 0.0, 0)
     return Cache(folder)
 
 
-def _surroundings(network: Adapted) -> list[Any]:
+def _surroundings(network: AdaptedNetwork) -> list[Any]:
     """Return what else decides the numbers that come out of a network, as plain values."""
     import torch
 
@@ -293,7 +297,7 @@ def _surroundings(network: Adapted) -> list[Any]:
     return [versions, describe_device(network.device), *settings]
 
 
-def _has_gradients(network: Adapted, now: torch.Tensor, then: torch.Tensor) -> bool:
+def _has_gradients(network: AdaptedNetwork, now: torch.Tensor, then: torch.Tensor) -> bool:
     """Tell whether two gradients (B, C, H, W) are the same but for units that rounding switches on or off."""
     import torch
 
@@ -303,7 +307,7 @@ def _has_gradients(network: Adapted, now: torch.Tensor, then: torch.Tensor) -> b
 
 
 def _answers_as(
-    network: Adapted,
+    network: AdaptedNetwork,
     known: BatchFolder,
     digests: Sequence[str],
     now: tuple[torch.Tensor, torch.Tensor],
@@ -322,7 +326,7 @@ def _answers_as(
     """
     import torch
 
-    from heatproof.models.adapter import as_check
+    from heatproof.models.adapter import counted_as_check
 
     shared = [one for one in dict.fromkeys(digests) if one in known.names]
     passed: tuple[torch.Tensor, torch.Tensor] | None
@@ -334,16 +338,16 @@ def _answers_as(
     else:
         kept, passed = known.read(known.names), None
         try:
-            with as_check():
-                passed = network.answers(network.taken(torch.from_numpy(kept["images"])))
+            with counted_as_check():
+                passed = network.outputs_and_gradients(network.copy_to_device(torch.from_numpy(kept["images"])))
         except Exception as error:
             # A network that was edited can fail in any way.
-            if fault_of(error):
+            if machine_fault(error):
                 raise
     if passed is None or "gradients" not in kept:
         return False
     then = {name: torch.from_numpy(values) for name, values in kept.items()}
-    return network.agrees(passed[0], then["logits"]) and _has_gradients(network, passed[1], then["gradients"])
+    return network.outputs_agree(passed[0], then["logits"]) and _has_gradients(network, passed[1], then["gradients"])
 
 
 class MethodKeys:

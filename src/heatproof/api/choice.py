@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from heatproof.base.registry import listed
+from heatproof.base.registry import join_names
 from heatproof.errors import HeatproofError
-from heatproof.ranking.verdict import CANNOT_SEE, FOUND, Verdict
+from heatproof.ranking.verdict import FOUND, LIMITS_OF_DELETION, Verdict
 
 DELETIONS = ("idsds", "sds")
 # Columns of the table beside those of the measures, with their types.
@@ -186,10 +186,12 @@ class Choice:
         if "sds" in kinds:
             parts.append("By SDS, images without a patch may be outside of the network's domain.")
         if set(kinds) & set(DELETIONS):
-            parts.append(CANNOT_SEE)
+            parts.append(LIMITS_OF_DELETION)
         parts.append(f"{self.check_passes} images went through the network to check it, which no passes count.")
         if self.left_out:
-            parts.append(f"Left out, as other options of the same explainer scored higher: {listed(self.left_out)}.")
+            parts.append(
+                f"Left out, as other options of the same explainer scored higher: {join_names(self.left_out)}."
+            )
         return " ".join(parts)
 
     def _repr_html_(self) -> str:
@@ -237,9 +239,9 @@ class Choice:
             If it cannot be read, or is no such file.
         """
         from heatproof.base.typed import as_type
-        from heatproof.files.reading import MOST_JSON_BYTES, one_sentence, parse_json, read_bytes
+        from heatproof.files.reading import MOST_JSON_BYTES, one_sentence_errors, parse_json, read_bytes
 
-        with one_sentence(path, "give a file that heatproof.Choice.save wrote as .json"):
+        with one_sentence_errors(path, "give a file that heatproof.Choice.save wrote as .json"):
             told = as_type(SavedChoice, parse_json(read_bytes(path, MOST_JSON_BYTES)), "it")
             given = {one.name: getattr(told, one.name) for one in fields(cls) if one.name not in ("table", "by_label")}
             by_label = None if told.by_label is None else pd.DataFrame(told.by_label, columns=list(BY_LABEL))

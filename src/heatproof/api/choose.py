@@ -13,29 +13,29 @@ import numpy as np
 import pandas as pd
 
 from heatproof.api.choice import BY_LABEL, DELETIONS, Choice, typed_table
-from heatproof.base.class_order import MOSTLY_RIGHT, said_of_exchange
+from heatproof.base.class_order import MOSTLY_RIGHT, describe_exchange
 from heatproof.base.methods import Method, methods_of
 from heatproof.base.options import BatchSize, Bounds, check_arguments
-from heatproof.base.tasks import gives
+from heatproof.base.tasks import task_provides
 from heatproof.errors import HeatproofError
-from heatproof.metrics.single_deletion import Deletion
-from heatproof.ranking.best import images_to_tell
-from heatproof.ranking.verdict import FOUND, TOO_FEW, Verdict, deletion_words, judge, often_wrong
+from heatproof.metrics.single_deletion import PatchDeletion
+from heatproof.ranking.best import images_to_distinguish
+from heatproof.ranking.verdict import FOUND, TOO_FEW, Verdict, describe_deletion, describe_low_accuracy, judge
 
 if TYPE_CHECKING:
     import torch
 
     from heatproof.api.evaluate import SelectedMetric
-    from heatproof.api.explain import Explaining
+    from heatproof.api.explain import ExplainRun
     from heatproof.api.named_methods import NamedMethod
     from heatproof.inputs.finetuned import Domain
     from heatproof.inputs.source import ImageSource
-    from heatproof.models.adapter import Adapted
+    from heatproof.models.adapter import AdaptedNetwork
 
 REFERENCES = ("random", "edges")
 # Cheap methods of every family but those that delete regions themselves, with the options that cost and change most.
 # Those that do not apply say so.
-METHODS: tuple[Any, ...] = (
+DEFAULT_METHODS: tuple[Any, ...] = (
     "saliency",
     "input_x_gradient",
     {"integrated_gradients_8": {"explainer": "integrated_gradients", "steps": 8}},
@@ -129,47 +129,47 @@ def choose(
         If images are those of the finetuning, targets are seldom what the network answers, or scores that were asked
         for as IDSDS are SDS.
     """
-    from heatproof.api.cache import held_cache
-    from heatproof.api.explain import Explaining, layer_name
-    from heatproof.api.named_methods import selected
+    from heatproof.api.cache import locked_cache
+    from heatproof.api.explain import ExplainRun, layer_name
+    from heatproof.api.named_methods import select_methods
     from heatproof.base.batches import show_progress
     from heatproof.inputs.arrays import warn_of_range
     from heatproof.inputs.finetuned import domain_of, warn_out_of_domain
-    from heatproof.inputs.labels import joined_options, options_of_rows
+    from heatproof.inputs.labels import align_options, select_option_rows
     from heatproof.inputs.read import read_inputs
-    from heatproof.inputs.targets import Question, check_columns
-    from heatproof.models.adapter import adapted, check_network
+    from heatproof.inputs.targets import TargetSpec, check_columns
+    from heatproof.models.adapter import adapt_network, check_network
     from heatproof.models.probabilities import check_no_probabilities, warn_of_probabilities
     from heatproof.models.reachable import require_module
 
     require_module(model)
     layer = layer_name(model, layer)
     check_arguments(choose, locals(), "task", "target", "measures", "background", "classes", "transform", "cache")
-    asked = {one.name: one for one in selected(METHODS if methods is None else methods)}
-    asked |= {name: selected(name)[0] for name in REFERENCES if name not in asked}
-    question = Question(task, target)
-    domain = domain_of(model, images, question.kind)
+    asked = {one.name: one for one in select_methods(DEFAULT_METHODS if methods is None else methods)}
+    asked |= {name: select_methods(name)[0] for name in REFERENCES if name not in asked}
+    target_spec = TargetSpec(task, target)
+    domain = domain_of(model, images, target_spec.kind)
     metrics = _selected(measures, domain) if measures else {}
     if measures:
         warn_out_of_domain([one.options for one in metrics.values() if one.is_renamed], domain)
-    opened = adapted(model, images, seed, question.reader())
-    with held_cache(cache) as root, opened as network, show_progress(progress):
+    opened = adapt_network(model, images, seed, target_spec.reader())
+    with locked_cache(cache) as root, opened as network, show_progress(progress):
         given = read_inputs(
-            model, images, targets, classes=classes, transform=transform, network=network, question=question
+            model, images, targets, classes=classes, transform=transform, network=network, target_spec=target_spec
         )
-        seen = list(dict.fromkeys(given.digests)) if given.has_rows_of_labels else given.digests
+        seen = list(dict.fromkeys(given.digests)) if given.has_label_rows else given.digests
         if len(seen) < LEAST:
             raise HeatproofError(f"{len(seen)} images tell nothing of methods: give at least {LEAST}, better 100.")
         _warn_of_trained_on(seen, domain)
         network.check_precision(given.read([0]))
         assert given.targets is not None, "read_inputs found them"
-        explained = given.explained if given.has_rows_of_labels else given.targets.tolist()
-        _check_distinct(list(zip(given.digests, explained, strict=True)) if given.has_rows_of_labels else seen)
+        explained = given.explained if given.has_label_rows else given.targets.tolist()
+        _check_distinct(list(zip(given.digests, explained, strict=True)) if given.has_label_rows else seen)
         # In an order of their own, so that the order in which they are given decides nothing.
         order = sorted(range(len(given)), key=lambda row: (given.digests[row], explained[row]))
         digests = [given.digests[row] for row in order]
         source = replace(given.take(order), ids=_unique(digests))
-        run = Explaining(network, source, digests, seed, batch_size, layer, background)
+        run = ExplainRun(network, source, digests, seed, batch_size, layer, background)
         few = source.read(run.first)
         warn_of_range(given.images if given.is_checked else few, model)
         network.check_precision(few)
@@ -181,27 +181,28 @@ def choose(
         metrics = metrics or _selected(_measures(source, domain), domain)
         _check_needs(metrics, network.task)
         known: dict[int, Any] = {}
-        joined = {key: joined_options(one.options, given, known) for key, one in metrics.items()}
+        joined = {key: align_options(one.options, given, known) for key, one in metrics.items()}
         metrics = {
-            key: one._replace(options=options_of_rows(joined[key], order, len(given))) for key, one in metrics.items()
+            key: one._replace(options=select_option_rows(joined[key], order, len(given)))
+            for key, one in metrics.items()
         }
-        run.cache = run.cache_in(root, question)
+        run.cache = run.open_cache(root, target_spec)
         return _answer(_Judge(run, asked, metrics, level), domain, right)
 
 
-def _answered(network: Adapted, source: ImageSource) -> torch.Tensor | None:
+def _answered(network: AdaptedNetwork, source: ImageSource) -> torch.Tensor | None:
     """Return whether a checked network answers with the target of each row (N,); None where it gives a number alone.
 
     It warns the caller of `choose` where it seldom does.
     """
     import torch
 
-    from heatproof.models.adapter import logits_at, predicted
+    from heatproof.models.adapter import logits_at, predict_classes
 
     assert source.targets is not None, "read_inputs found them"
     assert network.logits is not None, "the network is checked"
     targets = source.targets.cpu()
-    if not gives(network.task, "decision"):
+    if not task_provides(network.task, "decision"):
         return None
     if source.kind:
         parts = [logits_at(network, part, targets[list(rows)]) for rows, part in source.batches()]
@@ -213,7 +214,7 @@ def _answered(network: Adapted, source: ImageSource) -> torch.Tensor | None:
                 stacklevel=3,
             )
         return right
-    answers = torch.cat([predicted(network, part) for _, part in source.batches()]).cpu()
+    answers = torch.cat([predict_classes(network, part) for _, part in source.batches()]).cpu()
     _warn_of_targets(answers.numpy(), targets.numpy(), network.logits.shape[1])
     return targets == answers
 
@@ -221,17 +222,17 @@ def _answered(network: Adapted, source: ImageSource) -> torch.Tensor | None:
 def _check_needs(metrics: Mapping[str, SelectedMetric], task: str) -> None:
     """Refuse measures that read what a task does not give."""
     for name, one in metrics.items():
-        if why := one.entry.lacking(task, one.options):
-            raise HeatproofError(f"The measure {name!r} does not apply, as {why}; sds reads any number.")
+        if reason := one.entry.unsupported_reason(task, one.options):
+            raise HeatproofError(f"The measure {name!r} does not apply, as {reason}; sds reads any number.")
 
 
 def _selected(measures: Mapping[str, Mapping[str, Any]], domain: Domain) -> dict[str, SelectedMetric]:
     """Return the metrics of measures, for which higher is better."""
-    from heatproof.api.evaluate import selected_metrics
+    from heatproof.api.evaluate import select_metrics
 
-    metrics = selected_metrics(measures, {}, domain)
+    metrics = select_metrics(measures, {}, domain)
     for name, scored in metrics.items():
-        if not scored.entry.higher(scored.options):
+        if not scored.entry.is_higher_better(scored.options):
             raise HeatproofError(
                 f"The measure {name!r} is {scored.entry.name!r}, for which lower is better: take one for which higher "
                 "is better, and rank by others with heatproof.compare."
@@ -243,7 +244,7 @@ def _answer(judging: _Judge, domain: Domain, right: torch.Tensor | None) -> Choi
     """Return what can be said of methods on a checked network; `right` (N,) tells where it answers with the target."""
     import torch
 
-    from heatproof.base.batches import tell
+    from heatproof.base.batches import report_progress
 
     run, asked, level = judging.run, judging.asked, judging.level
     scorers, words = _described(judging.metrics)
@@ -257,7 +258,7 @@ def _answer(judging: _Judge, domain: Domain, right: torch.Tensor | None) -> Choi
     kinds = {_kind(one) for one in asked.values() if not one.ablates}
     planned = _planned(len(kinds), images[1], level)
     print(planned)
-    tell(f"First half: {images[0]} images pick options of {len(asked)} methods.")
+    report_progress(f"First half: {images[0]} images pick options of {len(asked)} methods.")
     tried = judging.scored(first, asked)
     # Of each explainer the row with the highest mean score, whatever its options and with signs or without.
     means = np.mean([np.nan_to_num(values).mean(1) for values in tried.scores.values()], axis=0)
@@ -267,7 +268,7 @@ def _answer(judging: _Judge, domain: Domain, right: torch.Tensor | None) -> Choi
         if row not in tried.undefined:
             best.setdefault(_kind(asked[tried.parent[row]]), row)
     parents = {tried.parent[row] for row in best.values()}
-    tell(f"Second half: {images[1]} images score {len(parents)} methods.")
+    report_progress(f"Second half: {images[1]} images score {len(parents)} methods.")
     picked = {name: one for name, one in asked.items() if name in parents}
     reported = judging.scored(second, picked, set(best.values()))
     rows = reported.rows
@@ -283,12 +284,14 @@ def _answer(judging: _Judge, domain: Domain, right: torch.Tensor | None) -> Choi
         right=int(right[second].sum()) if right is not None and of_images else None,
     )
     if right is not None and not of_images and found.verdict == FOUND:
-        told = often_wrong(int(right[second].sum()), len(second), of_labels=True)
+        told = describe_low_accuracy(int(right[second].sum()), len(second), of_labels=True)
         found = replace(found, sentence=found.sentence + told)
     table = _table(reported, rows, outside, found, run.seed, level)
-    unscored = {name: why for name, why in tried.undefined.items() if _kind(asked[tried.parent[name]]) not in best}
+    unscored = {
+        name: reason for name, reason in tried.undefined.items() if _kind(asked[tried.parent[name]]) not in best
+    }
     raw = {one.name for one in tried.methods if one.transform == "raw"}
-    missing = {**tried.gaps, **{name: why for name, why in unscored.items() if name in raw}, **reported.gaps}
+    missing = {**tried.gaps, **{name: reason for name, reason in unscored.items() if name in raw}, **reported.gaps}
     gaps = pd.DataFrame({"method": list(missing), "reason": list(missing.values()), "in_set": False})
     return Choice(
         typed_table(pd.concat([table, gaps] if len(gaps) else [table], ignore_index=True)),
@@ -304,11 +307,11 @@ def _answer(judging: _Judge, domain: Domain, right: torch.Tensor | None) -> Choi
     )
 
 
-def _pictures(run: Explaining) -> torch.Tensor:
+def _pictures(run: ExplainRun) -> torch.Tensor:
     """Return the number of the picture of each row (N,), from 0: rows of labels of one image are of one picture."""
     import torch
 
-    if not run.source.has_rows_of_labels:
+    if not run.source.has_label_rows:
         return torch.arange(len(run.digests))
     numbers = {one: number for number, one in enumerate(dict.fromkeys(run.digests))}
     return torch.tensor([numbers[one] for one in run.digests])
@@ -328,7 +331,7 @@ def _of_pictures(values: np.ndarray, pictures: np.ndarray) -> np.ndarray:
 
 
 def _by_label(
-    run: Explaining,
+    run: ExplainRun,
     second: torch.Tensor,
     reported: _Scored,
     words: Mapping[str, str],
@@ -403,7 +406,7 @@ class _Scored:
 class _Judge:
     """Images of a checked network, the methods, and how their maps are scored."""
 
-    run: Explaining
+    run: ExplainRun
     asked: Mapping[str, NamedMethod]
     metrics: Mapping[str, SelectedMetric]
     level: float
@@ -413,7 +416,7 @@ class _Judge:
     ) -> _Scored:
         """Return the scores of methods on some of the images; of all, or of those that are `picked`."""
         from heatproof.api.scores import Scoring
-        from heatproof.inputs.labels import options_of_rows
+        from heatproof.inputs.labels import select_option_rows
 
         run = self.run.part(rows)
         made = run.dataset(list(asked.values()), stops=False)
@@ -432,7 +435,7 @@ class _Judge:
         keys = {name: run.key_of(one) for one in asked.values() for name in one.maps}
         count = len(self.run.ids)
         metrics = {
-            key: one._replace(options=options_of_rows(one.options, rows.tolist(), count))
+            key: one._replace(options=select_option_rows(one.options, rows.tolist(), count))
             for key, one in self.metrics.items()
         }
         found = Scoring(run, known["attribution"], methods, [keys[name] for name in names], metrics).scores()
@@ -460,7 +463,7 @@ def _kind(method: NamedMethod) -> str:
 
 def _planned(methods: int, reported: int, level: float) -> str:
     """Return how many images tell so many methods apart, and whether there are as many."""
-    needed = images_to_tell(methods, level=level)
+    needed = images_to_distinguish(methods, level=level)
     enough = "" if reported >= needed else " With fewer, the answer is often open."
     return (
         f"{reported} images are reported on, and the other half picks options. For a probability of 0.8 to tell two of "
@@ -519,7 +522,7 @@ def _warn_of_targets(answers: np.ndarray, targets: np.ndarray, classes: int) -> 
     """Warn the caller of `choose` where the network seldom answers with the target, and of what explains that."""
     right = int((answers == targets).sum())
     if right < MOSTLY_RIGHT * len(targets):
-        exchanged = said_of_exchange(answers, targets, classes)
+        exchanged = describe_exchange(answers, targets, classes)
         warnings.warn(
             f"The network answers with the target on {right} of {len(targets)} images: if the targets are labels, "
             f"check that their numbers are the network's classes.{' ' * bool(exchanged)}{exchanged}",
@@ -541,7 +544,7 @@ def _measures(images: ImageSource, domain: Domain) -> dict[str, dict[str, Any]]:
     found = {}
     for place, one in enumerate((first, second)):
         family = "IDSDS" if domain.finetuned is not None and not place else "SDS"
-        found[f"{family}, {Deletion(domain.reference[0], one['baseline'])}"] = {"metric": "idsds", **one}
+        found[f"{family}, {PatchDeletion(domain.reference[0], one['baseline'])}"] = {"metric": "idsds", **one}
     return found
 
 
@@ -555,7 +558,7 @@ def _described(metrics: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], d
         scorers[name] = {"metric": one.told, **{key: value for key, value in one.options.items() if value is not None}}
         words[name] = one.entry.name
         if one.told in DELETIONS:
-            words[name] = deletion_words(deletion_of(one.options), one.told, one.options["output"])
+            words[name] = describe_deletion(deletion_of(one.options), one.told, one.options["output"])
     # Measures may differ in what these words do not tell.
     alike = [told for told in words.values() if list(words.values()).count(told) > 1]
     return scorers, {name: f"{told}, {name!r}" if told in alike else told for name, told in words.items()}
@@ -568,7 +571,7 @@ def _table(
     from heatproof.metrics.bootstrap import summarise
 
     columns: dict[str, Any] = {"method": list(rows)}
-    abstains = any(one.why for one in found.measures.values())
+    abstains = any(one.reason for one in found.measures.values())
     columns["in_set"] = pd.array([pd.NA if abstains else row in found.best for row in rows], dtype="boolean")
     contends = np.array([row not in outside for row in rows])
     means = []

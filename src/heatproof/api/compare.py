@@ -37,10 +37,10 @@ class Comparison:
     _ranking: Ranking
 
     def __str__(self) -> str:
-        from heatproof.report.tables.ranking import directions_told, told
+        from heatproof.report.tables.ranking import describe_directions, describe_ranking
 
         remedy = "give a table whose column higher_is_better says otherwise"
-        return f"{directions_told(self.scores, remedy)}\n\n{told(self._ranking)}"
+        return f"{describe_directions(self.scores, remedy)}\n\n{describe_ranking(self._ranking)}"
 
     def _repr_html_(self) -> str:
         return self.table.to_html(index=False, float_format=lambda value: f"{value:.2f}", border=0)

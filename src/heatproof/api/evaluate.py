@@ -13,29 +13,37 @@ import numpy as np
 
 from heatproof.base.grids import patch_sums
 from heatproof.base.methods import Method, methods_of
-from heatproof.base.options import BatchSize, check_plain, of_python, short
-from heatproof.base.registry import look_up, nearest
-from heatproof.base.tasks import explained_words
+from heatproof.base.options import BatchSize, check_plain_values, short_repr, to_python_numbers
+from heatproof.base.registry import look_up, suggest_name
+from heatproof.base.tasks import describe_targets
 from heatproof.errors import HeatproofError, first_line
 from heatproof.inputs.arrays import warn_of_range
 from heatproof.inputs.finetuned import Domain, deletion_of, domain_of, warn_out_of_domain
-from heatproof.inputs.labels import Scored as ScoredTargets
-from heatproof.inputs.labels import by_image, joined_options
+from heatproof.inputs.labels import ScoredTargets, align_options, align_to_images
 from heatproof.inputs.maps import explained_classes, read_maps
 from heatproof.inputs.read import read_inputs
-from heatproof.inputs.targets import Question, check_columns, shown_targets
+from heatproof.inputs.targets import TargetSpec, check_columns, reported_targets
 from heatproof.metrics.registry import METRICS, Metric
-from heatproof.metrics.scoring import Explanations, Scored, score_batch
-from heatproof.metrics.single_deletion import family
+from heatproof.metrics.scoring import ExplainerMaps, Scored, score_batch
+from heatproof.metrics.single_deletion import single_deletion_name
 from heatproof.perturbation.baselines import BASELINES
-from heatproof.responses.base import Along, Batch, Explain, Reading, Response, ScoredImages, Session, serving
+from heatproof.responses.base import (
+    Batch,
+    Explain,
+    MethodMaps,
+    MetricInput,
+    NetworkRun,
+    Response,
+    ScoredImages,
+    shared_responses,
+)
 
 if TYPE_CHECKING:
     import torch
     import xarray
 
     from heatproof.inputs.source import ImageSource
-    from heatproof.models.adapter import Adapted
+    from heatproof.models.adapter import AdaptedNetwork
 
 OUTPUTS = ("logit", "log_probability")
 # Axes of what a metric reads of a response, after the images.
@@ -47,8 +55,8 @@ AXES = {
     "pictures": ("picture", "target"),
 }
 # Options of every metric; the first ones are those of studies of metrics too.
-FOR_STUDIES = ("seed", "batch_size", "device", "image_ids", "task")
-COMMON = (*FOR_STUDIES, "ranking", "explain", "details")
+STUDY_OPTIONS = ("seed", "batch_size", "device", "image_ids", "task")
+COMMON = (*STUDY_OPTIONS, "ranking", "explain", "details")
 Metrics = Sequence[str] | Mapping[str, Mapping[str, Any]]
 
 
@@ -169,7 +177,7 @@ def evaluate(
 
     from heatproof.models.adapter import (
         HALF,
-        adapted,
+        adapt_network,
         check_network,
     )
     from heatproof.models.memory import batch_size_of
@@ -179,71 +187,75 @@ def evaluate(
     if isinstance(model, torch.export.ExportedProgram):
         require_module(model)
     common = {key: options.pop(key) for key in COMMON if key in options}
-    check_plain(_plain_options, common, "heatproof.evaluate")
+    check_plain_values(_plain_options, common, "heatproof.evaluate")
     # A text is the option of a metric.
     given = options.get("target")
     function = options.pop("target", None) if given is None or callable(given) else None
-    question = Question(common.get("task"), function)
-    domain = domain_of(model, images, question.kind)
-    metrics = selected_metrics({metric: {}} if isinstance(metric, str) else metric, options, domain)
+    target_spec = TargetSpec(common.get("task"), function)
+    domain = domain_of(model, images, target_spec.kind)
+    metrics = select_metrics({metric: {}} if isinstance(metric, str) else metric, options, domain)
     ranking, explain, seed = common.get("ranking"), common.get("explain"), int(common.get("seed", 0))
     read = [response for one in metrics.values() for response in one.responses.values()]
     for name, given, reads in (
         ("ranking", ranking, any(response.orders_pixels for response in read)),
-        ("explain", explain, any(response.explains for response in read)),
+        ("explain", explain, any(response.recomputes_maps for response in read)),
     ):
         if given is not None and not reads:
             raise HeatproofError(f"None of the metrics reads {name!r}: leave it out, or name one that does.")
     if explain is not None:
-        from heatproof.models.reachable import check_mode
+        from heatproof.models.reachable import check_eval_mode
 
-        check_mode(explain, "explainer")
-    from heatproof.data.few import few_of_images
+        check_eval_mode(explain, "explainer")
+    from heatproof.data.few import probe_rows_of_images
 
     seed = int(common.get("seed", 0))
     named = None if common.get("device") is None else _device(common["device"])
     # The device of a network without parameters.
     placed = torch.empty(0, device=named) if named else images
-    with adapted(model, placed, seed, question.reader()) as network:
+    with adapt_network(model, placed, seed, target_spec.reader()) as network:
         # Without targets, maps that say which class they explain are scored by it, and others by the predicted class.
         source = read_inputs(
-            model, images, targets, common.get("image_ids"), maps=maps, network=network, question=question
+            model, images, targets, common.get("image_ids"), maps=maps, network=network, target_spec=target_spec
         )
         warn_of_range(source.images, model)
         warn_out_of_domain([one.options for one in metrics.values() if one.is_renamed], domain)
         values, names, gaps = read_maps(maps, source, _scored(metrics, network, source, maps))
         known: dict[int, Any] = {}
-        metrics = {
-            key: one._replace(options=joined_options(one.options, source, known)) for key, one in metrics.items()
-        }
+        metrics = {key: one._replace(options=align_options(one.options, source, known)) for key, one in metrics.items()}
         images, labels = source.images, source.targets
         assert labels is not None
         network.check_precision(images)
         # One of an image's own precision has no half of it: sums are of float32.
         images = images.float() if images.dtype in HALF else images.clone() if images.is_inference() else images
-        check_network(network, images[few_of_images(source.digests, images)])
+        check_network(network, images[probe_rows_of_images(source.digests, images)])
         check_columns(network, source)
-        if network.one_logit or network.task == "multilabel":
+        if network.has_one_logit or network.task == "multilabel":
             warn_of_probabilities(network)
-        lacks = {name: why for name, one in metrics.items() if (why := one.entry.lacking(network.task, one.options))}
+        lacks = {
+            name: why
+            for name, one in metrics.items()
+            if (why := one.entry.unsupported_reason(network.task, one.options))
+        }
         if lacks:
             told = "; ".join(f"{name!r} does not apply, as {why}" for name, why in lacks.items())
             warnings.warn(f"Some scores are missing: {told}.", stacklevel=2)
-        session = Session(
+        network_run = NetworkRun(
             open_network=lambda: network.network,
             device=named or network.device,
             batch_size=batch_size_of(common.get("batch_size", 64), named or network.device),
             seed=seed,
             explain=None if explain is None else partial(_recomputed, explain, seed, network.network),
-            given={"ranking": None if ranking is None else np.asarray(by_image("ranking", ranking, source))},
+            caller_inputs={
+                "ranking": None if ranking is None else np.asarray(align_to_images("ranking", ranking, source))
+            },
         )
         batch = Batch(images, labels, source.ids)
-        along = Along(values, methods_of(dict.fromkeys(names or ["map"], False)))
+        method_maps = MethodMaps(values, methods_of(dict.fromkeys(names or ["map"], False)))
         applying = {name: one for name, one in metrics.items() if name not in lacks}
-        found = score_all(session, batch, applying, along, bool(common.get("details")))
+        found = score_metrics(network_run, batch, applying, method_maps, bool(common.get("details")))
         scored = ScoredImages(source.ids, labels.cpu().numpy(), (values.shape[2], values.shape[3]), seed)
         missing = {
-            name: {one.name: _missing(metrics[name], scored, why) for one in along.methods}
+            name: {one.name: _missing(metrics[name], scored, why) for one in method_maps.methods}
             for name, why in lacks.items()
         }
         found = {name: {**missing, **found}[name] for name in metrics}
@@ -251,15 +263,15 @@ def evaluate(
     for one in results.values():
         one.attrs |= {"task": network.task, "check_passes": network.check_passes}
         if source.kind:
-            one.coords["target"] = ("image", shown_targets(source))
+            one.coords["target"] = ("image", reported_targets(source))
     return results[metric] if isinstance(metric, str) else results
 
 
-def score_all(
-    session: Session,
+def score_metrics(
+    network_run: NetworkRun,
     batch: Batch,
     metrics: Mapping[str, SelectedMetric],
-    along: Along,
+    method_maps: MethodMaps,
     details: bool = False,
 ) -> dict[str, dict[str, xarray.Dataset]]:
     """Return each metric's scores of each method.
@@ -271,19 +283,19 @@ def score_all(
     batch
         N images with the classes that are scored.
     metrics
-        As `selected_metrics` returns them.
+        As `select_metrics` returns them.
     along
         The maps, and the methods that are scored.
     details
         Whether what the metrics read is returned as well.
     """
     from heatproof.base.batches import track
-    from heatproof.models.memory import WithinMemory
+    from heatproof.models.memory import AdaptiveBatchSize
 
     found: dict[str, dict[str, xarray.Dataset]] = {}
-    for attempt in WithinMemory("evaluate").attempts(session.batch_size):
+    for attempt in AdaptiveBatchSize("evaluate").attempts(network_run.batch_size):
         with attempt as size:
-            asking = _Asking(replace(session, batch_size=size), batch, along, metrics, details)
+            asking = _Asking(replace(network_run, batch_size=size), batch, method_maps, metrics, details)
             found = {name: asking.score(one) for name, one in track(metrics.items(), "scores", unit="metric")}
     return found
 
@@ -302,12 +314,12 @@ class SelectedMetric(NamedTuple):
         return self.entry.name == "idsds" != self.told
 
 
-def selected_metrics(metrics: Metrics, common: Mapping[str, Any], domain: Domain) -> dict[str, SelectedMetric]:
+def select_metrics(metrics: Metrics, common: Mapping[str, Any], domain: Domain) -> dict[str, SelectedMetric]:
     """Return the metrics, by name, with the options that each of them has."""
     mapping = isinstance(metrics, Mapping) and all(isinstance(own, Mapping) for own in metrics.values())
     if not (mapping or isinstance(metrics, list | tuple)) or not all(isinstance(name, str) for name in metrics):
         raise HeatproofError(
-            f"The metrics are {short(metrics)}: give a name, a list of names, or a mapping from names to options."
+            f"The metrics are {short_repr(metrics)}: give a name, a list of names, or a mapping from names to options."
         )
     named = metrics if isinstance(metrics, Mapping) else {name: {} for name in metrics}
     if not named:
@@ -317,26 +329,28 @@ def selected_metrics(metrics: Metrics, common: Mapping[str, Any], domain: Domain
     for key in common:
         if key not in known:
             # Of one metric, in its words.
-            next(iter(entries.values())).fill_in({key: None} if len(entries) == 1 else {})
-            raise HeatproofError(f"None of the metrics has an option {key!r}: {nearest(key, known)}")
+            next(iter(entries.values())).complete_options({key: None} if len(entries) == 1 else {})
+            raise HeatproofError(f"None of the metrics has an option {key!r}: {suggest_name(key, known)}")
     selected = {}
     for name, entry in entries.items():
         own = {key: value for key, value in named[name].items() if key != "metric"}
         given = {key: value for key, value in common.items() if key in entry.options} | own
-        given = {key: of_python(value) for key, value in given.items()}
+        given = {key: to_python_numbers(value) for key, value in given.items()}
         # Those that are plain values by their annotations, as those of a config.
-        for function in filter(None, (entry.asks, entry.function, entry.reads.options)):
-            check_plain(function, given, f"metric {entry.name!r}")
-        options = domain.complete(entry.reads.complete(entry.fill_in(given), domain.reference))
+        for function in filter(None, (entry.options_function, entry.function, entry.reads.options)):
+            check_plain_values(function, given, f"metric {entry.name!r}")
+        options = domain.complete(entry.reads.complete(entry.complete_options(given), domain.reference))
         told = entry.name
         if told in ("idsds", "sds"):
             look_up(BASELINES, options["baseline"], "baseline")
-            told = family(domain.finetuned, deletion_of(options)) if told == "idsds" else told
+            told = single_deletion_name(domain.finetuned, deletion_of(options)) if told == "idsds" else told
         selected[name] = SelectedMetric(entry, options, entry.responses(options), told)
     return selected
 
 
-def readings_of(one: SelectedMetric, metrics: Mapping[str, SelectedMetric], session: Session) -> list[Reading]:
+def metric_inputs(
+    one: SelectedMetric, metrics: Mapping[str, SelectedMetric], network_run: NetworkRun
+) -> list[MetricInput]:
     """Return what a metric reads; a response that another of the metrics needs in finer steps serves it too.
 
     Raises
@@ -344,13 +358,13 @@ def readings_of(one: SelectedMetric, metrics: Mapping[str, SelectedMetric], sess
     HeatproofError
         If the session lacks something that a response needs.
     """
-    served = serving(response for other in metrics.values() for response in other.responses.values())
+    served = shared_responses(response for other in metrics.values() for response in other.responses.values())
     readings = []
     for argument, needed in one.responses.items():
         response, points = served[needed]
-        if lacking := response.lacks(session):
-            raise HeatproofError(f"The metric {one.entry.name!r} needs {lacking}.")
-        readings.append(Reading(argument, response, points, one.options.get("output", "logit")))
+        if unsupported_reason := response.missing_inputs(network_run):
+            raise HeatproofError(f"The metric {one.entry.name!r} needs {unsupported_reason}.")
+        readings.append(MetricInput(argument, response, points, one.options.get("output", "logit")))
     return readings
 
 
@@ -358,9 +372,9 @@ def readings_of(one: SelectedMetric, metrics: Mapping[str, SelectedMetric], sess
 class _Asking:
     """A model, images and maps, and the responses computed so far."""
 
-    session: Session
+    network_run: NetworkRun
     batch: Batch
-    along: Along
+    method_maps: MethodMaps
     metrics: Mapping[str, SelectedMetric]
     details: bool
     answers: dict[tuple[Any, ...], Mapping[str, np.ndarray]] = field(default_factory=dict)
@@ -368,16 +382,16 @@ class _Asking:
     def score(self, one: SelectedMetric) -> dict[str, xarray.Dataset]:
         """Return a metric's scores of each method."""
         # What only the caller can give of the responses.
-        given = {key: one.options[key] for key in one.entry.reads.in_memory}
-        session = replace(self.session, given={**self.session.given, **given})
-        size = self.along.maps.shape[2], self.along.maps.shape[3]
+        given = {key: one.options[key] for key in one.entry.reads.evaluate_only_options}
+        network_run = replace(self.network_run, caller_inputs={**self.network_run.caller_inputs, **given})
+        size = self.method_maps.maps.shape[2], self.method_maps.maps.shape[3]
         labels = self.batch.labels.cpu().numpy()
-        images = ScoredImages(self.batch.ids, labels, size, session.seed, task_of(session))
-        read = readings_of(one, self.metrics, session)
-        arrays = {reading.argument: self._ask(reading.response, session, given) for reading in read}
-        options = one.options | {"seed": session.seed, "batch_size": session.batch_size}
+        images = ScoredImages(self.batch.ids, labels, size, network_run.seed, task_of(network_run))
+        read = metric_inputs(one, self.metrics, network_run)
+        arrays = {metric_input.argument: self._ask(metric_input.response, network_run, given) for metric_input in read}
+        options = one.options | {"seed": network_run.seed, "batch_size": network_run.batch_size}
         shares = _shares(read[0], size) if read else None
-        explained = [Explanations(self.along.methods, self.along.maps, arrays)]
+        explained = [ExplainerMaps(self.method_maps.methods, self.method_maps.maps, arrays)]
         made = {}
         for scored in score_batch(one.entry, one.options, images, read, arrays, explained):
             made[scored.method] = _dataset(one, options, images, scored)
@@ -387,13 +401,13 @@ class _Asking:
                 made[scored.method].coords["share"] = ("step", shares)
         return made
 
-    def _ask(self, response: Response, session: Session, given: Mapping[str, Any]) -> Mapping[str, np.ndarray]:
+    def _ask(self, response: Response, network_run: NetworkRun, given: Mapping[str, Any]) -> Mapping[str, np.ndarray]:
         """Return the arrays of a response, as a store would give them back."""
         key = (response, *(id(value) for value in given.values()))
         if key not in self.answers:
             batch = replace(self.batch, intact=self._intact) if response.needs_intact else self.batch
-            arrays = response.run(session, batch, self.along)
-            self.answers[key] = exact_arrays(response, arrays)
+            arrays = response.run(network_run, batch, self.method_maps)
+            self.answers[key] = stored_arrays(response, arrays)
         return self.answers[key]
 
     @cached_property
@@ -401,30 +415,30 @@ class _Asking:
         """Outputs of the model for the intact images."""
         from heatproof.perturbation.batching import intact_responses
 
-        return intact_responses(self.session.query(self.batch))
+        return intact_responses(self.network_run.query(self.batch))
 
 
 def _scored(
-    metrics: Mapping[str, SelectedMetric], network: Adapted, source: ImageSource, maps: Any
+    metrics: Mapping[str, SelectedMetric], network: AdaptedNetwork, source: ImageSource, maps: Any
 ) -> list[ScoredTargets]:
     """Return what metrics score: the targets, what the network predicts, or both."""
-    from heatproof.models.adapter import predicted
+    from heatproof.models.adapter import predict_classes
 
     of_predicted = [one.options.get("target") == "predicted" for one in metrics.values()]
     scored = [] if all(of_predicted) and source.kind in ("", "multilabel") else [ScoredTargets(source.explained)]
     # Only labelled maps say what they explain.
     if any(of_predicted) and source.kind in ("", "multilabel") and explained_classes(maps, source) is not None:
-        answers = [one for _, part in source.batches() for one in predicted(network, part).tolist()]
+        answers = [one for _, part in source.batches() for one in predict_classes(network, part).tolist()]
         remedy = "give maps that explain the predicted classes, or leave target='predicted' out"
-        scored.append(ScoredTargets(explained_words(source.kind, answers, None), "the network predicts", remedy))
+        scored.append(ScoredTargets(describe_targets(source.kind, answers, None), "the network predicts", remedy))
     return scored
 
 
-def task_of(session: Session) -> str:
+def task_of(network_run: NetworkRun) -> str:
     """Return what a network is for; classes where nobody says it."""
     from heatproof.models.adapter import reader_of
 
-    reader = reader_of(session.network)
+    reader = reader_of(network_run.network)
     return "multiclass" if reader is None else reader.task
 
 
@@ -438,24 +452,24 @@ def _missing(one: SelectedMetric, images: ScoredImages, why: str) -> xarray.Data
 
 
 def _recomputed(
-    explain: Callable[..., Any], seed: int, network: Any, along: Along, method: Method, batch: Batch
+    explain: Callable[..., Any], seed: int, network: Any, method_maps: MethodMaps, method: Method, batch: Batch
 ) -> Explain:
     """Return what recomputes maps (k N, H, W) of k changed copies of the images of a batch."""
     import torch
 
-    from heatproof.attribution.explaining import Failed, MapMaker, explain_batch
+    from heatproof.attribution.explaining import ExplainerFailed, MapMaker, explain_batch
     from heatproof.attribution.own import as_explainer
-    from heatproof.attribution.registry import Explained
+    from heatproof.attribution.registry import ExplainContext
 
     function = as_explainer(lambda model, images, targets: explain(images, targets), "explain")
     maker = MapMaker("explain", function, {}, {"explain": True})
 
     def make(images: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         ids = tuple(one for one in batch.ids for _ in range(len(images) // len(batch.ids)))
-        given = Explained(network, network, None, images, targets, ids, seed, batch_size=len(images))
+        given = ExplainContext(network, network, None, images, targets, ids, seed, batch_size=len(images))
         try:
             return torch.from_numpy(explain_batch(maker, given)[:, 0])
-        except Failed as reason:
+        except ExplainerFailed as reason:
             raise HeatproofError(f"The function of the option 'explain' cannot be used: {reason}.") from reason
 
     return make
@@ -481,7 +495,7 @@ def _device(named: Any) -> Any:
         return torch.empty(0, device=named).device
     except (TypeError, RuntimeError, ValueError, AssertionError) as error:
         raise HeatproofError(
-            f"The device {short(named)} cannot be used ({first_line(error)}): leave it out, or name another."
+            f"The device {short_repr(named)} cannot be used ({first_line(error)}): leave it out, or name another."
         ) from None
 
 
@@ -490,7 +504,7 @@ def _dataset(one: SelectedMetric, options: dict[str, Any], images: ScoredImages,
 
     entry, valid = one.entry, scored.valid
     reasons = [
-        "" if fine else why_undefined(own, entry) for fine, own in zip(valid, scored.inputs["maps"], strict=True)
+        "" if fine else undefined_reason(own, entry) for fine, own in zip(valid, scored.inputs["maps"], strict=True)
     ]
     variables: dict[str, Any] = {
         name: ("image", values) for name, values in (("score", scored.score), ("valid", valid), ("reason", reasons))
@@ -498,7 +512,7 @@ def _dataset(one: SelectedMetric, options: dict[str, Any], images: ScoredImages,
     variables |= {name: (("image", "step")[-values.ndim :], values) for name, values in scored.curves.items()}
     attributes = {
         "metric": one.told,
-        "higher_is_better": int(entry.higher(options)),
+        "higher_is_better": int(entry.is_higher_better(options)),
         "source": entry.source,
         "undefined": int((~valid).sum()),
         # With what follows from options that are left out, such as the steps, for each argument of the metric.
@@ -536,22 +550,22 @@ def _add_details(made: xarray.Dataset, one: SelectedMetric, inputs: Mapping[str,
             made["patch_sums"] = (("image", "patch"), sums)
 
 
-def _shares(reading: Reading, size: tuple[int, int]) -> np.ndarray | None:
+def _shares(metric_input: MetricInput, size: tuple[int, int]) -> np.ndarray | None:
     """Return the share of the pixels that is changed at each point of a curve; None where it differs between maps."""
-    sequence = getattr(reading.response, "sequence", None)
+    sequence = getattr(metric_input.response, "sequence", None)
     if sequence is None or sequence.thresholds is not None:
         return None
     shares = np.asarray(sequence.counts(*size)) / sequence.units(*size)
-    return shares if reading.points is None else shares[reading.points]
+    return shares if metric_input.points is None else shares[metric_input.points]
 
 
-def exact_arrays(response: Response, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def stored_arrays(response: Response, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return arrays of a response as a store gives them back, but for logits of a float64 network, exact for drops."""
     exact = {name: arrays[name] for name in OUTPUTS if name in arrays and arrays[name].dtype == np.float64}
     return {**response.cast(arrays), **exact}
 
 
-def why_undefined(one: np.ndarray, entry: Metric) -> str:
+def undefined_reason(one: np.ndarray, entry: Metric) -> str:
     """Return why a map (H, W) has no score by a metric."""
     if one.min() == one.max():
         return "the map has one value everywhere"

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from heatproof.api.named_methods import Method, NamedMethod, check_names, selected
-from heatproof.attribution.registry import Explained
-from heatproof.base.options import AtMost, BatchSize, check_arguments
+from heatproof.api.named_methods import Method, NamedMethod, check_names, select_methods
+from heatproof.attribution.registry import ExplainContext
+from heatproof.base.options import BatchSize, DefaultCount, check_arguments
 from heatproof.base.provenance import code_digest, digest
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.inputs.identity import identity_of
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     import torch
     import xarray
 
-    from heatproof.api.cache import Cache, Kept, MethodKeys
+    from heatproof.api.cache import Cache, CachedArrays, MethodKeys
     from heatproof.inputs.source import ImageSource
-    from heatproof.inputs.targets import Question
-    from heatproof.models.adapter import Adapted
+    from heatproof.inputs.targets import TargetSpec
+    from heatproof.models.adapter import AdaptedNetwork
 
 
 def explain(
@@ -129,29 +129,29 @@ def explain(
         If a method or an option does not exist, or the inputs do not match; if the cache is a folder of other files,
         another call uses it, or nothing tells whether a method is the same in another call.
     """
-    from heatproof.api.cache import held_cache
+    from heatproof.api.cache import locked_cache
     from heatproof.attribution.foreign import check_network_of
     from heatproof.base.batches import show_progress
     from heatproof.inputs.arrays import check_finite, check_images, warn_of_range
     from heatproof.inputs.read import read_inputs
-    from heatproof.inputs.targets import Question, check_columns
-    from heatproof.models.adapter import adapted, check_network
+    from heatproof.inputs.targets import TargetSpec, check_columns
+    from heatproof.models.adapter import adapt_network, check_network
     from heatproof.models.probabilities import warn_of_probabilities
     from heatproof.models.reachable import require_module
 
     require_module(model)
     layer = layer_name(model, layer)
     check_arguments(explain, locals(), "task", "target", "image_ids", "background", "classes", "transform", "cache")
-    asked = selected(methods)
+    asked = select_methods(methods)
     check_names(asked)
     for one in asked:
         check_network_of(one.name, one.foreign, model)
     if background is not None:
         background = check_images(background)
         check_finite(background, range(len(background)))
-    question = Question(task, target)
-    opened = adapted(model, images, seed, question.reader())
-    with held_cache(cache) as root, opened as network, show_progress(progress):
+    target_spec = TargetSpec(task, target)
+    opened = adapt_network(model, images, seed, target_spec.reader())
+    with locked_cache(cache) as root, opened as network, show_progress(progress):
         source = read_inputs(
             model,
             images,
@@ -160,16 +160,16 @@ def explain(
             classes=classes,
             transform=transform,
             network=network,
-            question=question,
+            target_spec=target_spec,
         )
-        run = Explaining(network, source, source.digests, seed, batch_size, layer, background)
+        run = ExplainRun(network, source, source.digests, seed, batch_size, layer, background)
         few = source.read(run.first)
         warn_of_range(source.images if source.is_checked else few, model)
         network.check_precision(few)
         check_network(network, few, with_gradients=root is not None)
         check_columns(network, source)
         warn_of_probabilities(network)
-        run.cache = run.cache_in(root, question)
+        run.cache = run.open_cache(root, target_spec)
         return run.dataset(asked)
 
 
@@ -195,7 +195,7 @@ def layer_name(model: torch.nn.Module, layer: str | torch.nn.Module | None) -> s
 
 
 @dataclass
-class Explaining:
+class ExplainRun:
     """A network, images, and what all methods share.
 
     Attributes
@@ -212,7 +212,7 @@ class Explaining:
         What keeps maps; by default memory.
     """
 
-    network: Adapted
+    network: AdaptedNetwork
     source: ImageSource
     digests: Sequence[str]
     seed: int
@@ -235,9 +235,9 @@ class Explaining:
     @cached_property
     def first(self) -> list[int]:
         """Rows of the few images that tell whether a method applies."""
-        from heatproof.data.few import few_of, is_blank
+        from heatproof.data.few import is_blank, probe_rows
 
-        return few_of(self.digests, lambda row: is_blank(self.source.read([row])[0]))
+        return probe_rows(self.digests, lambda row: is_blank(self.source.read([row])[0]))
 
     @cached_property
     def keys(self) -> list[str]:
@@ -257,27 +257,27 @@ class Explaining:
         return height, width
 
     @cached_property
-    def at_once(self) -> int:
+    def images_at_once(self) -> int:
         """Number of images in one network pass."""
         from heatproof.models.memory import batch_size_of
 
         return batch_size_of(self.batch_size, self.network.device)
 
-    def cache_in(self, root: Path | None, question: Question) -> Cache:
+    def open_cache(self, root: Path | None, target_spec: TargetSpec) -> Cache:
         """Return what a folder keeps of the network, which is checked, and of what is asked of it."""
-        from heatproof.api.cache import cache_of
+        from heatproof.api.cache import network_cache
 
         if root is None:
-            return cache_of(None, self.network, self.source.read([0]), [])
+            return network_cache(None, self.network, self.source.read([0]), [])
         few, digests = self.source.read(self.first), [self.digests[row] for row in self.first]
         targets = None
-        if question.target is not None:
+        if target_spec.target is not None:
             targets = self.labels[self.first].to(self.network.device)
             told = self.source.target_digests or []
             digests = [digest([one, told[row]]) for one, row in zip(digests, self.first, strict=True)]
-        return cache_of(root, self.network, few, digests, question.identity(self.network.network), targets)
+        return network_cache(root, self.network, few, digests, target_spec.identity(self.network.network), targets)
 
-    def part(self, rows: torch.Tensor) -> Explaining:
+    def part(self, rows: torch.Tensor) -> ExplainRun:
         """Return the same for some of the images."""
         chosen = rows.tolist()
         return replace(self, source=self.source.take(chosen), digests=[self.digests[row] for row in chosen])
@@ -295,8 +295,8 @@ class Explaining:
         import xarray
 
         from heatproof.base.batches import track
-        from heatproof.inputs.labels import DIGEST, TARGET_DIGEST, TASK
-        from heatproof.inputs.targets import shown_targets
+        from heatproof.inputs.labels import IMAGE_DIGEST, TARGET_DIGEST, TASK
+        from heatproof.inputs.targets import reported_targets
 
         keys = [self.key_of(one) for one in asked]
         names = [name for one in asked for name in one.maps]
@@ -350,8 +350,8 @@ class Explaining:
             coords={
                 "method": names,
                 "image": self.ids,
-                "target": ("image", shown_targets(self.source)),
-                DIGEST: ("image", list(self.digests)),
+                "target": ("image", reported_targets(self.source)),
+                IMAGE_DIGEST: ("image", list(self.digests)),
                 **of_targets,
             },
             attrs={
@@ -373,38 +373,38 @@ class Explaining:
         dtype, shape = self._arrays(1)[name]
         return as_variable(LazyMaps(name, sources, self.keys, shape[1:], dtype))
 
-    def _is_signed(self, kept: Kept | None) -> bool:
+    def _is_signed(self, kept: CachedArrays | None) -> bool:
         """Tell whether any of some maps has a negative value."""
-        size = self.at_once
+        size = self.images_at_once
         parts = [self.keys[low : low + size] for low in range(0, len(self.keys), size)]
         return kept is None or any(bool((kept.read(part)["maps"] < 0).any()) for part in parts)
 
     def _layer_of(self, asked: Sequence[NamedMethod]) -> str:
         """Return the name of the layer that class activation maps of some methods read; "" where none does."""
-        from heatproof.attribution._batches import accompany
+        from heatproof.attribution._batches import pad_single_image
         from heatproof.attribution._layers import find_layout
 
         if self.layer or not any(one.entry and "cam_layer" in one.entry.needs for one in asked):
             return self.layer or ""
-        few = accompany(self.explained(self.first, len(self.first)))
+        few = pad_single_image(self.explained(self.first, len(self.first)))
         layout = find_layout(self.network.network, few.images)
         return "" if layout is None else layout.name
 
-    def explained(self, rows: Sequence[int], batch_size: int) -> Explained:
+    def explained(self, rows: Sequence[int], batch_size: int) -> ExplainContext:
         """Return the input of an explainer for some of the images."""
         from heatproof.models.registry import InputFacts
 
         network = self.network
-        return Explained(
+        return ExplainContext(
             network=network.network,
             output=network.network,
             facts=InputFacts(cam_layer=self.layer),
-            images=network.taken(self.source.read(rows)),
+            images=network.copy_to_device(self.source.read(rows)),
             targets=self.labels[rows].to(network.device),
             image_ids=tuple(self.ids[row] for row in rows),
             seed=self.seed,
             batch_size=batch_size,
-            background=None if self.background is None else partial(_first, network.taken(self.background)),
+            background=None if self.background is None else partial(_first, network.copy_to_device(self.background)),
             sums={},
         )
 
@@ -422,11 +422,11 @@ class Explaining:
         module = one.entry.function.__module__ if one.entry else "heatproof.attribution.foreign"
         code = code_digest([module, "heatproof.attribution.explaining"])
         # Foreign code may look at the images beside one.
-        size = None if one.entry else self.at_once
+        size = None if one.entry else self.images_at_once
         method = [one.entry.name, one.options] if one.entry else one.foreign
         return self.method_keys.of(one.name, method, code, self.seed, self.layer, self.background, size)
 
-    def maps_of(self, one: NamedMethod, key: str) -> tuple[Kept | None, str]:
+    def maps_of(self, one: NamedMethod, key: str) -> tuple[CachedArrays | None, str]:
         """Make the maps of a method that are not kept yet.
 
         Returns
@@ -437,10 +437,15 @@ class Explaining:
         reason
             Why it does not; else empty.
         """
-        from heatproof.attribution.explaining import Failed, check_applies, convergence_delta, explain_batch
+        from heatproof.attribution.explaining import (
+            ExplainerFailed,
+            check_applicability,
+            convergence_delta,
+            explain_batch,
+        )
         from heatproof.models.adapter import CountPasses
-        from heatproof.models.memory import WithinMemory
-        from heatproof.models.state import same_random_states
+        from heatproof.models.memory import AdaptiveBatchSize
+        from heatproof.models.state import preserve_random_states
 
         kept = self.cache.kept("maps", key, self.keys, self._arrays(len(one.maps)))
         verdicts = self.cache.verdicts(key)
@@ -448,20 +453,20 @@ class Explaining:
         known = verdicts.of(self.keys, first_keys)
         reason, failed = known or ("", False)
         missing = set() if reason else set(kept.missing(self.keys))
-        within = WithinMemory(one.name, device=self.network.device)
+        adaptive_size = AdaptiveBatchSize(one.name, device=self.network.device)
         counter = CountPasses(self.network.network)
         try:
             for rows in () if reason else self._batches(missing, bool(one.entry) and known is None):
                 began, before = time.perf_counter(), counter.images
                 is_first = rows == self.first
                 new = [place for place, row in enumerate(rows) if row in missing]
-                size = min(self.at_once, within.batch_size or self.at_once)
+                size = min(self.images_at_once, adaptive_size.batch_size or self.images_at_once)
                 # Foreign code draws from the global random states: the same in a call that goes on with this batch.
                 seed = int(digest([self.seed, *(self.keys[row] for row in rows)])[:8], 16)
-                with same_random_states(seed):
-                    make = check_applies if is_first and one.entry else explain_batch
+                with preserve_random_states(seed):
+                    make = check_applicability if is_first and one.entry else explain_batch
                     explained = self.explained(rows, size)
-                    maps = make(one.maker, explained, within)
+                    maps = make(one.maker, explained, adaptive_size)
                 made = {"maps": maps, "convergence_delta": convergence_delta(one.maker, maps, explained.sums or {})}
                 share = len(new) / len(rows)
                 passes, seconds = round((counter.images - before) * share), (time.perf_counter() - began) * share
@@ -477,7 +482,7 @@ class Explaining:
                 if is_first and known is None:
                     verdicts.add(first_keys, first=True)
         except NotApplicable as error:
-            reason, failed = str(error), isinstance(error, Failed)
+            reason, failed = str(error), isinstance(error, ExplainerFailed)
             verdicts.add([self.keys[row] for row in rows], rows == self.first, error, failed)
         finally:
             counter.close()
@@ -493,8 +498,8 @@ class Explaining:
         if few:
             yield few
         rest = [row for row in sorted(missing) if row not in set(self.first)]
-        for low in range(0, len(rest), self.at_once):
-            yield rest[low : low + self.at_once]
+        for low in range(0, len(rest), self.images_at_once):
+            yield rest[low : low + self.images_at_once]
 
 
 def _in_memory() -> Cache:
@@ -505,7 +510,7 @@ def _in_memory() -> Cache:
 
 def _first(background: torch.Tensor, count: int) -> torch.Tensor:
     """Return the first so many background images, for use as baselines."""
-    if count > len(background) and not isinstance(count, AtMost):
+    if count > len(background) and not isinstance(count, DefaultCount):
         raise HeatproofError(f"{count} background images are asked for and {len(background)} given: give more.")
     return background[:count]
 

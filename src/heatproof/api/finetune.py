@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from heatproof.base.grids import as_grid
 from heatproof.base.options import Bounds, Count, PatchGrid, check_arguments
 from heatproof.base.tasks import CALLABLE
-from heatproof.errors import HeatproofError, fault_of, first_line
+from heatproof.errors import HeatproofError, first_line, machine_fault
 
 if TYPE_CHECKING:
     import torch
 
     from heatproof.inputs.source import ImageSource
-    from heatproof.inputs.targets import Question
+    from heatproof.inputs.targets import TargetSpec
 
 
 # Below it, four fifths are a handful, and one or two choose the epoch.
@@ -102,28 +102,28 @@ def finetune(
 
     from heatproof.base.registry import look_up
     from heatproof.base.specs import FinetuningSettings
-    from heatproof.data.few import few_of_images
+    from heatproof.data.few import probe_rows_of_images
     from heatproof.inputs.arrays import warn_of_range
-    from heatproof.inputs.finetuned import HELD, layer_digest, weight_digests
+    from heatproof.inputs.finetuned import RECORD_ATTRIBUTE, layer_digest, weight_digests
     from heatproof.inputs.read import read_inputs
-    from heatproof.inputs.targets import Question
+    from heatproof.inputs.targets import TargetSpec
     from heatproof.models.adapter import (
-        adapted,
-        as_check,
-        as_written,
+        adapt_network,
         attach,
         check_network,
-        without_compiler,
+        compilation_disabled,
+        counted_as_check,
+        uncompiled,
     )
     from heatproof.models.probabilities import warn_of_probabilities
     from heatproof.models.registry import UNSCALED
-    from heatproof.models.state import copy_of, gradients_allowed, same_random_states
+    from heatproof.models.state import copy_network, enable_gradients, preserve_random_states
     from heatproof.perturbation.baselines import BASELINES
-    from heatproof.perturbation.dataset_mean import mean_value
-    from heatproof.training.devices import Devices
-    from heatproof.training.in_domain import SCALED, fit_in_domain
-    from heatproof.training.loop import Examples, Session, in_batches
-    from heatproof.training.losses import SQUARED, WholeOutput, loss_for, scale_of
+    from heatproof.perturbation.dataset_mean import mean_colour
+    from heatproof.training.devices import DeviceGroup
+    from heatproof.training.in_domain import SCALED, finetune_in_domain
+    from heatproof.training.loop import Examples, TrainingRun, split_into_batches
+    from heatproof.training.losses import SQUARED, WholeOutput, loss_for_task, scale_of
 
     if not isinstance(model, torch.nn.Module):
         raise HeatproofError(
@@ -134,28 +134,28 @@ def finetune(
             f"A batch_size of {batch_size} trains nothing, because batch norm cannot be trained on one image: take at "
             "least 2."
         )
-    model = without_compiler(model)
+    model = uncompiled(model)
     if isinstance(model, torch.jit.ScriptModule):
         raise HeatproofError("The model is scripted, and cannot be trained here: give the module that it was made of.")
     if not any(True for _ in model.parameters()):
         raise HeatproofError("The model has no weights, and cannot be finetuned: give one that was trained.")
-    question = Question(task, target)
-    source = read_inputs(model, images, None if target is not None else targets, question=question, pairs=False)
+    target_spec = TargetSpec(task, target)
+    source = read_inputs(model, images, None if target is not None else targets, target_spec=target_spec, pairs=False)
     images, ids = source.images, source.ids
     few = round(validation * len(images))
     if len(images) < FEWEST or few < 1 or len(images) - few < 2:
         raise HeatproofError(f"{len(images)} images are too few to finetune on: give at least {FEWEST}.")
-    labels, is_own = _learnt(source, question)
+    labels, is_own = _learnt(source, target_spec)
     warn_of_range(images, model)
     look_up(BASELINES, baseline, "baseline")
-    mine = copy_of(model).requires_grad_()
-    loss, scale = loss_for(question.kind or None), None
+    mine = copy_network(model).requires_grad_()
+    loss, scale = loss_for_task(target_spec.kind or None), None
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(int(seed)))
-    reader: Any = question.reader() if target is None else WholeOutput()
-    with adapted(copy_of(model).eval(), images, seed, reader) as network:
+    reader: Any = target_spec.reader() if target is None else WholeOutput()
+    with adapt_network(copy_network(model).eval(), images, seed, reader) as network:
         network.check_precision(images)
-        check_network(network, images[few_of_images(source.digests, images)])
-        if not question.kind:
+        check_network(network, images[probe_rows_of_images(source.digests, images)])
+        if not target_spec.kind:
             network.check_targets(labels, ids)
         elif not is_own and labels.reshape(len(labels), -1).shape[1] != network.classes:
             raise HeatproofError(
@@ -164,17 +164,17 @@ def finetune(
             )
         warn_of_probabilities(network)
         if is_own and loss == SQUARED:
-            with as_check(), torch.no_grad():
+            with counted_as_check(), torch.no_grad():
                 parts = images[order[few:][:SCALED]].split(batch_size)
-                answers = torch.cat([network.network(network.taken(part)).float().cpu() for part in parts])
+                answers = torch.cat([network.network(network.copy_to_device(part)).float().cpu() for part in parts])
             scale = scale_of(answers) if target is None else reader.scale_of(answers)
-    if not (is_own or question.kind) and len(only := labels.unique()) == 1:
+    if not (is_own or target_spec.kind) and len(only := labels.unique()) == 1:
         warnings.warn(
             f"All {len(images)} images are of class {int(only)}, so that the copy learns to answer it to everything: "
             "leave the targets out, or give images of all classes.",
             stacklevel=2,
         )
-    if question.kind == "multilabel" and not is_own:
+    if target_spec.kind == "multilabel" and not is_own:
         for rows, does in ((order[few:], "are trained on"), (order[:few], "choose the epoch")):
             if not bool((labels[rows] >= 0).any()):
                 raise HeatproofError(
@@ -200,26 +200,26 @@ def finetune(
         label_smoothing=0.0,
         shift=0,
     )
-    with gradients_allowed():
+    with enable_gradients():
         train, chosen_by = (Examples(images[rows].cpu(), labels[rows].cpu()) for rows in (order[few:], order[:few]))
         if loss == SQUARED:
             scale = scale_of(train.labels) if scale is None else scale
             train, chosen_by = replace(train, scale=scale), replace(chosen_by, scale=scale)
     # What is needed of a dataset to read the mean colour of its training images.
-    pixels = network.taken(images[order[few:]]).cpu().numpy()
+    pixels = network.copy_to_device(images[order[few:]]).cpu().numpy()
     dataset: Any = SimpleNamespace(splits={"train": pixels}, images=lambda split, low, high: pixels[low:high])
-    colour = mean_value(dataset, UNSCALED)
+    colour = mean_colour(dataset, UNSCALED)
     options = {**({"value": colour} if baseline == "mean" else {}), **(baseline_options or {})}
-    with gradients_allowed(), same_random_states(seed), as_written(mine.modules()):
+    with enable_gradients(), preserve_random_states(seed), compilation_disabled(mine.modules()):
         copied = attach(mine, reader=reader)
         try:
-            session = Session(team=Devices(copied.device))
-            trained = fit_in_domain(mine, train, chosen_by, settings, options, session)
+            training_run = TrainingRun(device_group=DeviceGroup(copied.device))
+            trained = finetune_in_domain(mine, train, chosen_by, settings, options, training_run)
         except HeatproofError:
             raise
         except Exception as error:
             # A network of the caller's own can fail in any way.
-            if fault_of(error):
+            if machine_fault(error):
                 raise
             raise HeatproofError(
                 f"The model cannot be trained ({type(error).__name__}: {first_line(error)}): give one whose passes "
@@ -228,24 +228,24 @@ def finetune(
         finally:
             copied.hooks.remove()
     mine.load_state_dict(trained.best)
-    if not session.seen["changed"]:
+    if not training_run.patch_counts["changed"]:
         warnings.warn(
             f"No deleted patch changed an image, because all have the colour of the baseline {baseline!r}: the copy is "
             "in domain for images like these alone.",
             stacklevel=2,
         )
     kept = min(trained.history, key=lambda row: row["validation_loss"])["epoch"]
-    steps = (kept + 1) * len(in_batches(torch.arange(len(train.labels)), settings.batch_size))
+    steps = (kept + 1) * len(split_into_batches(torch.arange(len(train.labels)), settings.batch_size))
     record = {**vars(settings), "baseline_options": options, "colour": colour, "history": trained.history}
-    record |= {"steps": steps, "images_trained": len(train.labels), "deleted": session.seen["deleted"]}
+    record |= {"steps": steps, "images_trained": len(train.labels), "deleted": training_run.patch_counts["deleted"]}
     record |= {"weights": weight_digests(mine), "layers": layer_digest(mine), "images": source.digests}
-    record |= {"task": "" if is_own else question.kind}
+    record |= {"task": "" if is_own else target_spec.kind}
     record |= {"size": tuple(source.read([0]).shape[-2:])}
-    setattr(mine, HELD, record)
+    setattr(mine, RECORD_ATTRIBUTE, record)
     return mine.eval()
 
 
-def _learnt(source: ImageSource, question: Question) -> tuple[torch.Tensor, bool]:
+def _learnt(source: ImageSource, target_spec: TargetSpec) -> tuple[torch.Tensor, bool]:
     """Return what is learnt of each image, and whether that is the network's own answer.
 
     Raises
@@ -255,10 +255,10 @@ def _learnt(source: ImageSource, question: Question) -> tuple[torch.Tensor, bool
     """
     import torch
 
-    if not question.kind:
+    if not target_spec.kind:
         is_own = source.targets is None
         return (torch.zeros(len(source), dtype=torch.int64) if source.targets is None else source.targets), is_own
-    if question.kind != CALLABLE and source.labels is None and source.targets is not None:
+    if target_spec.kind != CALLABLE and source.labels is None and source.targets is not None:
         raise HeatproofError(
             f"The targets name one label for each of the {len(source)} images, and say nothing of the others: give one "
             "column for each label, 1 where an image has it, 0 where it has not and -1 where that is not known."

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from heatproof.attribution.registry import EXPLAINERS, Explainer, require_library
-from heatproof.base.options import check_options, of_python, short, with_grids
+from heatproof.base.options import check_options, normalise_grid_options, short_repr, to_python_numbers
 from heatproof.base.registry import look_up
 from heatproof.errors import HeatproofError
 
@@ -66,7 +66,7 @@ class NamedMethod:
         return MapMaker(self.name, self.entry.function, self.options, self.entry.maps)
 
 
-def selected(methods: str | Sequence[Method] | Mapping[str, Method]) -> list[NamedMethod]:
+def select_methods(methods: str | Sequence[Method] | Mapping[str, Method]) -> list[NamedMethod]:
     """Return the methods that the caller named, with complete options.
 
     Raises
@@ -94,7 +94,7 @@ def _one(name: str | None, method: Method) -> NamedMethod:
         options = dict(method)
         if name is None:
             raise HeatproofError(
-                f"A method is {short(method)}: give a name with its options, as {{'rise': {{'masks': 200}}}}."
+                f"A method is {short_repr(method)}: give a name with its options, as {{'rise': {{'masks': 200}}}}."
             )
         inner = next(iter(options.items()), (None, None))
         if len(options) == 1 and name not in EXPLAINERS and isinstance(inner[1], Mapping):
@@ -121,9 +121,9 @@ def _one(name: str | None, method: Method) -> NamedMethod:
 def _ours(name: str, kind: str, given: Mapping[str, Any]) -> NamedMethod:
     entry = look_up(EXPLAINERS, kind, "explainer")
     require_library(entry)
-    given = {key: of_python(value) for key, value in given.items()}
+    given = {key: to_python_numbers(value) for key, value in given.items()}
     check_options(entry.function, given, f"explainer {name!r}", positional=("explained",))
-    return NamedMethod(name, entry, {**entry.options, **with_grids(given, entry.function)})
+    return NamedMethod(name, entry, {**entry.options, **normalise_grid_options(given, entry.function)})
 
 
 def check_names(asked: Sequence[NamedMethod]) -> None:

@@ -10,9 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from heatproof.base.registry import nearest
+from heatproof.base.registry import suggest_name
 from heatproof.errors import HeatproofError
-from heatproof.files.reading import own_folder
+from heatproof.files.reading import resolve_user_folder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,7 +33,7 @@ class _Found(Mapping[str, T]):
 
     def _path(self, name: str) -> Path:
         if name not in self._paths:
-            raise HeatproofError(f"The run has no {self._what} {name!r}: {nearest(name, self._paths)}")
+            raise HeatproofError(f"The run has no {self._what} {name!r}: {suggest_name(name, self._paths)}")
         return self._paths[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -143,7 +143,7 @@ class Results:
             If there is no such kind.
         """
         if kind not in KINDS:
-            raise HeatproofError(f"There are no stores of {kind!r}: {nearest(kind, KINDS)}")
+            raise HeatproofError(f"There are no stores of {kind!r}: {suggest_name(kind, KINDS)}")
         return Arrays(self.folder, kind)
 
     def provenance(self, name: str) -> dict[str, Any]:
@@ -172,25 +172,25 @@ class Results:
         HeatproofError
             If there is no manifest of it.
         """
-        from heatproof.stores.manifest import read_sealed
-        from heatproof.stores.store import describe, shards_made
+        from heatproof.stores.manifest import read_checksummed
+        from heatproof.stores.store import describe_store, read_shard_manifests
 
         inside = name.removeprefix("results/")
         base = self.folder / inside.removesuffix(".zarr")
         store = base.with_name(f"{base.name}.zarr")
         if store.is_dir():
-            made = shards_made(store)
-            return {**describe(store), "manifests": made, "made_from": _made_from(made)}
+            made = read_shard_manifests(store)
+            return {**describe_store(store), "manifests": made, "made_from": _made_from(made)}
         wanted = os.path.normpath(self.folder / inside)
         for path in sorted(self.folder.rglob("*.json")):
-            record = (".jobs" not in path.parts and read_sealed(path)) or {}
+            record = (".jobs" not in path.parts and read_checksummed(path)) or {}
             files = [os.path.normpath(path.parent / facts["file"]) for facts in record.get("files", ())]
             files.append(os.path.normpath(path))
             if record and wanted in (*files, *(os.path.splitext(file)[0] for file in files)):
                 return {**record, "made_from": _made_from([record])}
         stores = [f"{kind}/{store}" for kind in KINDS for store in self.arrays(kind)]
         known = [*self.tables, *stores, *(f"scores/{one}" for one in self.scores)]
-        raise HeatproofError(f"The run has nothing called {name!r}: {nearest(name, known)}")
+        raise HeatproofError(f"The run has nothing called {name!r}: {suggest_name(name, known)}")
 
     @property
     def answer(self) -> str:
@@ -243,11 +243,11 @@ def open(folder: str | Path = "results") -> Results:
     HeatproofError
         If there is no such folder, or it has no results.
     """
-    found = own_folder(folder)
+    found = resolve_user_folder(folder)
     if not found.is_dir():
         raise HeatproofError(f"There is no folder {folder}: name the folder results of a run.")
     if (found / "results").is_dir() and not any(found.glob("*.csv")):
-        found = own_folder(found / "results")
+        found = resolve_user_folder(found / "results")
     results = Results(found)
     if not len(results.tables) and not any(len(results.arrays(kind)) for kind in KINDS):
         raise HeatproofError(f"{found} has neither tables nor stores: name the folder results of a run.")

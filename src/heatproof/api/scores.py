@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from heatproof.api.evaluate import SelectedMetric, exact_arrays, readings_of, why_undefined
+from heatproof.api.evaluate import SelectedMetric, metric_inputs, stored_arrays, undefined_reason
 from heatproof.base.methods import Method
 from heatproof.base.provenance import code_digest
 from heatproof.inputs.identity import identity_of
-from heatproof.metrics.scoring import Explanations, score_batch
+from heatproof.metrics.scoring import ExplainerMaps, score_batch
 from heatproof.models.adapter import CountPasses
-from heatproof.models.memory import WithinMemory
+from heatproof.models.memory import AdaptiveBatchSize
 from heatproof.perturbation.batching import intact_responses
-from heatproof.responses.base import Along, Arrays, Batch, Reading, Response, ScoredImages, Session
+from heatproof.responses.base import Arrays, Batch, MethodMaps, MetricInput, NetworkRun, Response, ScoredImages
 
 if TYPE_CHECKING:
     import xarray
 
-    from heatproof.api.cache import Kept
-    from heatproof.api.explain import Explaining
+    from heatproof.api.cache import CachedArrays
+    from heatproof.api.explain import ExplainRun
 
 
 @dataclass(frozen=True)
@@ -64,16 +64,16 @@ class Scoring:
     keys
         Of each map, a digest of what decides it but for the images.
     metrics
-        As `heatproof.api.evaluate.selected_metrics` returns them.
+        As `heatproof.api.evaluate.select_metrics` returns them.
     """
 
-    run: Explaining
+    run: ExplainRun
     maps: xarray.DataArray
     methods: Sequence[Method]
     keys: Sequence[str]
     metrics: Mapping[str, SelectedMetric]
-    known: dict[str, Kept] = field(default_factory=dict, repr=False)
-    within: WithinMemory = field(default_factory=lambda: WithinMemory("scores"), repr=False)
+    known: dict[str, CachedArrays] = field(default_factory=dict, repr=False)
+    adaptive_size: AdaptiveBatchSize = field(default_factory=lambda: AdaptiveBatchSize("scores"), repr=False)
 
     def scores(self) -> dict[str, dict[str, Scores]]:
         """Return metric to method to scores."""
@@ -82,17 +82,17 @@ class Scoring:
         return {name: self._of(one) for name, one in track(self.metrics.items(), "scores", unit="metric")}
 
     def _of(self, one: SelectedMetric) -> dict[str, Scores]:
-        given = {key: one.options[key] for key in one.entry.reads.in_memory}
-        session = replace(self._session, given=given)
-        readings = readings_of(one, self.metrics, session)
+        given = {key: one.options[key] for key in one.entry.reads.evaluate_only_options}
+        network_run = replace(self._network_run, caller_inputs=given)
+        readings = metric_inputs(one, self.metrics, network_run)
         kept = {
-            (reading.argument, method): self._filled(reading.response, session, method)
-            for reading in readings
-            for method in (self.methods if reading.response.along_maps else [None])
+            (metric_input.argument, method): self._filled(metric_input.response, network_run, method)
+            for metric_input in readings
+            for method in (self.methods if metric_input.response.needs_maps else [None])
         }
-        sizes = [reading.response.at_once(self.run.at_once) for reading in readings]
+        sizes = [metric_input.response.images_at_once(self.run.images_at_once) for metric_input in readings]
         count = len(self.run.keys)
-        step = count if None in sizes else min([self.run.at_once, *(size for size in sizes if size is not None)])
+        step = count if None in sizes else min([self.run.images_at_once, *(size for size in sizes if size is not None)])
         parts: dict[str, list[Scores]] = {method.name: [] for method in self.methods}
         for low in range(0, count, step):
             rows = range(low, min(low + step, count))
@@ -108,7 +108,7 @@ class Scoring:
         }
 
     def _of_rows(
-        self, one: SelectedMetric, readings: Sequence[Reading], kept: Mapping[Any, Kept], rows: range
+        self, one: SelectedMetric, readings: Sequence[MetricInput], kept: Mapping[Any, CachedArrays], rows: range
     ) -> Iterator[tuple[str, Scores]]:
         run, keys = self.run, self.run.keys[rows.start : rows.stop]
         labels = run.labels[rows.start : rows.stop].cpu().numpy()
@@ -117,10 +117,10 @@ class Scoring:
         # One method after another, so that the maps of one lie in memory.
         for method in self.methods:
             of_method = {name: found.read(keys) for (name, of), found in kept.items() if of == method}
-            explained = Explanations([replace(method, index=0)], self._maps(method, rows), of_method)
+            explained = ExplainerMaps([replace(method, index=0)], self._maps(method, rows), of_method)
             for scored in score_batch(one.entry, one.options, images, readings, shared, [explained]):
                 undefined = np.flatnonzero(~scored.valid)
-                why = why_undefined(scored.inputs["maps"][undefined[0]], one.entry) if len(undefined) else ""
+                why = undefined_reason(scored.inputs["maps"][undefined[0]], one.entry) if len(undefined) else ""
                 yield method.name, Scores(scored.score, scored.valid, why)
 
     def _maps(self, method: Method, rows: Sequence[int]) -> np.ndarray:
@@ -128,40 +128,47 @@ class Scoring:
         return self.maps.isel(method=method.index, image=list(rows)).values[:, None]
 
     @cached_property
-    def _session(self) -> Session:
+    def _network_run(self) -> NetworkRun:
         network = self.run.network
-        return Session(
+        return NetworkRun(
             open_network=lambda: network.network,
             device=network.device,
-            batch_size=self.run.at_once,
+            batch_size=self.run.images_at_once,
             seed=self.run.seed,
         )
 
-    def _filled(self, response: Response, session: Session, method: Method | None) -> Kept:
+    def _filled(self, response: Response, network_run: NetworkRun, method: Method | None) -> CachedArrays:
         """Return a response to all images, along the maps of a method where it needs some."""
         code = code_digest([type(response).__module__, __name__])
-        what = [response.kind, code, response.settings, response.environment(), session.given, self.run.seed]
+        what = [
+            response.kind,
+            code,
+            response.settings,
+            response.environment(),
+            network_run.caller_inputs,
+            self.run.seed,
+        ]
         if method is not None:
             what += [self.keys[method.index], method.index, method.transform]
 
-        def make(session: Session, batch: Batch, rows: Sequence[int]) -> Arrays:
+        def make(network_run: NetworkRun, batch: Batch, rows: Sequence[int]) -> Arrays:
             if response.needs_intact:
-                intact = self._intact(session).read([self.run.keys[row] for row in rows])
+                intact = self._intact(network_run).read([self.run.keys[row] for row in rows])
                 batch = replace(batch, intact=intact)
-            along = None
+            method_maps = None
             if method is not None:
-                along = Along(self._maps(method, rows), [replace(method, index=0)])
-            return exact_arrays(response, response.run(session, batch, along))
+                method_maps = MethodMaps(self._maps(method, rows), [replace(method, index=0)])
+            return stored_arrays(response, response.run(network_run, batch, method_maps))
 
-        return self._made(identity_of(what)[:32], session, make)
+        return self._made(identity_of(what)[:32], network_run, make)
 
-    def _intact(self, session: Session) -> Kept:
-        def make(session: Session, batch: Batch, rows: Sequence[int]) -> Arrays:
-            return intact_responses(session.query(batch))
+    def _intact(self, network_run: NetworkRun) -> CachedArrays:
+        def make(network_run: NetworkRun, batch: Batch, rows: Sequence[int]) -> Arrays:
+            return intact_responses(network_run.query(batch))
 
-        return self._made("intact-" + code_digest([intact_responses.__module__]), session, make)
+        return self._made("intact-" + code_digest([intact_responses.__module__]), network_run, make)
 
-    def _made(self, key: str, session: Session, make: Any) -> Kept:
+    def _made(self, key: str, network_run: NetworkRun, make: Any) -> CachedArrays:
         """Return the arrays of all images, of which those that are not kept yet are made."""
         if key in self.known:
             return self.known[key]
@@ -170,15 +177,15 @@ class Scoring:
         missing = kept.missing(run.keys)
         counter = CountPasses(run.network.network)
         try:
-            for low in range(0, len(missing), run.at_once):
-                rows = missing[low : low + run.at_once]
+            for low in range(0, len(missing), run.images_at_once):
+                rows = missing[low : low + run.images_at_once]
                 began, before = time.perf_counter(), counter.images
-                images = run.network.taken(run.source.read(rows))
+                images = run.network.copy_to_device(run.source.read(rows))
                 batch = Batch(images, run.labels[rows], [run.ids[row] for row in rows])
                 made: Arrays = {}
-                for attempt in self.within.attempts(session.batch_size):
+                for attempt in self.adaptive_size.attempts(network_run.batch_size):
                     with attempt as size:
-                        made = make(replace(session, batch_size=size), batch, rows)
+                        made = make(replace(network_run, batch_size=size), batch, rows)
                 seconds = time.perf_counter() - began
                 kept.add([run.keys[row] for row in rows], made, seconds, counter.images - before)
         finally:

@@ -12,16 +12,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from heatproof.attribution._batches import leaf, never_alone, parts
-from heatproof.attribution._plain import require_plain_outputs
-from heatproof.attribution.registry import Explained
+from heatproof.attribution._batches import as_leaf, pad_single_image_passes, split_batch
+from heatproof.attribution._plain import require_unaltered_outputs
+from heatproof.attribution.registry import ExplainContext
 from heatproof.errors import NotApplicable
 
 if TYPE_CHECKING:
     import torch
 
 
-class Tokens(NamedTuple):
+class TokenLayout(NamedTuple):
     """Rows and columns of the patches, the token of each of them row by row, and the tokens that the head reads.
 
     The latter are None for the mean of the patches.
@@ -33,7 +33,7 @@ class Tokens(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Attended:
+class BatchAttention:
     """Attention of one part of a batch.
 
     Attributes
@@ -52,12 +52,12 @@ class Attended:
     attention: list[torch.Tensor]
     gradients: list[torch.Tensor]
     images: torch.Tensor
-    tokens: Tokens
+    tokens: TokenLayout
 
 
-def attend(
-    explained: Explained, *, gradients: bool | Literal["last"] = False, compares: bool = True
-) -> Iterator[Attended]:
+def read_attention(
+    context: ExplainContext, *, gradients: bool | Literal["last"] = False, compares: bool = True
+) -> Iterator[BatchAttention]:
     """Yield the attention of each part of the batch, with one network pass per part.
 
     Parameters
@@ -76,46 +76,50 @@ def attend(
     """
     import torch
 
-    blocks = attention_blocks(explained.network)
+    blocks = attention_blocks(context.network)
     if not blocks:
-        yield from _attend_any(explained, gradients, compares)
+        yield from _attend_any(context, gradients, compares)
         return
-    transformer = find_transformer(explained.network, blocks)
-    for part in parts(explained):
-        with watch(blocks) as seen, torch.set_grad_enabled(bool(gradients)):
-            outputs = never_alone(part.output)(leaf(part.images) if gradients else part.images)
+    transformer = find_transformer(context.network, blocks)
+    for part in split_batch(context):
+        with record_attention(blocks) as seen, torch.set_grad_enabled(bool(gradients)):
+            outputs = pad_single_image_passes(part.output)(as_leaf(part.images) if gradients else part.images)
             chosen = outputs.gather(1, part.targets[:, None]).sum()
-        require_tokens(seen, part.images, transformer, len(blocks))
+        require_patch_tokens(seen, part.images, transformer, len(blocks))
         if compares:
-            require_plain_outputs(part, part.images, outputs)
-        yield _collect(part, seen, chosen, gradients, tokens_of(transformer, part))
+            require_unaltered_outputs(part, part.images, outputs)
+        yield _collect(part, seen, chosen, gradients, token_layout_of(transformer, part))
 
 
 def _collect(
-    part: Explained, seen: list[torch.Tensor], chosen: torch.Tensor, gradients: bool | Literal["last"], tokens: Tokens
-) -> Attended:
+    part: ExplainContext,
+    seen: list[torch.Tensor],
+    chosen: torch.Tensor,
+    gradients: bool | Literal["last"],
+    tokens: TokenLayout,
+) -> BatchAttention:
     import torch
 
     # The copy of a lone image is of no use.
     count = len(part.image_ids)
     differentiated = seen[-1:] if gradients == "last" else seen
     slopes = [slope[:count] for slope in torch.autograd.grad(chosen, differentiated)] if gradients else []
-    return Attended([each.detach()[:count] for each in seen], slopes, part.images, tokens)
+    return BatchAttention([each.detach()[:count] for each in seen], slopes, part.images, tokens)
 
 
-def _attend_any(explained: Explained, gradients: bool | Literal["last"], compares: bool) -> Iterator[Attended]:
+def _attend_any(context: ExplainContext, gradients: bool | Literal["last"], compares: bool) -> Iterator[BatchAttention]:
     """Yield the attention of a network of any library, from the softmax that it calls."""
     import torch
 
-    from heatproof.attribution._functions import AttentionSeen
-    from heatproof.attribution._layers import is_open, read_attended
+    from heatproof.attribution._functions import AttentionRecorder
+    from heatproof.attribution._layers import describe_unlocated_tokens, locate_attended_tokens
 
     read: tuple[int, ...] | None = None
-    for index, part in enumerate(parts(explained)):
+    for index, part in enumerate(split_batch(context)):
         # A gradient tells which tokens the head reads, and is the same for every image.
         differentiate = bool(gradients) or index == 0
-        with torch.set_grad_enabled(differentiate), AttentionSeen() as mode:
-            outputs = never_alone(part.output)(leaf(part.images) if differentiate else part.images)
+        with torch.set_grad_enabled(differentiate), AttentionRecorder() as mode:
+            outputs = pad_single_image_passes(part.output)(as_leaf(part.images) if differentiate else part.images)
             chosen = outputs.gather(1, part.targets[:, None]).sum()
         seen = mode.seen
         if not seen:
@@ -128,16 +132,16 @@ def _attend_any(explained: Explained, gradients: bool | Literal["last"], compare
                 "windows, or tokens are pooled on the way"
             )
         if compares:
-            require_plain_outputs(part, part.images, outputs)
-        reading = read_attended(explained, sizes[0])
+            require_unaltered_outputs(part, part.images, outputs)
+        reading = locate_attended_tokens(context, sizes[0])
         if reading is None:
-            raise NotApplicable(is_open(sizes[0]))
+            raise NotApplicable(describe_unlocated_tokens(sizes[0]))
         if index == 0:
             (slope,) = torch.autograd.grad(chosen, seen[-1], retain_graph=bool(gradients))
             queries = (slope != 0).any(3).any(1).any(0).nonzero()[:, 0].tolist()
             # Where a patch is read, the head pools.
             read = tuple(queries) if queries and not {*queries} & {*reading.cells} else None
-        yield _collect(part, seen, chosen, gradients, Tokens(reading.grid, reading.cells, read))
+        yield _collect(part, seen, chosen, gradients, TokenLayout(reading.grid, reading.cells, read))
 
 
 def attention_blocks(network: torch.nn.Module) -> list[Any]:
@@ -147,7 +151,7 @@ def attention_blocks(network: torch.nn.Module) -> list[Any]:
     return [module for module in network.modules() if isinstance(module, Attention)]
 
 
-def to_pixels(attended: Attended, rows: torch.Tensor) -> torch.Tensor:
+def to_pixels(attended: BatchAttention, rows: torch.Tensor) -> torch.Tensor:
     """Return the relevance of each patch to the classified token, upsampled to the images' size.
 
     Parameters
@@ -173,7 +177,7 @@ def to_pixels(attended: Attended, rows: torch.Tensor) -> torch.Tensor:
 
 
 @contextmanager
-def watch(blocks: list[Any]) -> Iterator[list[torch.Tensor]]:
+def record_attention(blocks: list[Any]) -> Iterator[list[torch.Tensor]]:
     """Collect the attention of every block while fused attention is switched off."""
     seen: list[torch.Tensor] = []
     before = [block.fused_attn for block in blocks]
@@ -204,9 +208,9 @@ def find_transformer(network: torch.nn.Module, blocks: list[Any]) -> Any:
     )
 
 
-def tokens_of(transformer: Any, part: Explained) -> Tokens:
+def token_layout_of(transformer: Any, part: ExplainContext) -> TokenLayout:
     """Return the tokens of a vision transformer of timm; of a subclass of one's own, as they move."""
-    from heatproof.attribution._layers import read_attended
+    from heatproof.attribution._layers import locate_attended_tokens
 
     grid, prefix = _grid(transformer, part.images), transformer.num_prefix_tokens
     count = prefix + math.prod(grid)
@@ -215,10 +219,10 @@ def tokens_of(transformer: Any, part: Explained) -> Tokens:
     # timm computes with what it says; a class of one's own may lay its tokens out in another way.
     laid_out_by = [getattr(type(transformer), name, None) for name in ("_pos_embed", "forward_features")]
     by_timm = all(getattr(one, "__module__", "").startswith("timm.") for one in laid_out_by)
-    reading = None if by_timm else read_attended(part, count)
+    reading = None if by_timm else locate_attended_tokens(part, count)
     if reading is None:
-        return Tokens(grid, tuple(range(prefix, count)), read)
-    return Tokens(reading.grid, reading.cells, read)
+        return TokenLayout(grid, tuple(range(prefix, count)), read)
+    return TokenLayout(reading.grid, reading.cells, read)
 
 
 def _grid(transformer: Any, images: torch.Tensor) -> tuple[int, int]:
@@ -227,7 +231,7 @@ def _grid(transformer: Any, images: torch.Tensor) -> tuple[int, int]:
     return int(rows), int(columns)
 
 
-def require_tokens(maps: list[torch.Tensor], images: torch.Tensor, transformer: Any, blocks: int) -> None:
+def require_patch_tokens(maps: list[torch.Tensor], images: torch.Tensor, transformer: Any, blocks: int) -> None:
     rows, columns = _grid(transformer, images)
     tokens = transformer.num_prefix_tokens + rows * columns
     if len(maps) != blocks:
@@ -253,7 +257,7 @@ def propagate(weighted: Iterator[torch.Tensor]) -> torch.Tensor:
     return relevance
 
 
-def weigh(attention: list[torch.Tensor], gradients: list[torch.Tensor]) -> Iterator[torch.Tensor]:
+def weigh_by_gradients(attention: list[torch.Tensor], gradients: list[torch.Tensor]) -> Iterator[torch.Tensor]:
     """Yield E[(gradient × attention)⁺], (N, tokens, tokens), of each block, the mean E over heads."""
     for each, slope in zip(attention, gradients, strict=True):
         yield (slope * each).clamp(min=0).mean(1)

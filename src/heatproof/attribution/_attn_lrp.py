@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from heatproof.attribution._functions import ATTENTION, Unfused
+from heatproof.attribution._functions import ATTENTION, UnfusedAttention
 
 # These are zero at zero, so that the ratio of output and input stands for them.
 ACTIVATIONS = frozenset(
@@ -35,7 +35,7 @@ LAYERS = frozenset(["linear", "conv2d", "batch_norm", "layer_norm", "group_norm"
 CONCATENATIONS = frozenset(["cat", "concat"])
 
 
-class AttentionRules(Unfused):
+class AttentionRules(UnfusedAttention):
     """Mode that applies the rules, for one pass of `images` images; `constants` (N,) is what they do not get."""
 
     names: ClassVar[frozenset[str]] = (

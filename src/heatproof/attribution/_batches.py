@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from heatproof.attribution.registry import Explained
-from heatproof.base.options import AtMost
+from heatproof.attribution.registry import ExplainContext
+from heatproof.base.options import DefaultCount
 from heatproof.base.randomness import counter_uniform
 from heatproof.errors import HeatproofError, NotApplicable
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     import torch
 
 
-def parts(explained: Explained, size: int | None = None) -> Iterator[Explained]:
-    """Split `explained` into parts of at most `size` images, by default `batch_size`."""
-    size = size or explained.batch_size
-    for start in range(0, len(explained.image_ids), size):
+def split_batch(context: ExplainContext, size: int | None = None) -> Iterator[ExplainContext]:
+    """Split `context` into parts of at most `size` images, by default `batch_size`."""
+    size = size or context.batch_size
+    for start in range(0, len(context.image_ids), size):
         part = slice(start, start + size)
         yield replace(
-            explained,
-            images=explained.images[part],
-            targets=explained.targets[part],
-            image_ids=explained.image_ids[part],
+            context,
+            images=context.images[part],
+            targets=context.targets[part],
+            image_ids=context.image_ids[part],
         )
 
 
-def never_alone(network: torch.nn.Module) -> torch.nn.Module:
+def pad_single_image_passes(network: torch.nn.Module) -> torch.nn.Module:
     """Wrap `network` so that a batch of one image is passed with a copy of that image.
 
     For one small image PyTorch picks other convolutions on the CPU than for two or more. Their rounding switches a
@@ -57,8 +57,8 @@ def never_alone(network: torch.nn.Module) -> torch.nn.Module:
     return together
 
 
-def accompany(part: Explained) -> Explained:
-    """Return a single image stacked with a copy of itself; `never_alone` gives the reason."""
+def pad_single_image(part: ExplainContext) -> ExplainContext:
+    """Return a single image stacked with a copy of itself; `pad_single_image_passes` gives the reason."""
     import torch
 
     if len(part.image_ids) > 1:
@@ -68,7 +68,7 @@ def accompany(part: Explained) -> Explained:
     )
 
 
-def leaf(images: torch.Tensor) -> torch.Tensor:
+def as_leaf(images: torch.Tensor) -> torch.Tensor:
     """Return a detached copy of the images that requires gradients."""
     return images.detach().requires_grad_()
 
@@ -80,14 +80,14 @@ def require(condition: bool, sentence: str) -> None:
 
 
 def draw_per_image(
-    explained: Explained, draw: Callable[..., torch.Tensor], purpose: str, shape: Sequence[int], start: int = 0
+    context: ExplainContext, draw: Callable[..., torch.Tensor], purpose: str, shape: Sequence[int], start: int = 0
 ) -> torch.Tensor:
     """Draw (N, *shape) by `counter_uniform` or `counter_normal`, with the images' device and dtype."""
-    images, ids = explained.images, explained.image_ids
-    return draw(explained.seed, purpose, ids, shape, start=start, device=images.device, dtype=images.dtype)
+    images, ids = context.images, context.image_ids
+    return draw(context.seed, purpose, ids, shape, start=start, device=images.device, dtype=images.dtype)
 
 
-def draw_uniform_images(explained: Explained, purpose: str, low: float, high: float) -> torch.Tensor:
+def draw_uniform_images(context: ExplainContext, purpose: str, low: float, high: float) -> torch.Tensor:
     """Draw one image (C, H, W) for each image, with values uniform in [low, high).
 
     Raises
@@ -96,10 +96,10 @@ def draw_uniform_images(explained: Explained, purpose: str, low: float, high: fl
         If `low` is not below `high`.
     """
     require(low < high, f"A uniform baseline needs low < high, not low={low} and high={high}.")
-    return draw_per_image(explained, counter_uniform, purpose, explained.images.shape[1:]) * (high - low) + low
+    return draw_per_image(context, counter_uniform, purpose, context.images.shape[1:]) * (high - low) + low
 
 
-def take_background(explained: Explained, count: int | None, most: int, least: int = 1) -> torch.Tensor:
+def take_background(context: ExplainContext, count: int | None, most: int, least: int = 1) -> torch.Tensor:
     """Return `count` training images (count, C, H, W) on the images' device; the same for every batch.
 
     Parameters
@@ -118,9 +118,9 @@ def take_background(explained: Explained, count: int | None, most: int, least: i
     HeatproofError
         If there are fewer than `count`, or `least`.
     """
-    if explained.background is None:
+    if context.background is None:
         raise NotApplicable("its baselines are training images, and there are none here")
-    images = explained.background(AtMost(most) if count is None else count).to(explained.images)
+    images = context.background(DefaultCount(most) if count is None else count).to(context.images)
     require(
         len(images) >= least, f"It needs {least} training images as baselines, and there is {len(images)}: add some."
     )

@@ -23,7 +23,7 @@ NAMED = (("input", "self"), ("other", "mat2", "mask"))
 ATTENTION = frozenset(["scaled_dot_product_attention", "multi_head_attention_forward"])
 
 
-class Altered(TorchFunctionMode):
+class FunctionRules(TorchFunctionMode):
     """Mode that calls `rule` in the place of functions, whether they are methods or work in place.
 
     Attributes
@@ -108,7 +108,7 @@ def _in_order(name: str, args: tuple[Any, ...], given: Mapping[str, Any]) -> tup
     return args, rest
 
 
-class Unfused(Altered):
+class UnfusedAttention(FunctionRules):
     """Mode in which attention is computed step by step."""
 
     names: ClassVar[frozenset[str]] = ATTENTION
@@ -121,7 +121,7 @@ class Unfused(Altered):
             return (_multi_head if name == "multi_head_attention_forward" else _attention)(*args, **given)
 
 
-class AttentionSeen(Unfused):
+class AttentionRecorder(UnfusedAttention):
     """Mode that collects in `seen` the attention (…, tokens, tokens) of each block, first to last."""
 
     names: ClassVar[frozenset[str]] = ATTENTION | {"softmax"}

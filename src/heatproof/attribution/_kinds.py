@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from heatproof.attribution._attention import attention_blocks, find_transformer
-from heatproof.attribution._batches import leaf
-from heatproof.attribution._functions import AttentionSeen
+from heatproof.attribution._batches import as_leaf
+from heatproof.attribution._functions import AttentionRecorder
 from heatproof.attribution._hooks import prefix_tokens
-from heatproof.attribution._layers import Layout, look
+from heatproof.attribution._layers import Layout, inspect_layers
 from heatproof.attribution._relus import ReluRules
 from heatproof.errors import NotApplicable
 
@@ -19,7 +19,7 @@ from heatproof.errors import NotApplicable
 NORMS = ("layernorm", "groupnorm", "rmsnorm", "instancenorm", "responsenorm")
 
 
-class Found(NamedTuple):
+class NetworkTraits(NamedTuple):
     """What a network is made of.
 
     Attributes
@@ -50,7 +50,7 @@ class Found(NamedTuple):
         return f"{layer}; {self.blocks} attention block(s) between {where}, {count} tokens"
 
 
-def look_into(network: nn.Module, images: torch.Tensor, cam_layer: str | None = None) -> Found:
+def inspect_network(network: nn.Module, images: torch.Tensor, cam_layer: str | None = None) -> NetworkTraits:
     """Find the kinds of a network by three passes and one gradient.
 
     Parameters
@@ -62,10 +62,10 @@ def look_into(network: nn.Module, images: torch.Tensor, cam_layer: str | None = 
     cam_layer
         The layer that the model's facts name; None applies the rule.
     """
-    looked = look(network, images, cam_layer)
+    looked = inspect_layers(network, images, cam_layer)
     layout = looked.layout
-    with torch.enable_grad(), AttentionSeen() as mode, ReluRules() as relus:
-        network(leaf(images).clone())
+    with torch.enable_grad(), AttentionRecorder() as mode, ReluRules() as relus:
+        network(as_leaf(images).clone())
     sizes = [each.shape[-1] for each in mode.seen]
     whole = all(len(each) == len(images) for each in mode.seen)
     kinds = {"any"} | ({"grid"} if layout else set())
@@ -79,7 +79,7 @@ def look_into(network: nn.Module, images: torch.Tensor, cam_layer: str | None = 
     if all(hasattr(network, name) for name in ("encode", "linear")):
         kinds.add("bcos")
     if sizes and whole and len(set(sizes)) == 1:
-        if looked.moved.read_attended(sizes[0], prefix_tokens(network)):
+        if looked.moved.locate_attended_tokens(sizes[0], prefix_tokens(network)):
             kinds.add("attention")
     elif sizes and not whole:
         kinds.add("windows")
@@ -88,7 +88,7 @@ def look_into(network: nn.Module, images: torch.Tensor, cam_layer: str | None = 
         kinds.add("convolutional")
     if _is_plain_vit(network):
         kinds.add("plain_vit")
-    return Found(frozenset(kinds), layout, len(sizes), (min(sizes), max(sizes)) if sizes else None)
+    return NetworkTraits(frozenset(kinds), layout, len(sizes), (min(sizes), max(sizes)) if sizes else None)
 
 
 def _is_plain_vit(network: nn.Module) -> bool:

@@ -19,13 +19,13 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from heatproof.attribution._batches import accompany, leaf
+from heatproof.attribution._batches import as_leaf, pad_single_image
 from heatproof.attribution._hooks import in_this_thread, prefix_tokens
-from heatproof.attribution._tokens import Moved, Reading, noise_like, watch_moves
-from heatproof.attribution.registry import Explained
-from heatproof.errors import NotApplicable, fault_of
+from heatproof.attribution._tokens import BandChanges, TokenGrid, measure_band_changes, noise_like
+from heatproof.attribution.registry import ExplainContext
+from heatproof.errors import NotApplicable, machine_fault
 from heatproof.models._published import GridTap
-from heatproof.models.adapter import as_check, hooks_of
+from heatproof.models.adapter import counted_as_check, hooks_of
 from heatproof.models.network import find_layer
 from heatproof.models.registry import InputFacts
 
@@ -79,7 +79,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Looked:
+class LayerInspection:
     """What was found of a network for one size of images.
 
     Attributes
@@ -93,11 +93,11 @@ class Looked:
     """
 
     layout: Layout | None
-    moved: Moved
+    moved: BandChanges
     open_tokens: str = ""
 
 
-def look(network: nn.Module, images: torch.Tensor, name: str | None = None) -> Looked:
+def inspect_layers(network: nn.Module, images: torch.Tensor, name: str | None = None) -> LayerInspection:
     """Find the layer for class activation maps, its layout, and what moves tokens.
 
     It takes a pass and a gradient of two images of noise, and a pass of two for each of at most 14 bands.
@@ -112,7 +112,7 @@ def look(network: nn.Module, images: torch.Tensor, name: str | None = None) -> L
         A layer that the user named, whose layout is wanted; None applies the rule.
     """
     hooks = hooks_of(network)
-    known: dict[Any, Looked] = {} if hooks is None else hooks.found
+    known: dict[Any, LayerInspection] = {} if hooks is None else hooks.found
     key = ("layout", tuple(images.shape[1:]), name)
     if key not in known:
         known[key] = _search(network, noise_like(images), name)
@@ -120,18 +120,18 @@ def look(network: nn.Module, images: torch.Tensor, name: str | None = None) -> L
 
 
 def find_layout(network: nn.Module, images: torch.Tensor, name: str | None = None) -> Layout | None:
-    """Return the layer for class activation maps and its layout; None if there is none. `look` has the parameters."""
-    return look(network, images, name).layout
+    """Return the layer for class activation maps and its layout; None if there is none. `inspect_layers` has the parameters."""
+    return inspect_layers(network, images, name).layout
 
 
-def read_attended(explained: Explained, count: int) -> Reading | None:
+def locate_attended_tokens(context: ExplainContext, count: int) -> TokenGrid | None:
     """Return where the tokens lie in the image between which a network attends; None where that is open."""
-    looked = look(explained.network, accompany(explained).images)
-    return looked.moved.read_attended(count, prefix_tokens(explained.network))
+    looked = inspect_layers(context.network, pad_single_image(context).images)
+    return looked.moved.locate_attended_tokens(count, prefix_tokens(context.network))
 
 
 @contextmanager
-def grid_layer(explained: Explained, name: str | None = None) -> Iterator[tuple[nn.Module, nn.Module, str]]:
+def grid_layer(context: ExplainContext, name: str | None = None) -> Iterator[tuple[nn.Module, nn.Module, str]]:
     """Give the output to explain, the module whose output (N, C, h, w) is that of the layer, and the layer's name.
 
     That module stands behind the layer while the context is open: what is read from it, or put in its place, is the
@@ -151,27 +151,27 @@ def grid_layer(explained: Explained, name: str | None = None) -> Iterator[tuple[
     HeatproofError
         If there is no layer of that name.
     """
-    name = name or (explained.facts or InputFacts()).cam_layer
-    layout = _layout_of(explained, name)
+    name = name or (context.facts or InputFacts()).cam_layer
+    layout = _layout_of(context, name)
     name = layout.name
-    layer = find_layer(explained.network, name, "model")
+    layer = find_layer(context.network, name, "model")
     probe = nn.Identity().eval()
     handle = layer.register_forward_hook(
         in_this_thread(lambda module, inputs, output: _through(probe, inputs, output, layout))
     )
     try:
-        with _once_in_a_pass(explained.network, layer, name):
-            yield _beside(explained.output, probe), probe, name
+        with _once_in_a_pass(context.network, layer, name):
+            yield _beside(context.output, probe), probe, name
     finally:
         handle.remove()
 
 
-def _layout_of(explained: Explained, name: str | None) -> Layout:
+def _layout_of(context: ExplainContext, name: str | None) -> Layout:
     # A layer that was named is read as it is; whoever reads it says what is wrong with an output without a grid.
     as_it_is = Layout(str(name), (0, 0), (2, 3), found=False)
-    if name and _makes_maps(find_layer(explained.network, name, "model")):
+    if name and _makes_maps(find_layer(context.network, name, "model")):
         return as_it_is
-    looked = look(explained.network, accompany(explained).images, name)
+    looked = inspect_layers(context.network, pad_single_image(context).images, name)
     if looked.layout is None and looked.open_tokens:
         raise NotApplicable(looked.open_tokens)
     if looked.layout is None and name is None:
@@ -271,14 +271,14 @@ def _go_on_with(inputs: tuple[Any, ...], output: torch.Tensor, values: torch.Ten
         with torch.autograd._unsafe_preserve_version_counter(output) if read else nullcontext():
             output.copy_(values)
     except RuntimeError as error:
-        if fault_of(error):
+        if machine_fault(error):
             raise
         # A tensor that PyTorch lets nobody write to, such as the images: the network does not write to it either.
         return values.clone()
     return output
 
 
-def _search(network: nn.Module, images: torch.Tensor, name: str | None, begins: bool = False) -> Looked:
+def _search(network: nn.Module, images: torch.Tensor, name: str | None, begins: bool = False) -> LayerInspection:
     """Look for the layer in a pass.
 
     Where `begins`, gradients begin at what modules put out, because the network cuts them off before.
@@ -315,8 +315,8 @@ def _search(network: nn.Module, images: torch.Tensor, name: str | None, begins: 
     ]
     try:
         # As a check: which explainer asks first, also after a kill, counts no more passes.
-        with torch.enable_grad(), as_check():
-            logits = network(leaf(images))
+        with torch.enable_grad(), counted_as_check():
+            logits = network(as_leaf(images))
     finally:
         for handle in handles:
             handle.remove()
@@ -325,9 +325,9 @@ def _search(network: nn.Module, images: torch.Tensor, name: str | None, begins: 
         return _search(network, images, name, begins=True)
     times = Counter(called for called, _ in met)
     outputs = _outermost([one for one in met if name or times[one[0]] == 1])[-LAST:]
-    moved = watch_moves(network, images, {called: modules[called] for called, _ in outputs})
+    moved = measure_band_changes(network, images, {called: modules[called] for called, _ in outputs})
     if not outputs or not isinstance(logits, torch.Tensor) or not logits.requires_grad:
-        return Looked(None, moved)
+        return LayerInspection(None, moved)
     given, open_tokens = prefix_tokens(network), ""
     tensors = [tensor for _, tensor in outputs]
     slopes = torch.autograd.grad(logits.logsumexp(-1).sum(), tensors, allow_unused=True)
@@ -340,13 +340,13 @@ def _search(network: nn.Module, images: torch.Tensor, name: str | None, begins: 
         )
         layout = _lay_out(called, tensor, moved, given, told)
         if layout is None and tensor.ndim == 3:
-            open_tokens = open_tokens or is_open(tensor.shape[1], called)
+            open_tokens = open_tokens or describe_unlocated_tokens(tensor.shape[1], called)
         elif layout and (name or layout.axes or bool((slope[:, list(layout.cells)] != 0).any())):
-            return Looked(replace(layout, found=not name), moved)
-    return Looked(None, moved, open_tokens)
+            return LayerInspection(replace(layout, found=not name), moved)
+    return LayerInspection(None, moved, open_tokens)
 
 
-def is_open(tokens: int, layer: str = "") -> str:
+def describe_unlocated_tokens(tokens: int, layer: str = "") -> str:
     """Say that tokens cannot be told apart, and what helps."""
     where = f" of the layer {layer!r}" if layer else ""
     return (
@@ -373,13 +373,13 @@ def _outermost(met: list[tuple[str, torch.Tensor]]) -> list[tuple[str, torch.Ten
     return list(found.values())
 
 
-def _lay_out(name: str, tensor: torch.Tensor, moved: Moved, given: int | None, is_map: bool) -> Layout | None:
+def _lay_out(name: str, tensor: torch.Tensor, moved: BandChanges, given: int | None, is_map: bool) -> Layout | None:
     if name not in moved.layers:
         return None
     if tensor.ndim == 3:
-        reading = moved.read_tokens(tensor.shape[1], moved.layers[name][1,], given)
+        reading = moved.locate_tokens(tensor.shape[1], moved.layers[name][1,], given)
         return None if reading is None else Layout(name, reading.grid, cells=reading.cells)
-    axes = moved.read_map(name)
+    axes = moved.locate_map_axes(name)
     possible = list(moved.layers[name])
     if axes is None and is_map and (2, 3) in possible:
         # What torch calls a map, where all of its cells see the whole image.

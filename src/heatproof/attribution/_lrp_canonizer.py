@@ -22,8 +22,8 @@ from zennit.types import AvgPool, Convolution
 
 from heatproof.attribution._out_of_place import RecordingProxy, write_out_of_place
 from heatproof.errors import NotApplicable
-from heatproof.models.logits import held_logits
-from heatproof.models.state import copy_of
+from heatproof.models.logits import logits_attribute
+from heatproof.models.state import copy_network
 
 ADDITIONS = {operator.add, operator.iadd, torch.add, "add", "add_"}
 PRODUCTS = {operator.mul, operator.imul, torch.mul, torch.multiply, "mul", "mul_", "multiply", "multiply_"}
@@ -155,7 +155,7 @@ def canonise(network: nn.Module, images: torch.Tensor) -> nn.Module:
     NotApplicable
         If the network cannot be traced.
     """
-    plain = _without_parallel(copy_of(network))
+    plain = _without_parallel(copy_network(network))
     _split(plain)
     for module in plain.modules():
         _hold_weights(module)
@@ -284,7 +284,7 @@ class _Tracer(fx.Tracer):
 
     def create_arg(self, a: Any) -> Any:
         """Take the logits out of an output that torch.fx knows no type for."""
-        held = None if isinstance(a, fx.Proxy) else held_logits(a, fx.Proxy)
+        held = None if isinstance(a, fx.Proxy) else logits_attribute(a, fx.Proxy)
         return super().create_arg(a if held is None else held)
 
     def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:

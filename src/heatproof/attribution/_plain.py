@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heatproof.attribution._batches import never_alone
-from heatproof.attribution.registry import Explained
+from heatproof.attribution._batches import pad_single_image_passes
+from heatproof.attribution.registry import ExplainContext
 from heatproof.errors import NotApplicable
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SHARE = 5.0
 
 
-def require_plain_outputs(explained: Explained, images: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
+def require_unaltered_outputs(context: ExplainContext, images: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
     """Pass images once more, as a check, and compare outputs of an altered pass with the network's own.
 
     To be called for every batch, outside of what alters passes.
@@ -46,19 +46,19 @@ def require_plain_outputs(explained: Explained, images: torch.Tensor, outputs: t
     """
     import torch
 
-    from heatproof.models.adapter import as_check, hooks_of
+    from heatproof.models.adapter import counted_as_check, hooks_of
     from heatproof.models.rounding import difference_of_images, rounding
 
-    with as_check(), torch.no_grad():
-        own = never_alone(explained.output)(images.detach())
-    hooks = hooks_of(explained.network)
+    with counted_as_check(), torch.no_grad():
+        own = pad_single_image_passes(context.output)(images.detach())
+    hooks = hooks_of(context.network)
     met = {own.dtype} if hooks is None else {own.dtype, *hooks.precisions}
     allowed = rounding(own, met, own.device, SHARE)
     difference = difference_of_images(outputs.detach().to(own.dtype), own)
     # As a share of the spread, but where that is as small as a rounding of the values.
     spread = max(float(own.max() - own.min()), torch.finfo(own.dtype).tiny)
     limit = allowed / spread
-    explained.note("difference_from_network", difference / spread, limit)
+    context.note("difference_from_network", difference / spread, limit)
     if not (difference <= allowed).all():
         raise NotApplicable(
             "the pass that it alters returns other outputs than the network, by "

@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from heatproof.attribution._batches import require
-from heatproof.attribution.registry import Explained
+from heatproof.attribution.registry import ExplainContext
 
 if TYPE_CHECKING:
     import torch
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 LARGEST_ERROR = 1.0
 
 
-def quadrature(part: Explained, steps: int) -> dict[str, Any]:
+def quadrature_arguments(part: ExplainContext, steps: int) -> dict[str, Any]:
     """Return the arguments of captum's `IntegratedGradients.attribute` after the images and the baselines.
 
     Raises
@@ -32,28 +32,28 @@ def quadrature(part: Explained, steps: int) -> dict[str, Any]:
     return {"target": part.targets, "n_steps": steps, "internal_batch_size": part.batch_size}
 
 
-def note_completeness(part: Explained, maps: torch.Tensor, change: torch.Tensor) -> None:
+def note_completeness(part: ExplainContext, maps: torch.Tensor, change: torch.Tensor) -> None:
     """Note the sums that maps (N, C, H, W) are to have, and what they miss, of changes of the outputs (N, K)."""
     import torch
 
-    part.note_sum(at_targets(change, part.targets))
-    missed = (maps.sum((1, 2, 3)) - at_targets(change, part.targets)).abs()
+    part.note_sum(select_targets(change, part.targets))
+    missed = (maps.sum((1, 2, 3)) - select_targets(change, part.targets)).abs()
     share = missed / change.abs().amax(1).clamp_min(torch.finfo(change.dtype).tiny)
     part.note("completeness_error", share, LARGEST_ERROR, mean=True)
 
 
-def at_targets(values: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+def select_targets(values: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Return the values (N,) of the targets, of (N, K)."""
     return values.gather(1, targets[:, None])[:, 0]
 
 
 @contextmanager
-def beside_maps(part: Explained) -> Iterator[None]:
+def completeness_passes(part: ExplainContext) -> Iterator[None]:
     """Pass images for the sums that maps are to have: without gradients, and for `explain` as a check."""
     import torch
 
-    from heatproof.models.adapter import as_check
+    from heatproof.models.adapter import counted_as_check
 
     # In a run these passes are those of the check of the explainer, which counts them.
-    with as_check() if part.sums is not None else nullcontext(), torch.no_grad():
+    with counted_as_check() if part.sums is not None else nullcontext(), torch.no_grad():
         yield

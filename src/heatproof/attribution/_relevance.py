@@ -16,7 +16,7 @@ from timm.models.vision_transformer import Attention, Block, VisionTransformer
 from torch import nn
 
 from heatproof.errors import NotApplicable
-from heatproof.models.logits import as_two
+from heatproof.models.logits import as_two_logits
 
 Record = dict[nn.Module, tuple[torch.Tensor, torch.Tensor]]
 
@@ -104,7 +104,7 @@ def relevance_of_attention(
     """
     with torch.no_grad():
         weight = transformer.head.weight
-        weight = as_two(weight, 0) if len(weight) == 1 else weight
+        weight = as_two_logits(weight, 0) if len(weight) == 1 else weight
         relevance = nn.functional.one_hot(targets, len(weight)).to(weight)
         relevance = through_linear(seen[transformer.head][0], weight, relevance)
         relevance = _through_pooling(transformer, seen[transformer.norm][1], relevance)

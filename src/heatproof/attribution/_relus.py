@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from heatproof.attribution._functions import Altered
+from heatproof.attribution._functions import FunctionRules
 
 # Functions that compute a ReLU with some arguments or with all.
 RELUS = frozenset(
@@ -37,7 +37,7 @@ def relu_of(name: str, args: tuple[Any, ...], given: dict[str, Any]) -> torch.Te
     Parameters
     ----------
     name
-        Of the function, as in `Altered`.
+        Of the function, as in `FunctionRules`.
     args, given
         Its arguments.
     """
@@ -95,7 +95,7 @@ def _is_mask(mask: Any, values: Any) -> bool:
     return any(torch.equal(mask, kept.to(mask.dtype)) for kept in (found > 0, found >= 0))
 
 
-class ReluRules(Altered):
+class ReluRules(FunctionRules):
     """Mode in which ReLUs pass a gradient back by the rule of guided backprop or of deconvolution.
 
     Attributes

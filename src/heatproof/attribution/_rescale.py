@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch.nn import functional
 
-from heatproof.attribution._functions import Altered
+from heatproof.attribution._functions import FunctionRules
 from heatproof.attribution._relus import RELUS, relu_of
 
 # Of single elements, the rescale rule (section 3.5.1).
@@ -31,7 +31,7 @@ POOLS = frozenset(["max_pool2d", "adaptive_max_pool2d"])
 SMALLEST = 1e-6
 
 
-class RescaleRules(Altered):
+class RescaleRules(FunctionRules):
     """Replace operations on tensors that depend on the input; the rest is linear, or is not covered."""
 
     names: ClassVar[frozenset[str]] = ELEMENTWISE | PRODUCTS | POOLS | RELUS

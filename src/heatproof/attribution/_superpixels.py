@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from heatproof.attribution._batches import require
-from heatproof.attribution.registry import Explained
-from heatproof.base.grids import AnyGrid, grid_name, patches_in, shape_of
+from heatproof.attribution.registry import ExplainContext
+from heatproof.base.grids import AnyGrid, grid_name, grid_shape, patch_count
 from heatproof.errors import HeatproofError
 from heatproof.models.registry import InputFacts, normalisation_of
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Segments = Literal["grid", "slic"]
 
 
-def cut(explained: Explained, segments: str, cells: AnyGrid) -> list[torch.Tensor]:
+def index_segments(context: ExplainContext, segments: str, cells: AnyGrid) -> list[torch.Tensor]:
     """Return the segment index of each pixel, (H, W) int64 from 0, for each image.
 
     Parameters
@@ -33,14 +33,14 @@ def cut(explained: Explained, segments: str, cells: AnyGrid) -> list[torch.Tenso
     HeatproofError
         If the image has fewer pixels than the grid, or scikit-image is asked for and not installed.
     """
-    size = tuple(explained.images.shape[2:])
+    size = tuple(context.images.shape[2:])
     if segments == "grid":
-        return [cut_grid(size, cells).to(explained.images.device)] * len(explained.images)
+        return [index_patches(size, cells).to(context.images.device)] * len(context.images)
     require(segments == "slic", f"segments must be 'grid' or 'slic', not {segments!r}.")
-    return _slic(explained, patches_in(cells))
+    return _slic(context, patch_count(cells))
 
 
-def cut_grid(size: tuple[int, ...], cells: AnyGrid) -> torch.Tensor:
+def index_patches(size: tuple[int, ...], cells: AnyGrid) -> torch.Tensor:
     """Return the patch index of each pixel, (H, W) int64; patch sides differ by at most one pixel."""
     import torch
 
@@ -51,13 +51,13 @@ def cut_grid(size: tuple[int, ...], cells: AnyGrid) -> torch.Tensor:
 
 def require_cells(what: str, cells: AnyGrid, size: tuple[int, ...]) -> tuple[int, int]:
     """Return the rows and columns of a grid that has no more of them than an image has pixels."""
-    shape, (height, width) = shape_of(cells), size
+    shape, (height, width) = grid_shape(cells), size
     most = f"between 1 and {min(size)} cells a side" if shape[0] == shape[1] else f"at most {height}×{width} cells"
     require(shape[0] <= height and shape[1] <= width, f"{what} needs {most}, not {grid_name(cells)}.")
     return shape
 
 
-def _slic(explained: Explained, count: int) -> list[torch.Tensor]:
+def _slic(context: ExplainContext, count: int) -> list[torch.Tensor]:
     import numpy as np
     import torch
 
@@ -68,15 +68,15 @@ def _slic(explained: Explained, count: int) -> list[torch.Tensor]:
             "segments: slic needs scikit-image, which is not installed: run `pip install scikit-image`, or "
             "take segments: grid."
         ) from None
-    facts = explained.facts or InputFacts()
+    facts = context.facts or InputFacts()
     # SLIC measures colours in Lab, which wants the colours themselves and not the normalised ones.
-    channels = explained.images.shape[1]
+    channels = context.images.shape[1]
     scale = normalisation_of(facts, channels)
     mean, std = (torch.tensor(values, dtype=torch.float32)[:, None, None] for values in scale)
     cuts = []
-    for image in explained.images.detach().float().cpu():
+    for image in context.images.detach().float().cpu():
         colours = (image * std + mean).clamp(0, 1).permute(1, 2, 0).numpy()
         labels = slic(np.ascontiguousarray(colours), n_segments=count, start_label=0, channel_axis=-1)
         numbers = np.unique(labels, return_inverse=True)[1].reshape(labels.shape)
-        cuts.append(torch.from_numpy(numbers.astype(np.int64)).to(explained.images.device))
+        cuts.append(torch.from_numpy(numbers.astype(np.int64)).to(context.images.device))
     return cuts

@@ -23,7 +23,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from heatproof.attribution._hooks import in_this_thread
-from heatproof.models.adapter import as_check
+from heatproof.models.adapter import counted_as_check
 
 Array = NDArray[Any]
 
@@ -56,7 +56,7 @@ STEPS = 8
 
 
 @dataclass(frozen=True)
-class Reading:
+class TokenGrid:
     """Where the tokens, or the positions of a feature map, lie in the image.
 
     Attributes
@@ -72,7 +72,7 @@ class Reading:
 
 
 @dataclass
-class Moved:
+class BandChanges:
     """What each band of the image moves in one pass.
 
     Attributes
@@ -94,11 +94,11 @@ class Moved:
     tokens: dict[int, Array] = field(default_factory=dict)
     attended: dict[int, Array] = field(default_factory=dict)
 
-    def read_attended(self, count: int, declared: int | None = None) -> Reading | None:
-        """Return where the tokens lie between which there is attention, as `read_tokens` does."""
-        return self.read_tokens(count, self.attended.get(count), declared)
+    def locate_attended_tokens(self, count: int, declared: int | None = None) -> TokenGrid | None:
+        """Return where the tokens lie between which there is attention, as `locate_tokens` does."""
+        return self.locate_tokens(count, self.attended.get(count), declared)
 
-    def read_tokens(self, count: int, own: Array | None = None, declared: int | None = None) -> Reading | None:
+    def locate_tokens(self, count: int, own: Array | None = None, declared: int | None = None) -> TokenGrid | None:
         """Return where tokens lie; None where that is open.
 
         Parameters
@@ -133,7 +133,7 @@ class Moved:
             return clear
         return _clearest(spread.ranked(declared), OF_LATER) or _square_patches(count, declared, self.size)
 
-    def read_map(self, name: str) -> tuple[int, ...] | None:
+    def locate_map_axes(self, name: str) -> tuple[int, ...] | None:
         """Return the axes of rows and columns in a module's output of four; None where that is open."""
         found = []
         for axes, change in self.layers[name].items():
@@ -150,7 +150,7 @@ class Moved:
         return found[0][1] if stands_out else None
 
 
-def watch_moves(network: nn.Module, images: torch.Tensor, modules: Mapping[str, nn.Module]) -> Moved:
+def measure_band_changes(network: nn.Module, images: torch.Tensor, modules: Mapping[str, nn.Module]) -> BandChanges:
     """Pass an image of noise beside a copy in which one band is replaced, for each band, and return what they move.
 
     In pairs, as no batch is smaller: a network may take as much memory as there is.
@@ -164,7 +164,7 @@ def watch_moves(network: nn.Module, images: torch.Tensor, modules: Mapping[str, 
     modules
         Those whose outputs are read, by name.
     """
-    moved, (base, *banded) = Moved((images.shape[2], images.shape[3])), _banded(images)
+    moved, (base, *banded) = BandChanges((images.shape[2], images.shape[3])), _banded(images)
     layers: dict[tuple[str, tuple[int, ...]], list[Array]] = {}
 
     def keep(name: str) -> Callable[..., None]:
@@ -179,7 +179,7 @@ def watch_moves(network: nn.Module, images: torch.Tensor, modules: Mapping[str, 
     passes = []
     try:
         # As a check: which explainer asks first, also after a kill, counts no more passes.
-        with torch.no_grad(), as_check():
+        with torch.no_grad(), counted_as_check():
             for one in banded:
                 with _Tokens() as mode:
                     network(torch.stack([base, one]))
@@ -194,7 +194,7 @@ def watch_moves(network: nn.Module, images: torch.Tensor, modules: Mapping[str, 
     return moved
 
 
-def _add_tokens(moved: Moved, passes: Sequence[Sequence[tuple[int, Array | None]]]) -> None:
+def _add_tokens(moved: BandChanges, passes: Sequence[Sequence[tuple[int, Array | None]]]) -> None:
     """Add what moves tokens: of the tensor in which most of them are not moved, and of the one before attention."""
     still: dict[int, float] = {}
     last: dict[int, Array] = {}
@@ -298,7 +298,7 @@ def _is_within(grid: tuple[int, int], size: tuple[int, int]) -> bool:
 
 
 @dataclass(frozen=True)
-class _Judged(Reading):
+class _Judged(TokenGrid):
     """A reading, the part of all changes with a place that it explains, and how much of them along each side.
 
     Along both sides it has to be more than chance.
@@ -397,7 +397,7 @@ def _grids(cells: int, size: tuple[int, int]) -> Iterator[tuple[int, int]]:
             yield rows, cells // rows
 
 
-def _clearest(candidates: list[_Judged], least: float) -> Reading | None:
+def _clearest(candidates: list[_Judged], least: float) -> TokenGrid | None:
     """Return the first reading if it explains enough, and more than the second by the margin."""
     if not candidates or candidates[0].explained < least or not candidates[0].is_on_both_sides:
         return None
@@ -406,8 +406,8 @@ def _clearest(candidates: list[_Judged], least: float) -> Reading | None:
     return candidates[0]
 
 
-def _square_patches(count: int, prefix: int, size: tuple[int, int]) -> Reading | None:
+def _square_patches(count: int, prefix: int, size: tuple[int, int]) -> TokenGrid | None:
     rows = round(((count - prefix) * size[0] / size[1]) ** 0.5) if count > prefix else 0
     if not rows or (count - prefix) % rows:
         return None
-    return Reading((rows, (count - prefix) // rows), tuple(range(prefix, count)))
+    return TokenGrid((rows, (count - prefix) // rows), tuple(range(prefix, count)))

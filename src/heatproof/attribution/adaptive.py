@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from heatproof.attribution._batches import leaf, never_alone, parts, require
-from heatproof.attribution._quadrature import at_targets, beside_maps
-from heatproof.attribution.registry import Explained, explainer
+from heatproof.attribution._batches import as_leaf, pad_single_image_passes, require, split_batch
+from heatproof.attribution._quadrature import completeness_passes, select_targets
+from heatproof.attribution.registry import ExplainContext, explainer
 from heatproof.base.options import Bounds, Count
 from heatproof.base.randomness import counter_permutation
-from heatproof.base.tasks import EXCLUSIVE, WORDS
+from heatproof.base.tasks import EXCLUSIVE, TASK_NAMES
 from heatproof.errors import NotApplicable
 from heatproof.models.registry import InputFacts, normalisation_of
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @explainer("guided_ig", family="adaptive", sums_to="the output at the image minus the output at the baseline")
 def guided_ig(
-    explained: Explained,
+    context: ExplainContext,
     *,
     steps: Count = 200,
     fraction: Annotated[float, Bounds(above=0, most=1)] = 0.25,
@@ -82,7 +82,7 @@ def guided_ig(
     )
     segments = anchors + 1
     maps = []
-    for part in parts(explained):
+    for part in split_batch(context):
         images = part.images.detach()
         total = torch.zeros_like(images)
         for segment in range(segments):
@@ -92,14 +92,14 @@ def guided_ig(
             )
         maps.append(total.sum(1))
         if part.sums is not None:
-            output = never_alone(part.output)
-            with beside_maps(part):
-                part.note_sum(at_targets(output(images) - output(torch.zeros_like(images)), part.targets))
+            output = pad_single_image_passes(part.output)
+            with completeness_passes(part):
+                part.note_sum(select_targets(output(images) - output(torch.zeros_like(images)), part.targets))
     return {"guided_ig": torch.cat(maps)}
 
 
 def follow_small_gradients(
-    part: Explained,
+    part: ExplainContext,
     start: torch.Tensor,
     way: torch.Tensor,
     steps: int,
@@ -111,11 +111,11 @@ def follow_small_gradients(
     import torch
     from captum.attr import Saliency
 
-    method = Saliency(never_alone(part.output))
+    method = Saliency(pad_single_image_passes(part.output))
 
     def differentiate(travelled: torch.Tensor) -> torch.Tensor:
         points = start + travelled.view_as(way) * way
-        return method.attribute(leaf(points), target=part.targets, abs=False).detach().flatten(1)
+        return method.attribute(as_leaf(points), target=part.targets, abs=False).detach().flatten(1)
 
     distances = way.abs().flatten(1)
     together = int(fraction * (distances.shape[1] - 1)) + 1
@@ -187,7 +187,7 @@ def move(
 
 @explainer("agi", family="adaptive")
 def agi(
-    explained: Explained,
+    context: ExplainContext,
     *,
     steps: Count = 20,
     epsilon: Annotated[float, Bounds(above=0, most=1)] = 0.05,
@@ -236,15 +236,15 @@ def agi(
     )
     require(topk >= 1, f"Adversarial gradient integration needs at least 1 false class, not {topk}.")
     with torch.no_grad():
-        known = never_alone(explained.network)(explained.images[:1]).shape[1]
-    if explained.task not in EXCLUSIVE:
-        raise NotApplicable(f"it walks to classes that exclude the target, and {WORDS[explained.task]} has none")
+        known = pad_single_image_passes(context.network)(context.images[:1]).shape[1]
+    if context.task not in EXCLUSIVE:
+        raise NotApplicable(f"it walks to classes that exclude the target, and {TASK_NAMES[context.task]} has none")
     if known < 2:
         raise NotApplicable("the network knows one class alone, and there is no false one to walk to")
     paths = min(topk, known - 1)
     maps = []
     # A few images at a time, so that what is held at once is one network pass, or one image's paths.
-    for few in parts(explained, max(1, explained.batch_size // paths)):
+    for few in split_batch(context, max(1, context.batch_size // paths)):
         images = few.images.detach().repeat_interleave(paths, 0)
         targets = few.targets.repeat_interleave(paths)
         false = draw_false_classes(few, known, paths).flatten()
@@ -257,28 +257,33 @@ def agi(
     return {"agi": torch.cat(maps)}
 
 
-def draw_false_classes(explained: Explained, known: int, count: int) -> torch.Tensor:
+def draw_false_classes(context: ExplainContext, known: int, count: int) -> torch.Tensor:
     """Draw `count` distinct classes (N, count) for each image from `known`, without its target."""
     drawn = counter_permutation(
-        explained.seed, "false classes of agi", explained.image_ids, known - 1, device=explained.images.device
+        context.seed, "false classes of agi", context.image_ids, known - 1, device=context.images.device
     )[:, :count]
-    return drawn + (drawn >= explained.targets[:, None])
+    return drawn + (drawn >= context.targets[:, None])
 
 
 def walk_to(
-    explained: Explained, images: torch.Tensor, targets: torch.Tensor, false: torch.Tensor, steps: int, epsilon: float
+    context: ExplainContext,
+    images: torch.Tensor,
+    targets: torch.Tensor,
+    false: torch.Tensor,
+    steps: int,
+    epsilon: float,
 ) -> torch.Tensor:
     """Return the sum over each image's path of −gradient of the target output × step, (N, C, H, W)."""
     import torch
 
-    facts = explained.facts or InputFacts()
+    facts = context.facts or InputFacts()
     scale = normalisation_of(facts, images.shape[1])
     mean, std = (torch.tensor(values).to(images)[:, None, None] for values in scale)
     lowest, highest, stride = -mean / std, (1 - mean) / std, epsilon / std
     total = torch.zeros_like(images)
     points, walking = images, torch.arange(len(images), device=images.device)
     for _ in range(steps):
-        predicted, ascent, gradients = look_around(explained, points, targets[walking], false[walking])
+        predicted, ascent, gradients = look_around(context, points, targets[walking], false[walking])
         ahead = predicted != false[walking]
         # A path that has arrived takes no further pass.
         walking, points = walking[ahead], points[ahead]
@@ -291,21 +296,21 @@ def walk_to(
 
 
 def look_around(
-    explained: Explained, points: torch.Tensor, targets: torch.Tensor, false: torch.Tensor
+    context: ExplainContext, points: torch.Tensor, targets: torch.Tensor, false: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return predictions (N,), and gradients of the false class's log-probability and of the target output."""
     import torch
     from torch.nn.functional import one_hot
 
-    points = leaf(points)
+    points = as_leaf(points)
     with torch.enable_grad():
-        logits = never_alone(explained.network)(points)
+        logits = pad_single_image_passes(context.network)(points)
     odds = logits.detach().softmax(1)
     known = odds.shape[1]
     # The logarithm of a probability has the sign of its gradient, also where the probability itself underflows.
     upward = one_hot(false, known) - odds
     target_mask = one_hot(targets, known).to(odds)
-    if explained.output is not explained.network:
+    if context.output is not context.network:
         target_mask = odds.gather(1, targets[:, None]) * (target_mask - odds)
     ascent, gradients = pull_back(logits, points, torch.stack([upward, target_mask]))
     return logits.detach().argmax(1), ascent, gradients
@@ -315,14 +320,14 @@ def pull_back(logits: torch.Tensor, points: torch.Tensor, weights: torch.Tensor)
     """Return gradients (M, N, C, H, W) of M sums of the logits with weights (M, N, K)."""
     import torch
 
-    from heatproof.errors import runs_out
+    from heatproof.errors import is_out_of_memory
 
     # In one backward pass the last layer has at least four rows: with two or three, PyTorch adds on the CPU in another
     # order, and the sign of a gradient near zero would depend on the batch.
     try:
         return torch.autograd.grad(logits, points, weights, retain_graph=True, is_grads_batched=True)[0]
     except RuntimeError as error:
-        if runs_out(error):
+        if is_out_of_memory(error):
             raise
     # A network's own backward function need not work on several at once.
     return torch.stack([torch.autograd.grad(logits, points, some, retain_graph=True)[0] for some in weights])

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
-from heatproof.attribution._attention import attend, propagate, to_pixels, weigh
-from heatproof.attribution._batches import parts, require
-from heatproof.attribution.registry import Explained, explainer
+from heatproof.attribution._attention import propagate, read_attention, to_pixels, weigh_by_gradients
+from heatproof.attribution._batches import require, split_batch
+from heatproof.attribution.registry import ExplainContext, explainer
 from heatproof.base.options import Bounds
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ OF_NO_CLASS = {
 
 
 @explainer("raw_attention", family="attention", signed=False, applies_to={"attention"}, exempt=OF_NO_CLASS)
-def raw_attention(explained: Explained) -> dict[str, torch.Tensor]:
+def raw_attention(context: ExplainContext) -> dict[str, torch.Tensor]:
     """Attention of the last block, averaged over heads.
 
     It knows no class. "Raw attention" is the first thing that Abnar and Zuidema, "Quantifying attention flow in
@@ -44,12 +44,12 @@ def raw_attention(explained: Explained) -> dict[str, torch.Tensor]:
     """
     import torch
 
-    maps = [to_pixels(part, part.attention[-1].mean(1)) for part in attend(explained)]
+    maps = [to_pixels(part, part.attention[-1].mean(1)) for part in read_attention(context)]
     return {"raw_attention": torch.cat(maps)}
 
 
 @explainer("attention_rollout", family="attention", signed=False, applies_to={"attention"}, exempt=OF_NO_CLASS)
-def attention_rollout(explained: Explained) -> dict[str, torch.Tensor]:
+def attention_rollout(context: ExplainContext) -> dict[str, torch.Tensor]:
     """Attention rollout: product over all blocks of (attention + identity) / 2.
 
     Abnar and Zuidema, "Quantifying attention flow in transformers", 2020, section 3: the mean over heads A of a block
@@ -67,12 +67,12 @@ def attention_rollout(explained: Explained) -> dict[str, torch.Tensor]:
     """
     import torch
 
-    maps = [to_pixels(part, roll_out([each.mean(1) for each in part.attention])) for part in attend(explained)]
+    maps = [to_pixels(part, roll_out([each.mean(1) for each in part.attention])) for part in read_attention(context)]
     return {"attention_rollout": torch.cat(maps)}
 
 
 @explainer("attention_grad", family="attention", signed=False, applies_to={"attention"})
-def attention_grad(explained: Explained) -> dict[str, torch.Tensor]:
+def attention_grad(context: ExplainContext) -> dict[str, torch.Tensor]:
     """Attention of the last block times its positive gradient, averaged over heads.
 
     The gradient is that of the target output. Barkan et al., "Grad-SAM", 2021, section 3, weight attention so, in
@@ -91,14 +91,14 @@ def attention_grad(explained: Explained) -> dict[str, torch.Tensor]:
     import torch
 
     maps = []
-    for part in attend(explained, gradients=True):
-        *_, last = weigh(part.attention, part.gradients)
+    for part in read_attention(context, gradients=True):
+        *_, last = weigh_by_gradients(part.attention, part.gradients)
         maps.append(to_pixels(part, last))
     return {"attention_grad": torch.cat(maps)}
 
 
 @explainer("chefer_attention", family="attention", signed=False, applies_to={"attention"})
-def chefer_attention(explained: Explained) -> dict[str, torch.Tensor]:
+def chefer_attention(context: ExplainContext) -> dict[str, torch.Tensor]:
     """Relevance propagated through all blocks by attention times its positive gradient (Chefer et al., ICCV 2021).
 
     Chefer, Gur and Wolf, "Generic attention-model explainability", 2021, section 3.1, equations 5 and 6 for
@@ -118,14 +118,14 @@ def chefer_attention(explained: Explained) -> dict[str, torch.Tensor]:
     import torch
 
     maps = []
-    for part in attend(explained, gradients=True):
-        maps.append(to_pixels(part, propagate(weigh(part.attention, part.gradients))))
+    for part in read_attention(context, gradients=True):
+        maps.append(to_pixels(part, propagate(weigh_by_gradients(part.attention, part.gradients))))
     return {"chefer_attention": torch.cat(maps)}
 
 
 @explainer("transition_attention", family="attention", signed=False, applies_to={"attention"})
 def transition_attention(
-    explained: Explained,
+    context: ExplainContext,
     *,
     steps: Annotated[int, Bounds(least=2)] = 20,
     skipped: Annotated[float, Bounds(least=0, below=1)] = 1 / 3,
@@ -166,20 +166,20 @@ def transition_attention(
     require(steps >= 2, f"Transition attention needs at least 2 steps, not {steps}.")
     require(0 <= skipped < 1, f"Transition attention can skip a share of at least 0 and below 1, not {skipped}.")
     maps = []
-    for part in parts(explained):
+    for part in split_batch(context):
         # The whole image comes last, and its attention is kept.
         slopes: list[torch.Tensor] = []
         for share in torch.linspace(0, 1, steps).tolist():
             along = replace(part, images=part.images * share)
-            (attended,) = attend(along, gradients="last", compares=share == 1)
+            (attended,) = read_attention(along, gradients="last", compares=share == 1)
             slopes.append(attended.gradients[-1])
         weights = (sum(slopes[1:], slopes[0]) / steps).clamp(min=0).mean(1)
         reached = [each.mean(1) for each in attended.attention[int(skipped * len(attended.attention)) :]]
-        maps.append(to_pixels(attended, chain(reached) * weights))
+        maps.append(to_pixels(attended, run_markov_chain(reached) * weights))
     return {"transition_attention": torch.cat(maps)}
 
 
-def chain(attention: list[torch.Tensor]) -> torch.Tensor:
+def run_markov_chain(attention: list[torch.Tensor]) -> torch.Tensor:
     """Return the final state of the Markov chain from the last block to the first.
 
     Parameters

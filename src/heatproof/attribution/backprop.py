@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
-from heatproof.attribution._batches import accompany, leaf, never_alone, parts, require
+from heatproof.attribution._batches import as_leaf, pad_single_image, pad_single_image_passes, require, split_batch
 from heatproof.attribution._hooks import in_this_thread
-from heatproof.attribution._plain import require_plain_outputs
-from heatproof.attribution.registry import Explained, explainer
+from heatproof.attribution._plain import require_unaltered_outputs
+from heatproof.attribution.registry import ExplainContext, explainer
 from heatproof.errors import NotApplicable
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ SAME = 1e-6
 
 
 @explainer("guided_backprop", family="backprop", applies_to={"relu"})
-def guided_backprop(explained: Explained) -> dict[str, torch.Tensor]:
+def guided_backprop(context: ExplainContext) -> dict[str, torch.Tensor]:
     """Gradient with only positive values passed back through active ReLUs.
 
     Springenberg et al., "Striving for simplicity", 2015, section 3.4. The rule is that of every ReLU that the network
@@ -38,7 +38,7 @@ def guided_backprop(explained: Explained) -> dict[str, torch.Tensor]:
         If the network calls no ReLU through which a gradient passes, or one that no rule reaches, as in a scripted
         part.
     """
-    return {"guided_backprop": _through_relus(explained, "guided", "guided backprop")}
+    return {"guided_backprop": _through_relus(context, "guided", "guided backprop")}
 
 
 @explainer(
@@ -50,7 +50,7 @@ def guided_backprop(explained: Explained) -> dict[str, torch.Tensor]:
         "finds_the_evidence": "its rule for ReLUs reads the gradient alone, and no pixel without max-pooling",
     },
 )
-def deconvolution(explained: Explained) -> dict[str, torch.Tensor]:
+def deconvolution(context: ExplainContext) -> dict[str, torch.Tensor]:
     """Gradient with only positive values passed back through all ReLUs.
 
     Zeiler and Fergus, "Visualizing and understanding convolutional networks", 2014, section 2.1. Of which ReLUs, as for
@@ -67,11 +67,11 @@ def deconvolution(explained: Explained) -> dict[str, torch.Tensor]:
     NotApplicable
         As for `guided_backprop`.
     """
-    return {"deconvolution": _through_relus(explained, "deconvolution", "deconvolution")}
+    return {"deconvolution": _through_relus(context, "deconvolution", "deconvolution")}
 
 
 @explainer("guided_grad_cam", family="backprop", needs={"cam_layer"}, applies_to={"relu"})
-def guided_grad_cam(explained: Explained) -> dict[str, torch.Tensor]:
+def guided_grad_cam(context: ExplainContext) -> dict[str, torch.Tensor]:
     """Guided backprop times bilinearly upsampled Grad-CAM, as captum's `GuidedGradCam` defines it.
 
     Selvaraju et al., "Grad-CAM", 2017, section 3.2.
@@ -89,18 +89,18 @@ def guided_grad_cam(explained: Explained) -> dict[str, torch.Tensor]:
     import torch
     from torch.nn.functional import interpolate
 
-    guided = _through_relus(explained, "guided", "guided backprop", checks=False)
-    cams = [interpolate(cam, part.images.shape[2:], mode="bilinear") for part, cam in _grad_cams(explained)]
+    guided = _through_relus(context, "guided", "guided backprop", checks=False)
+    cams = [interpolate(cam, part.images.shape[2:], mode="bilinear") for part, cam in _grad_cams(context)]
     return {"guided_grad_cam": guided * torch.cat(cams)[:, 0]}
 
 
-def _grad_cams(explained: Explained) -> Iterator[tuple[Explained, torch.Tensor]]:
+def _grad_cams(context: ExplainContext) -> Iterator[tuple[ExplainContext, torch.Tensor]]:
     """Yield each part of a batch with its Grad-CAM (N, 1, h, w) on the layer's grid."""
     import torch
 
     from heatproof.attribution._layers import grid_layer
 
-    with grid_layer(explained) as (output, layer, name), torch.enable_grad():
+    with grid_layer(context) as (output, layer, name), torch.enable_grad():
         values: list[torch.Tensor] = []
         slopes: list[torch.Tensor] = []
 
@@ -116,9 +116,9 @@ def _grad_cams(explained: Explained) -> Iterator[tuple[Explained, torch.Tensor]]
 
         handle = layer.register_forward_hook(in_this_thread(keep))
         try:
-            for part in parts(explained):
-                both, count = accompany(part), len(part.image_ids)
-                start = leaf(both.images)
+            for part in split_batch(context):
+                both, count = pad_single_image(part), len(part.image_ids)
+                start = as_leaf(both.images)
                 outputs = output(start.clone())
                 torch.autograd.grad(outputs.gather(1, both.targets[:, None]).sum(), start)
                 weighted = slopes.pop().mean((2, 3), keepdim=True) * values.pop()
@@ -128,7 +128,7 @@ def _grad_cams(explained: Explained) -> Iterator[tuple[Explained, torch.Tensor]]
 
 
 def _through_relus(
-    explained: Explained, kind: Literal["guided", "deconvolution"], name: str, checks: bool = True
+    context: ExplainContext, kind: Literal["guided", "deconvolution"], name: str, checks: bool = True
 ) -> torch.Tensor:
     """Return the gradients (N, H, W) under a rule for ReLUs, summed over channels."""
     import torch
@@ -136,12 +136,12 @@ def _through_relus(
     from heatproof.attribution._relus import ReluRules
 
     rules, maps = ReluRules(kind), []
-    for part in parts(explained):
-        both, count = accompany(part), len(part.image_ids)
-        start = leaf(both.images)
+    for part in split_batch(context):
+        both, count = pad_single_image(part), len(part.image_ids)
+        start = as_leaf(both.images)
         with rules, torch.enable_grad():
             outputs = part.output(start.clone())
-        require_plain_outputs(part, both.images, outputs)
+        require_unaltered_outputs(part, both.images, outputs)
         rules.watch(outputs)
         slope = rules.gradient(outputs.gather(1, both.targets[:, None]).sum(), start)
         if rules.missed:
@@ -153,19 +153,21 @@ def _through_relus(
     if not rules.followed:
         raise NotApplicable(f"{name} equals the plain gradient on this network, which calls no ReLU")
     stacked = torch.cat(maps)
-    if explained.figures is not None and checks:
-        _require_difference(explained, stacked, name)
+    if context.figures is not None and checks:
+        _require_difference(context, stacked, name)
     return stacked
 
 
-def _require_difference(explained: Explained, maps: torch.Tensor, name: str) -> None:
+def _require_difference(context: ExplainContext, maps: torch.Tensor, name: str) -> None:
     import torch
     from captum.attr import Saliency
 
-    method = Saliency(never_alone(explained.output))
-    gradients = [method.attribute(leaf(part.images), target=part.targets, abs=False) for part in parts(explained)]
+    method = Saliency(pad_single_image_passes(context.output))
+    gradients = [
+        method.attribute(as_leaf(part.images), target=part.targets, abs=False) for part in split_batch(context)
+    ]
     plain = torch.cat([gradient.detach().sum(1) for gradient in gradients])
     scale = plain.abs().amax((1, 2)).clamp_min(1e-30)
-    explained.note("difference_from_gradient", (maps - plain).abs().amax((1, 2)) / scale)
-    if explained.figures is not None and explained.figures["difference_from_gradient"].value <= SAME:
+    context.note("difference_from_gradient", (maps - plain).abs().amax((1, 2)) / scale)
+    if context.figures is not None and context.figures["difference_from_gradient"].value <= SAME:
         raise NotApplicable(f"{name} equals the plain gradient on this network, none of whose ReLUs changes it")

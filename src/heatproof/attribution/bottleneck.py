@@ -7,9 +7,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from heatproof.attribution._batches import draw_per_image, never_alone, parts, require, take_background
-from heatproof.attribution._plain import require_plain_outputs
-from heatproof.attribution.registry import Explained, explainer
+from heatproof.attribution._batches import (
+    draw_per_image,
+    pad_single_image_passes,
+    require,
+    split_batch,
+    take_background,
+)
+from heatproof.attribution._plain import require_unaltered_outputs
+from heatproof.attribution.registry import ExplainContext, explainer
 from heatproof.base.options import Bounds, Count
 from heatproof.base.randomness import counter_normal
 from heatproof.base.tasks import EXCLUSIVE
@@ -33,7 +39,7 @@ OF_PROBABILITIES = {"explains_probabilities_or_says_no": "its loss is of the log
 
 @explainer("iba", family="bottleneck", signed=False, needs={"cam_layer"}, exempt=OF_PROBABILITIES)
 def iba(
-    explained: Explained,
+    context: ExplainContext,
     *,
     beta: Annotated[float, Bounds(above=0)] = 10.0,
     steps: Count = 10,
@@ -100,24 +106,24 @@ def iba(
     search = _Search(beta, steps, samples, learning_rate, smooth)
     search.check("IBA", baselines)
     maps = []
-    explained.require("probability")
-    with grid_layer(explained, layer) as (_, tapped, name):
-        tap = _Tap(never_alone(explained.network), tapped, name)
-        moments = _moments(tap, take_background(explained, baselines, 256, 2), explained.batch_size)
+    context.require("probability")
+    with grid_layer(context, layer) as (_, tapped, name):
+        tap = _Tap(pad_single_image_passes(context.network), tapped, name)
+        moments = _moments(tap, take_background(context, baselines, 256, 2), context.batch_size)
         # A few images at a time, so that what is held at once is one network pass, or one image's samples.
-        for few in parts(explained, max(1, explained.batch_size // samples)):
+        for few in split_batch(context, max(1, context.batch_size // samples)):
             features = tap.read_all(few)
             alpha = _optimise(few, tap, features, moments, search)
             nats = _information(alpha, features, moments, smooth)
             bits = nats.sum(1, keepdim=True) / math.log(2)
             maps.append(interpolate(bits, few.images.shape[2:], mode="bilinear", align_corners=False)[:, 0])
-    tap.compare(explained)
+    tap.compare(context)
     return {"iba": torch.cat(maps)}
 
 
 @explainer("input_iba", family="bottleneck", signed=False, needs={"cam_layer"}, exempt=OF_PROBABILITIES)
 def input_iba(
-    explained: Explained,
+    context: ExplainContext,
     *,
     beta: Annotated[float, Bounds(above=0)] = 20.0,
     steps: Count = 30,
@@ -180,20 +186,20 @@ def input_iba(
     search = _Search(beta, steps, samples, learning_rate, smooth)
     search.check("InputIBA", baselines, prior_steps=prior_steps, layer_steps=layer_steps)
     maps = []
-    explained.require("probability")
-    with grid_layer(explained, layer) as (_, tapped, named):
-        tap = _Tap(never_alone(explained.network), tapped, named)
-        background = take_background(explained, baselines, 256, 2)
-        moments = _moments(tap, background, explained.batch_size)
+    context.require("probability")
+    with grid_layer(context, layer) as (_, tapped, named):
+        tap = _Tap(pad_single_image_passes(context.network), tapped, named)
+        background = take_background(context, baselines, 256, 2)
+        moments = _moments(tap, background, context.batch_size)
         colours = _Moments(background.mean((0, 2, 3))[:, None, None], background.std((0, 2, 3))[:, None, None])
-        for few in parts(explained, max(1, explained.batch_size // samples)):
+        for few in split_batch(context, max(1, context.batch_size // samples)):
             features = tap.read_all(few)
             alpha = _optimise(few, tap, features, moments, search._replace(steps=layer_steps))
             passed, lost = _shares(alpha, smooth)
             restricted = _Moments(passed * features + lost * moments.mean, lost * moments.deviation)
             prior = _find_prior(few, tap, passed, restricted, moments.deviation, colours, (prior_steps, samples))
             maps.append(_find_mask(few, tap, prior, search).mean(1))
-    tap.compare(explained)
+    tap.compare(context)
     return {"input_iba": torch.cat(maps)}
 
 
@@ -224,7 +230,9 @@ class _Search(NamedTuple):
         require(baselines is None or baselines >= 2, f"{called} needs at least 2 baselines, not {baselines}.")
 
 
-def _optimise(few: Explained, tap: _Tap, features: torch.Tensor, moments: _Moments, search: _Search) -> torch.Tensor:
+def _optimise(
+    few: ExplainContext, tap: _Tap, features: torch.Tensor, moments: _Moments, search: _Search
+) -> torch.Tensor:
     """Return α (N, C, h, w), whose sigmoid is λ of each element of the features."""
     import torch
 
@@ -274,7 +282,7 @@ class _Prior(NamedTuple):
 
 
 def _find_prior(
-    few: Explained,
+    few: ExplainContext,
     tap: _Tap,
     passed: torch.Tensor,
     restricted: _Moments,
@@ -312,7 +320,7 @@ def _find_prior(
     return _Prior(found[0].detach().sigmoid(), found[1].detach(), found[2].detach().exp())
 
 
-def _find_mask(few: Explained, tap: _Tap, prior: _Prior, search: _Search) -> torch.Tensor:
+def _find_mask(few: ExplainContext, tap: _Tap, prior: _Prior, search: _Search) -> torch.Tensor:
     """Return the mask Λ (N, C, H, W) of the images."""
     import torch
 
@@ -370,7 +378,7 @@ def _blur(values: torch.Tensor, sigma: float) -> torch.Tensor:
     width, height = (2 * min(round(2 * sigma), length - 1) + 1 for length in (values.shape[3], values.shape[2]))
     if sigma <= 0 or width == height == 1:
         return values
-    # A single image with a copy of itself, for the reason that `never_alone` gives.
+    # A single image with a copy of itself, for the reason that `pad_single_image_passes` gives.
     both = values if len(values) > 1 else torch.cat([values, values])
     return gaussian_blur(both, [width, height], [sigma, sigma])[: len(values)]
 
@@ -396,20 +404,20 @@ class _Tap:
 
     def __init__(self, network: Any, layer: Any, name: str) -> None:
         self.network, self.layer, self.name = network, layer, name
-        self.passed: list[tuple[Explained, torch.Tensor]] = []
+        self.passed: list[tuple[ExplainContext, torch.Tensor]] = []
 
-    def read_all(self, few: Explained) -> torch.Tensor:
+    def read_all(self, few: ExplainContext) -> torch.Tensor:
         """Return the layer's features (N, C, h, w) for a batch, whose outputs `compare` compares."""
         import torch
 
-        read = [(part, *self.read(part.images)) for part in parts(few)]
+        read = [(part, *self.read(part.images)) for part in split_batch(few)]
         self.passed += [(part, outputs) for part, _, outputs in read]
         return torch.cat([features for _, features, _ in read])
 
-    def compare(self, explained: Explained) -> None:
+    def compare(self, context: ExplainContext) -> None:
         """Compare the outputs of passes that read the layer with the network's own, once its hooks are off."""
         for part, outputs in self.passed:
-            require_plain_outputs(replace(part, output=explained.network), part.images, outputs)
+            require_unaltered_outputs(replace(part, output=context.network), part.images, outputs)
 
     def read(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the layer's features (N, C, h, w) for images, and the outputs (N, K)."""

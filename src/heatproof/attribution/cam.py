@@ -14,10 +14,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
-from heatproof.attribution._batches import accompany, draw_per_image, leaf, never_alone, parts, require
-from heatproof.attribution._plain import require_plain_outputs
-from heatproof.attribution.registry import Explained, explainer
-from heatproof.base.grids import AnyGrid, shape_of
+from heatproof.attribution._batches import (
+    as_leaf,
+    draw_per_image,
+    pad_single_image,
+    pad_single_image_passes,
+    require,
+    split_batch,
+)
+from heatproof.attribution._plain import require_unaltered_outputs
+from heatproof.attribution.registry import ExplainContext, explainer
+from heatproof.base.grids import AnyGrid, grid_shape
 from heatproof.base.options import Bounds, Count, PatchGrid
 from heatproof.base.randomness import counter_normal
 from heatproof.errors import NotApplicable
@@ -27,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @explainer("grad_cam", family="cam", signed=False, needs={"cam_layer"})
-def grad_cam(explained: Explained, *, grid: PatchGrid | None = None) -> dict[str, torch.Tensor]:
+def grad_cam(context: ExplainContext, *, grid: PatchGrid | None = None) -> dict[str, torch.Tensor]:
     """Grad-CAM: channels weighted by their mean gradient (torchcam `GradCAM`).
 
     Selvaraju et al., "Grad-CAM", 2017, equations 1 and 2.
@@ -44,11 +51,11 @@ def grad_cam(explained: Explained, *, grid: PatchGrid | None = None) -> dict[str
     """
     from torchcam.methods import GradCAM
 
-    return {"grad_cam": _extract(explained, GradCAM, grid)}
+    return {"grad_cam": _extract(context, GradCAM, grid)}
 
 
 @explainer("grad_cam_pp", family="cam", signed=False, needs={"cam_layer"})
-def grad_cam_pp(explained: Explained, *, grid: PatchGrid | None = None) -> dict[str, torch.Tensor]:
+def grad_cam_pp(context: ExplainContext, *, grid: PatchGrid | None = None) -> dict[str, torch.Tensor]:
     """Grad-CAM++: channels weighted by their positive gradients (torchcam `GradCAMpp`).
 
     Chattopadhyay et al., "Grad-CAM++", 2018, section 3. torchcam 0.5 leaves out the division in the paper's
@@ -66,11 +73,11 @@ def grad_cam_pp(explained: Explained, *, grid: PatchGrid | None = None) -> dict[
     """
     from torchcam.methods import GradCAMpp
 
-    return {"grad_cam_pp": _extract(explained, GradCAMpp, grid)}
+    return {"grad_cam_pp": _extract(context, GradCAMpp, grid)}
 
 
 @explainer("xgrad_cam", family="cam", signed=False, needs={"cam_layer"})
-def xgrad_cam(explained: Explained, *, grid: PatchGrid | None = None) -> dict[str, torch.Tensor]:
+def xgrad_cam(context: ExplainContext, *, grid: PatchGrid | None = None) -> dict[str, torch.Tensor]:
     """XGrad-CAM: channels weighted by gradients in proportion to their activations (torchcam `XGradCAM`).
 
     Fu et al., "Axiom-based Grad-CAM", 2020, section 3.
@@ -87,11 +94,11 @@ def xgrad_cam(explained: Explained, *, grid: PatchGrid | None = None) -> dict[st
     """
     from torchcam.methods import XGradCAM
 
-    return {"xgrad_cam": _extract(explained, XGradCAM, grid)}
+    return {"xgrad_cam": _extract(context, XGradCAM, grid)}
 
 
 @explainer("layer_cam", family="cam", signed=False, needs={"cam_layer"})
-def layer_cam(explained: Explained, *, grid: PatchGrid | None = None) -> dict[str, torch.Tensor]:
+def layer_cam(context: ExplainContext, *, grid: PatchGrid | None = None) -> dict[str, torch.Tensor]:
     """Layer-CAM: activations weighted by their own positive gradients (torchcam `LayerCAM`).
 
     Jiang et al., "LayerCAM", 2021, section 3.
@@ -108,12 +115,12 @@ def layer_cam(explained: Explained, *, grid: PatchGrid | None = None) -> dict[st
     """
     from torchcam.methods import LayerCAM
 
-    return {"layer_cam": _extract(explained, LayerCAM, grid)}
+    return {"layer_cam": _extract(context, LayerCAM, grid)}
 
 
 @explainer("smooth_grad_cam_pp", family="cam", signed=False, needs={"cam_layer"})
 def smooth_grad_cam_pp(
-    explained: Explained,
+    context: ExplainContext,
     *,
     samples: Count = 4,
     stdev: Annotated[float, Bounds(above=0)] = 0.3,
@@ -151,14 +158,14 @@ def smooth_grad_cam_pp(
     require(samples >= 1, f"Smooth Grad-CAM++ needs at least 1 sample, not {samples}.")
     require(stdev > 0, f"Smooth Grad-CAM++ needs a standard deviation above 0, not {stdev}.")
 
-    def draw(extractor: Any, part: Explained) -> None:
+    def draw(extractor: Any, part: ExplainContext) -> None:
         extractor._distrib = _NoisePerImage(part, "noise of smooth_grad_cam_pp", stdev)
 
-    return {"smooth_grad_cam_pp": _extract(explained, SmoothGradCAMpp, grid, draw, num_samples=samples, std=stdev)}
+    return {"smooth_grad_cam_pp": _extract(context, SmoothGradCAMpp, grid, draw, num_samples=samples, std=stdev)}
 
 
 @explainer("score_cam", family="cam", signed=False, needs={"cam_layer"})
-def score_cam(explained: Explained, *, grid: PatchGrid | None = None) -> dict[str, torch.Tensor]:
+def score_cam(context: ExplainContext, *, grid: PatchGrid | None = None) -> dict[str, torch.Tensor]:
     """Score-CAM: channels weighted by the output on the image masked by each channel (torchcam `ScoreCAM`).
 
     Wang et al., "Score-CAM", 2020, section 3.2: the image is multiplied by each channel, enlarged and scaled to
@@ -176,12 +183,12 @@ def score_cam(explained: Explained, *, grid: PatchGrid | None = None) -> dict[st
     """
     from torchcam.methods import ScoreCAM
 
-    return {"score_cam": _extract(explained, ScoreCAM, grid, batch_size=max(2, explained.batch_size))}
+    return {"score_cam": _extract(context, ScoreCAM, grid, batch_size=max(2, context.batch_size))}
 
 
 @explainer("ss_cam", family="cam", signed=False, needs={"cam_layer"})
 def ss_cam(
-    explained: Explained,
+    context: ExplainContext,
     *,
     samples: Count = 35,
     stdev: Annotated[float, Bounds(above=0)] = 2.0,
@@ -220,15 +227,15 @@ def ss_cam(
     require(samples >= 1, f"SS-CAM needs at least 1 sample, not {samples}.")
     require(stdev > 0, f"SS-CAM needs a standard deviation above 0, not {stdev}.")
 
-    def draw(extractor: Any, part: Explained) -> None:
+    def draw(extractor: Any, part: ExplainContext) -> None:
         extractor._distrib = _NoisePerImage(part, "noise of ss_cam", stdev)
 
-    options = {"batch_size": max(2, explained.batch_size), "num_samples": samples, "std": stdev}
-    return {"ss_cam": _extract(explained, SSCAM, grid, draw, **options)}
+    options = {"batch_size": max(2, context.batch_size), "num_samples": samples, "std": stdev}
+    return {"ss_cam": _extract(context, SSCAM, grid, draw, **options)}
 
 
 @explainer("is_cam", family="cam", signed=False, needs={"cam_layer"})
-def is_cam(explained: Explained, *, samples: Count = 10, grid: PatchGrid | None = None) -> dict[str, torch.Tensor]:
+def is_cam(context: ExplainContext, *, samples: Count = 10, grid: PatchGrid | None = None) -> dict[str, torch.Tensor]:
     """IS-CAM: Score-CAM weights averaged along a path to each channel (torchcam `ISCAM`).
 
     Naidu et al., "IS-CAM: Integrated Score-CAM for axiomatic-based explanations", 2020, section 3. torchcam 0.5
@@ -257,11 +264,11 @@ def is_cam(explained: Explained, *, samples: Count = 10, grid: PatchGrid | None 
     from torchcam.methods import ISCAM
 
     require(samples >= 1, f"IS-CAM needs at least 1 sample, not {samples}.")
-    return {"is_cam": _extract(explained, ISCAM, grid, batch_size=max(2, explained.batch_size), num_samples=samples)}
+    return {"is_cam": _extract(context, ISCAM, grid, batch_size=max(2, context.batch_size), num_samples=samples)}
 
 
 @explainer("hires_cam", family="cam", needs={"cam_layer"})
-def hires_cam(explained: Explained, *, grid: PatchGrid | None = None) -> dict[str, torch.Tensor]:
+def hires_cam(context: ExplainContext, *, grid: PatchGrid | None = None) -> dict[str, torch.Tensor]:
     """HiResCAM: activations times their gradients, summed over channels.
 
     Draelos and Carin, "Use HiResCAM instead of Grad-CAM for faithful explanations of convolutional neural networks",
@@ -283,13 +290,13 @@ def hires_cam(explained: Explained, *, grid: PatchGrid | None = None) -> dict[st
     from heatproof.attribution._layers import grid_layer
 
     maps, passed, seen = [], [], []
-    with grid_layer(explained) as (output, layer, name):
+    with grid_layer(context) as (output, layer, name):
         layer.register_forward_hook(lambda module, inputs, features: seen.append(features))
-        for part in parts(explained):
-            both = accompany(part)
+        for part in split_batch(context):
+            both = pad_single_image(part)
             seen.clear()
             with torch.enable_grad():
-                outputs = output(leaf(both.images))
+                outputs = output(as_leaf(both.images))
             features: Any = seen[0] if seen else None
             _require_grid(features, name)
             (gradients,) = torch.autograd.grad(outputs.gather(1, both.targets[:, None]).sum(), features)
@@ -297,14 +304,14 @@ def hires_cam(explained: Explained, *, grid: PatchGrid | None = None) -> dict[st
             maps.append(_enlarged(cam, part.images, grid, name))
             passed.append((both, outputs.detach()))
     for both, outputs in passed:
-        require_plain_outputs(both, both.images, outputs)
+        require_unaltered_outputs(both, both.images, outputs)
     return {"hires_cam": torch.cat(maps)}
 
 
 class _NoisePerImage:
     """Replace the distribution that torchcam samples per batch from the global generator by draws per image."""
 
-    def __init__(self, part: Explained, purpose: str, stdev: float) -> None:
+    def __init__(self, part: ExplainContext, purpose: str, stdev: float) -> None:
         self.draw = lambda shape, start: stdev * draw_per_image(part, counter_normal, purpose, shape, start)
         self.drawn = 0
 
@@ -316,10 +323,10 @@ class _NoisePerImage:
 
 
 def _extract(
-    explained: Explained,
+    context: ExplainContext,
     extractor_class: type,
     grid: AnyGrid | None,
-    prepare: Callable[[Any, Explained], None] | None = None,
+    prepare: Callable[[Any, ExplainContext], None] | None = None,
     **arguments: Any,
 ) -> torch.Tensor:
     """Return the maps (N, H, W) of one torchcam extractor, which `prepare` may adjust to each network pass."""
@@ -335,15 +342,15 @@ def _extract(
             return self.weights
 
     maps, are_negative, passed = [], [], []
-    with grid_layer(explained) as (explained_output, layer, name):
+    with grid_layer(context) as (explained_output, layer, name):
         # Score-CAM runs the network itself, and its last pass can be one image.
-        output = never_alone(explained_output)
-        for part in parts(explained):
-            count, part = len(part.image_ids), accompany(part)
+        output = pad_single_image_passes(explained_output)
+        for part in split_batch(context):
+            count, part = len(part.image_ids), pad_single_image(part)
             with Watched(output, layer, **arguments) as extractor, torch.enable_grad():
                 if prepare:
                     prepare(extractor, part)
-                scores = output(leaf(part.images))
+                scores = output(as_leaf(part.images))
                 _require_grid(extractor.hook_a[0], name)
                 (cam,) = extractor(part.targets.tolist(), scores, normalized=False)
                 activations, weights = extractor.hook_a[0], extractor.weights[0]
@@ -355,8 +362,8 @@ def _extract(
             maps.append(_enlarged(cam[:count, None], part.images, grid, name))
             passed.append((part, scores.detach()))
     for part, scores in passed:
-        require_plain_outputs(part, part.images, scores)
-    if explained.figures is not None and bool(torch.cat(are_negative).all()):
+        require_unaltered_outputs(part, part.images, scores)
+    if context.figures is not None and bool(torch.cat(are_negative).all()):
         raise NotApplicable(
             "each of its maps is negative everywhere, so zero after its ReLU: try hires_cam or another layer"
         )
@@ -368,7 +375,7 @@ def _enlarged(cams: torch.Tensor, images: torch.Tensor, grid: AnyGrid | None, na
     from torch.nn.functional import adaptive_avg_pool2d, interpolate
 
     if grid is not None:
-        rows, columns = shape_of(grid)
+        rows, columns = grid_shape(grid)
         if rows > cams.shape[2] or columns > cams.shape[3]:
             raise NotApplicable(
                 f"the layer {name!r} has a grid of {cams.shape[2]} × {cams.shape[3]}, and pooling to {rows} × "

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from heatproof.attribution._batches import leaf, parts, require, take_background
-from heatproof.attribution._plain import require_plain_outputs
-from heatproof.attribution.registry import BaselineName, Explained, Sums, Tolerance, explainer
+from heatproof.attribution._batches import as_leaf, require, split_batch, take_background
+from heatproof.attribution._plain import require_unaltered_outputs
+from heatproof.attribution.registry import BaselineName, ExplainContext, MapSums, Tolerance, explainer
 from heatproof.base.options import Count
 from heatproof.errors import NotApplicable
 
@@ -26,7 +26,7 @@ TOLERANCE = 0.01
     sums_to="the output at the image minus the output at the baseline",
 )
 def deep_lift(
-    explained: Explained, *, baseline: BaselineName = None, tolerance: Tolerance = None
+    context: ExplainContext, *, baseline: BaselineName = None, tolerance: Tolerance = None
 ) -> dict[str, torch.Tensor]:
     """DeepLift with the rescale rule and one baseline.
 
@@ -61,7 +61,7 @@ def deep_lift(
     # An image passes through the network together with its baseline.
     maps = [
         _rescale(part, part.images, part.baseline(baseline), part.targets, tolerance)
-        for part in parts(explained, max(1, explained.batch_size // 2))
+        for part in split_batch(context, max(1, context.batch_size // 2))
     ]
     return {"deep_lift": torch.cat(maps)}
 
@@ -73,7 +73,7 @@ def deep_lift(
     sums_to="the output at the image minus the mean output at the baselines",
 )
 def deep_shap(
-    explained: Explained, *, baselines: Count | None = None, tolerance: Tolerance = None
+    context: ExplainContext, *, baselines: Count | None = None, tolerance: Tolerance = None
 ) -> dict[str, torch.Tensor]:
     """Deep SHAP: mean of DeepLift maps over training images as baselines.
 
@@ -106,45 +106,45 @@ def deep_shap(
     import torch
 
     require(baselines is None or baselines >= 1, f"Deep SHAP needs at least 1 baseline, not {baselines}.")
-    background = take_background(explained, baselines, 8)
+    background = take_background(context, baselines, 8)
     baselines = len(background)
-    pairs = torch.arange(len(explained.image_ids) * baselines, device=explained.images.device)
+    pairs = torch.arange(len(context.image_ids) * baselines, device=context.images.device)
     maps = []
-    paired: dict[str, list[Sums]] = {}
-    for few in pairs.split(max(1, explained.batch_size // 2)):
+    paired: dict[str, list[MapSums]] = {}
+    for few in pairs.split(max(1, context.batch_size // 2)):
         rows = few // baselines
-        given = explained.images[rows], background[few % baselines], explained.targets[rows]
-        maps.append(_rescale(replace(explained, sums=paired), *given, tolerance))
+        given = context.images[rows], background[few % baselines], context.targets[rows]
+        maps.append(_rescale(replace(context, sums=paired), *given, tolerance))
     changes = torch.cat([one.expected for noted in paired.values() for one in noted])
-    explained.note_sum(changes.unflatten(0, (-1, baselines)).mean(1))
+    context.note_sum(changes.unflatten(0, (-1, baselines)).mean(1))
     return {"deep_shap": torch.cat(maps).unflatten(0, (-1, baselines)).mean(1)}
 
 
 def _rescale(
-    explained: Explained, images: torch.Tensor, baselines: torch.Tensor, targets: torch.Tensor, tolerance: Tolerance
+    context: ExplainContext, images: torch.Tensor, baselines: torch.Tensor, targets: torch.Tensor, tolerance: Tolerance
 ) -> torch.Tensor:
     """Return DeepLift's maps (N, H, W) of images against baselines, in one pass of twice as many images."""
     import torch
 
     from heatproof.attribution._rescale import RescaleRules
 
-    if explained.output is not explained.network:
+    if context.output is not context.network:
         raise NotApplicable("no rule covers the softmax: DeepLift attributes logits only")
-    start = leaf(images)
+    start = as_leaf(images)
     rules = RescaleRules()
     with rules, torch.enable_grad():
-        outputs = explained.output(torch.cat([start, baselines]))
-    require_plain_outputs(explained, torch.cat([images, baselines]), outputs)
+        outputs = context.output(torch.cat([start, baselines]))
+    require_unaltered_outputs(context, torch.cat([images, baselines]), outputs)
     at_images, at_baselines = outputs.chunk(2)
     multipliers = rules.gradient(at_images.gather(1, targets[:, None]).sum(), start)
     maps = (multipliers * (images - baselines)).sum(1)
     change = (at_images - at_baselines).detach()
-    explained.note_sum(change.gather(1, targets[:, None])[:, 0])
+    context.note_sum(change.gather(1, targets[:, None])[:, 0])
     # Where an image is its own baseline, rounding is not taken for a large part of nothing.
     scale = torch.maximum(change.abs().amax(1), 1e-3 * at_images.detach().abs().amax(1))
     delta = (maps.sum((1, 2)) - change.gather(1, targets[:, None])[:, 0]).abs() / scale
     limit = TOLERANCE if tolerance is None else tolerance
-    explained.note("convergence_delta", delta, limit)
+    context.note("convergence_delta", delta, limit)
     if not (delta <= limit).all():
         raise NotApplicable(
             f"DeepLift's convergence delta is {delta.max():.2g} of the largest change of an output, above "

@@ -8,9 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from heatproof.attribution._batches import draw_per_image, leaf, never_alone, parts, require, take_background
-from heatproof.attribution._quadrature import at_targets, beside_maps
-from heatproof.attribution.registry import Explained, explainer
+from heatproof.attribution._batches import (
+    as_leaf,
+    draw_per_image,
+    pad_single_image_passes,
+    require,
+    split_batch,
+    take_background,
+)
+from heatproof.attribution._quadrature import completeness_passes, select_targets
+from heatproof.attribution.registry import ExplainContext, explainer
 from heatproof.base.options import Bounds, Count
 from heatproof.base.randomness import counter_integers, counter_normal, counter_uniform
 
@@ -22,7 +29,7 @@ MEAN_CHANGE = "the output at the image, or the mean at its noisy copies, minus t
 
 @explainer("expected_gradients", family="expected", sums_to=MEAN_CHANGE)
 def expected_gradients(
-    explained: Explained, *, samples: Count = 100, baselines: Count | None = None
+    context: ExplainContext, *, samples: Count = 100, baselines: Count | None = None
 ) -> dict[str, torch.Tensor]:
     """Average integrated gradients over training images as baselines (expected gradients).
 
@@ -51,12 +58,12 @@ def expected_gradients(
     HeatproofError
         If `samples` or `baselines` is below 1, or there are fewer training images.
     """
-    return {"expected_gradients": _expect(explained, "expected_gradients", samples, baselines, 0.0)}
+    return {"expected_gradients": _expect(context, "expected_gradients", samples, baselines, 0.0)}
 
 
 @explainer("gradient_shap", family="expected", sums_to=MEAN_CHANGE)
 def gradient_shap(
-    explained: Explained,
+    context: ExplainContext,
     *,
     samples: Count = 20,
     baselines: Count | None = None,
@@ -91,59 +98,59 @@ def gradient_shap(
         If `samples` or `baselines` is below 1, `stdev` below 0, or there are fewer training images.
     """
     require(stdev >= 0, f"Gradient SHAP needs a standard deviation of at least 0, not {stdev}.")
-    return {"gradient_shap": _expect(explained, "gradient_shap", samples, baselines, stdev)}
+    return {"gradient_shap": _expect(context, "gradient_shap", samples, baselines, stdev)}
 
 
-def _expect(explained: Explained, name: str, samples: int, baselines: int | None, stdev: float) -> torch.Tensor:
+def _expect(context: ExplainContext, name: str, samples: int, baselines: int | None, stdev: float) -> torch.Tensor:
     import torch
     from captum.attr import Saliency
 
     require(samples >= 1, f"{name} needs at least 1 sample, not {samples}.")
     require(baselines is None or baselines >= 1, f"{name} needs at least 1 baseline, not {baselines}.")
-    background = take_background(explained, baselines, 64)
-    output, at_baselines = never_alone(explained.output), None
-    if explained.sums is not None:
-        with beside_maps(explained):
-            at_baselines = torch.cat([output(some) for some in background.split(explained.batch_size)]).mean(0)
+    background = take_background(context, baselines, 64)
+    output, at_baselines = pad_single_image_passes(context.output), None
+    if context.sums is not None:
+        with completeness_passes(context):
+            at_baselines = torch.cat([output(some) for some in background.split(context.batch_size)]).mean(0)
     method = Saliency(output)
     maps = []
     # A few images at a time, so that what is held at once is one network pass, or one image's samples.
-    for few in parts(explained, max(1, explained.batch_size // samples)):
+    for few in split_batch(context, max(1, context.batch_size // samples)):
         noisy, chosen, shares = draw_paths(few, name, samples, background, stdev)
         difference = noisy - chosen
         points = chosen + shares * difference
         targets = few.targets.repeat_interleave(samples)
         size = few.batch_size
         gradients = [
-            method.attribute(leaf(some), target=label, abs=False).detach()
+            method.attribute(as_leaf(some), target=label, abs=False).detach()
             for some, label in zip(points.split(size), targets.split(size), strict=True)
         ]
         maps.append((torch.cat(gradients) * difference).sum(1).unflatten(0, (-1, samples)).mean(1))
         if at_baselines is not None:
             ends = noisy if stdev > 0 else few.images
-            with beside_maps(few):
+            with completeness_passes(few):
                 at_ends = torch.cat([output(some) for some in ends.split(size)])
             at_images = at_ends.unflatten(0, (len(few.targets), -1)).mean(1)
-            few.note_sum(at_targets(at_images - at_baselines, few.targets))
+            few.note_sum(select_targets(at_images - at_baselines, few.targets))
     return torch.cat(maps)
 
 
 def draw_paths(
-    explained: Explained, name: str, samples: int, background: torch.Tensor, stdev: float
+    context: ExplainContext, name: str, samples: int, background: torch.Tensor, stdev: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Draw noisy images, baselines (N·samples, C, H, W) and path positions (N·samples, 1, 1, 1)."""
-    images = explained.images.detach().repeat_interleave(samples, 0)
+    images = context.images.detach().repeat_interleave(samples, 0)
     if stdev > 0:
         shape = (samples, *images.shape[1:])
-        noise = draw_per_image(explained, counter_normal, f"noise of {name}", shape)
+        noise = draw_per_image(context, counter_normal, f"noise of {name}", shape)
         images = images + stdev * noise.flatten(0, 1)
     which = counter_integers(
-        explained.seed,
+        context.seed,
         f"baselines of {name}",
-        explained.image_ids,
+        context.image_ids,
         (samples,),
         len(background),
         device=background.device,
     )
-    shares = draw_per_image(explained, counter_uniform, f"points of {name}", (samples,))
+    shares = draw_per_image(context, counter_uniform, f"points of {name}", (samples,))
     return images, background[which.flatten()], shares.reshape(-1, 1, 1, 1)

@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from heatproof.attribution.registry import Explained, ExplainFunction, Figure, Sums
-from heatproof.errors import DamagedInput, HeatproofError, NotApplicable, fault_of, first_line
+from heatproof.attribution.registry import ApplicabilityFigure, ExplainContext, ExplainFunction, MapSums
+from heatproof.errors import DamagedInput, HeatproofError, NotApplicable, first_line, machine_fault
 from heatproof.models.adapter import reader_of
-from heatproof.models.memory import WithinMemory
-from heatproof.models.state import left_as_is
+from heatproof.models.memory import AdaptiveBatchSize
+from heatproof.models.state import preserve_network
 
 # What PyTorch and captum say where a network passes no gradient.
 NO_GRADIENT = ("does not require grad", "not have been used in the graph", "is not connected to every target layer")
 
 
-class Failed(NotApplicable):
+class ExplainerFailed(NotApplicable):
     """An explainer raised an error, or returned what is no map; the text is the reason."""
 
 
@@ -48,7 +48,9 @@ class MapMaker:
     maps: Mapping[str, bool] = field(default_factory=dict)
 
 
-def explain_batch(maker: MapMaker, explained: Explained, within: WithinMemory | None = None) -> np.ndarray:
+def explain_batch(
+    maker: MapMaker, context: ExplainContext, adaptive_size: AdaptiveBatchSize | None = None
+) -> np.ndarray:
     """Return an explainer's maps of a batch of images.
 
     The explainer gets copies of images, targets and background, because it may write to them. Passes are halved where
@@ -71,65 +73,65 @@ def explain_batch(maker: MapMaker, explained: Explained, within: WithinMemory | 
     Raises
     ------
     NotApplicable
-        If the explainer does not apply; `Failed` if it raises any error, returns other maps than it announces, a value
+        If the explainer does not apply; `ExplainerFailed` if it raises any error, returns other maps than it announces, a value
         that is not finite, or notes sums of other images.
     HeatproofError
         If the machine fails, or an image cannot be read.
     """
-    within = within or WithinMemory(maker.name, device=explained.images.device)
-    for attempt in within.attempts(explained.batch_size):
+    adaptive_size = adaptive_size or AdaptiveBatchSize(maker.name, device=context.images.device)
+    for attempt in adaptive_size.attempts(context.batch_size):
         with attempt as size:
-            for noted in (explained.figures, explained.sums):
+            for noted in (context.figures, context.sums):
                 if noted is not None:
                     noted.clear()
             given = replace(
-                explained,
-                images=explained.images.clone(),
-                targets=explained.targets.clone(),
-                background=explained.background and _copying(explained.background),
+                context,
+                images=context.images.clone(),
+                targets=context.targets.clone(),
+                background=context.background and _copying(context.background),
                 batch_size=size,
             )
             # What it changes of the network, or leaves on it where it fails, is not to reach other maps.
             try:
-                with left_as_is(explained.output), _asking(explained):
+                with preserve_network(context.output), _asking(context):
                     made = maker.function(given, **maker.options)
             except NotApplicable:
                 raise
             except Exception as error:
                 # Foreign code can fail in any way. A fault of the machine is none of the explainer's.
-                if fault_of(error) or isinstance(error, DamagedInput):
+                if machine_fault(error) or isinstance(error, DamagedInput):
                     raise
-                raise Failed(_reason(error, explained.network)) from error
-    maps = stack_maps(made, list(maker.maps), explained)
+                raise ExplainerFailed(_reason(error, context.network)) from error
+    maps = stack_maps(made, list(maker.maps), context)
     finite = np.isfinite(maps).all((1, 2, 3))
     if not finite.all():
         row = int(np.flatnonzero(~finite)[0])
-        raise Failed(f"its map of image {explained.image_ids[row]!r} has a value that is not finite")
-    _check_sums(explained, maker)
+        raise ExplainerFailed(f"its map of image {context.image_ids[row]!r} has a value that is not finite")
+    _check_sums(context, maker)
     return maps
 
 
-def _asking(explained: Explained) -> AbstractContextManager[Any]:
+def _asking(context: ExplainContext) -> AbstractContextManager[Any]:
     """Have a callable target computed for the targets of this batch alone."""
-    reader = reader_of(explained.network)
+    reader = reader_of(context.network)
     if reader is None or reader.function is None:
         return nullcontext()
-    return reader.asking(explained.targets.tolist())
+    return reader.only_targets(context.targets.tolist())
 
 
-def _check_sums(explained: Explained, maker: MapMaker) -> None:
+def _check_sums(context: ExplainContext, maker: MapMaker) -> None:
     """Check that the sums that an explainer noted are one for each image, of maps that it makes."""
-    for name, noted in (explained.sums or {}).items():
+    for name, noted in (context.sums or {}).items():
         shapes = [tuple(one.shape) for some in noted for one in some if one is not None]
         count = sum(len(some.expected) for some in noted if some.expected.ndim == 1)
-        if (name and name not in maker.maps) or count != len(explained.images) or any(len(one) != 1 for one in shapes):
-            raise Failed(
-                f"it noted sums {shapes} of the map {name or next(iter(maker.maps))!r} for {len(explained.images)} "
+        if (name and name not in maker.maps) or count != len(context.images) or any(len(one) != 1 for one in shapes):
+            raise ExplainerFailed(
+                f"it noted sums {shapes} of the map {name or next(iter(maker.maps))!r} for {len(context.images)} "
                 "images: note_sum takes one value for each image, of a map that it makes"
             )
 
 
-def convergence_delta(maker: MapMaker, maps: np.ndarray, sums: Mapping[str, Sequence[Sums]]) -> np.ndarray:
+def convergence_delta(maker: MapMaker, maps: np.ndarray, sums: Mapping[str, Sequence[MapSums]]) -> np.ndarray:
     """Return by how much maps miss the sums that an explainer noted: what they sum to minus what they are to.
 
     Parameters
@@ -179,7 +181,7 @@ def _reason(error: Exception, network: Any) -> str:
     return f"{what} ({type(error).__name__}: {said}; {Path(last.filename).name}, line {last.lineno})"
 
 
-def stack_maps(maps: Mapping[str, torch.Tensor], announced: Collection[str], explained: Explained) -> np.ndarray:
+def stack_maps(maps: Mapping[str, torch.Tensor], announced: Collection[str], context: ExplainContext) -> np.ndarray:
     """Return an explainer's maps as one array (N, maps, H, W) float32.
 
     Parameters
@@ -196,31 +198,33 @@ def stack_maps(maps: Mapping[str, torch.Tensor], announced: Collection[str], exp
     Failed
         If it returned other maps than it announced, or maps of another shape.
     """
-    expected = (len(explained.images), *explained.images.shape[-2:])
+    expected = (len(context.images), *context.images.shape[-2:])
     values: list[Any] = list(maps.values()) if isinstance(maps, Mapping) else []
     if len(values) != len(announced):
         keys = ", ".join(f"{key!r}: …" for key in announced)
-        raise Failed(
+        raise ExplainerFailed(
             f"it must return a dict {{{keys}}} of tensors (images, height, width), but "
             f"returned {list(maps) if isinstance(maps, Mapping) else type(maps).__name__}"
         )
     for value in values:
         if not isinstance(value, torch.Tensor):
-            raise Failed(f"it returned a {type(value).__name__} for a map and not a torch.Tensor")
+            raise ExplainerFailed(f"it returned a {type(value).__name__} for a map and not a torch.Tensor")
         if value.ndim == 3 and len(value) == expected[0] and tuple(value.shape) != expected:
             raise NotApplicable(
                 f"its map is of {value.shape[1]} by {value.shape[2]} pixels, and the image of {expected[1]} by "
                 f"{expected[2]}"
             )
         if tuple(value.shape) != expected:
-            raise Failed(
+            raise ExplainerFailed(
                 f"it returned a map of shape {tuple(value.shape)}, but {expected} was "
                 "expected: one value per pixel, summed over channels"
             )
     return torch.stack([value.detach().float().cpu() for value in values], dim=1).numpy()
 
 
-def check_applies(maker: MapMaker, explained: Explained, within: WithinMemory | None = None) -> np.ndarray:
+def check_applicability(
+    maker: MapMaker, context: ExplainContext, adaptive_size: AdaptiveBatchSize | None = None
+) -> np.ndarray:
     """Make the maps of a few images, and check what the explainer noted of them.
 
     Parameters
@@ -240,13 +244,13 @@ def check_applies(maker: MapMaker, explained: Explained, within: WithinMemory | 
     NotApplicable
         If every map has one value everywhere, or a figure is above its limit; and as `explain_batch`.
     """
-    figures: dict[str, Figure] = {} if explained.figures is None else explained.figures
-    maps = explain_batch(maker, replace(explained, figures=figures), within)
+    figures: dict[str, ApplicabilityFigure] = {} if context.figures is None else context.figures
+    maps = explain_batch(maker, replace(context, figures=figures), adaptive_size)
     check_limits(figures, maps)
     return maps
 
 
-def check_limits(figures: dict[str, Figure], maps: np.ndarray) -> None:
+def check_limits(figures: dict[str, ApplicabilityFigure], maps: np.ndarray) -> None:
     """Add `constant_maps` to the figures of maps (N, M, H, W), and check all figures against their limits.
 
     Raises
@@ -254,7 +258,7 @@ def check_limits(figures: dict[str, Figure], maps: np.ndarray) -> None:
     NotApplicable
         If every map has one value everywhere, or a figure is above its limit.
     """
-    figures["constant_maps"] = Figure(share_constant(maps))
+    figures["constant_maps"] = ApplicabilityFigure(share_constant(maps))
     if figures["constant_maps"].value == 1:
         raise NotApplicable("each of its maps has one value everywhere")
     for name, (value, limit, _) in figures.items():

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-from heatproof.attribution._batches import accompany, parts, require
-from heatproof.attribution.registry import Explained, explainer
+from heatproof.attribution._batches import pad_single_image, require, split_batch
+from heatproof.attribution.registry import ExplainContext, explainer
 from heatproof.base.options import Bounds, Count
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ LEAST_INFLUENCE = 1e-3
 
 @explainer("extremal_perturbation", family="extremal", signed=False)
 def extremal_perturbation(
-    explained: Explained,
+    context: ExplainContext,
     *,
     areas: Sequence[Area] = (0.025, 0.05, 0.1, 0.2),
     steps: Count = 800,
@@ -88,7 +88,7 @@ def extremal_perturbation(
     """
     import torch
 
-    height, width = explained.images.shape[2:]
+    height, width = context.images.shape[2:]
     short = min(height, width)
     require(len(areas) > 0, "Extremal perturbation needs at least one area.")
     for area in areas:
@@ -102,48 +102,53 @@ def extremal_perturbation(
     for name, share in (("sigma", sigma), ("spacing", spacing), ("blur", blur)):
         require(0 < share <= 1, f"Extremal perturbation needs {name} above 0 and at most 1, not {share}.")
     require(0 <= smooth <= 1, f"Extremal perturbation needs smooth between 0 and 1, not {smooth}.")
-    lattice = _Lattice((height, width), sigma * short, max(1, round(spacing * short)), explained.images)
+    lattice = _Lattice((height, width), sigma * short, max(1, round(spacing * short)), context.images)
     maps = []
     # A few images at a time, so that what is held at once is one network pass, or one image's masks.
-    for few in parts(explained, max(1, explained.batch_size // len(areas))):
+    for few in split_batch(context, max(1, context.batch_size // len(areas))):
         masks = find_masks(few, areas, lattice, steps, learning_rate, blur * short)
         maps.append(_blur(masks.sum(1, keepdim=True), smooth * short)[:, 0])
     return {"extremal_perturbation": torch.cat(maps)}
 
 
 def find_masks(
-    explained: Explained, areas: Sequence[float], lattice: _Lattice, steps: int, learning_rate: float, blur: float
+    context: ExplainContext, areas: Sequence[float], lattice: _Lattice, steps: int, learning_rate: float, blur: float
 ) -> torch.Tensor:
     """Return each image's mask of each area, (N, areas, H, W) in [0, 1]; `blur` is in pixels."""
     import torch
 
-    count = len(explained.image_ids)
-    sizes = torch.tensor(areas, dtype=torch.float64) * math.prod(explained.images.shape[2:])
-    areas_in_pixels = sizes.round().long().repeat(count).to(explained.images.device)
-    pairs = Explained(
-        explained.network,
-        explained.output,
-        explained.facts,
-        explained.images.repeat_interleave(len(areas), 0),
-        explained.targets.repeat_interleave(len(areas)),
-        tuple(image_id for image_id in explained.image_ids for _ in areas),
-        explained.seed,
-        explained.batch_size,
+    count = len(context.image_ids)
+    sizes = torch.tensor(areas, dtype=torch.float64) * math.prod(context.images.shape[2:])
+    areas_in_pixels = sizes.round().long().repeat(count).to(context.images.device)
+    pairs = ExplainContext(
+        context.network,
+        context.output,
+        context.facts,
+        context.images.repeat_interleave(len(areas), 0),
+        context.targets.repeat_interleave(len(areas)),
+        tuple(image_id for image_id in context.image_ids for _ in areas),
+        context.seed,
+        context.batch_size,
     )
     masks = [
         _optimise(part, some, lattice, steps, learning_rate, blur)
-        for part, some in zip(parts(pairs), areas_in_pixels.split(explained.batch_size), strict=True)
+        for part, some in zip(split_batch(pairs), areas_in_pixels.split(context.batch_size), strict=True)
     ]
     return torch.cat(masks).unflatten(0, (count, len(areas)))
 
 
 def _optimise(
-    part: Explained, areas_in_pixels: torch.Tensor, lattice: _Lattice, steps: int, learning_rate: float, blur: float
+    part: ExplainContext,
+    areas_in_pixels: torch.Tensor,
+    lattice: _Lattice,
+    steps: int,
+    learning_rate: float,
+    blur: float,
 ) -> torch.Tensor:
     """Return one mask (N, H, W) an image that keeps `areas_in_pixels` pixels of it."""
     import torch
 
-    count, part = len(part.image_ids), accompany(part)
+    count, part = len(part.image_ids), pad_single_image(part)
     areas_in_pixels = areas_in_pixels.expand(len(part.image_ids))
     images, targets = part.images.detach(), part.targets[:, None]
     pyramid = torch.stack([_blur(images, blur * level / (LEVELS - 1)) for level in range(LEVELS)], 1)

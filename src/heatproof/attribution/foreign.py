@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from heatproof.attribution.own import as_explainer, summed_over_channels, with_delta
+from heatproof.attribution.own import as_explainer, split_delta, sum_over_channels
 from heatproof.errors import HeatproofError
 from heatproof.models.reachable import reachable_modules
 
@@ -75,7 +75,7 @@ def check_network_of(name: str, method: Any, model: torch.nn.Module) -> None:
 
 
 def as_function(name: str, method: Any) -> ExplainFunction:
-    """Return a function of `Explained` that calls an object of another library, or a function of the caller's own.
+    """Return a function of `ExplainContext` that calls an object of another library, or a function of the caller's own.
 
     Maps are summed over channels. Those of a library are enlarged to the image; a function that returns smaller ones
     does not apply, as in a run.
@@ -84,8 +84,8 @@ def as_function(name: str, method: Any) -> ExplainFunction:
     def call(model: Any, images: torch.Tensor, targets: torch.Tensor) -> Any:
         from torch.nn.functional import interpolate
 
-        maps, delta = with_delta(_call(method, model, images, targets), len(images))
-        maps = summed_over_channels(maps, name)
+        maps, delta = split_delta(_call(method, model, images, targets), len(images))
+        maps = sum_over_channels(maps, name)
         size = tuple(images.shape[2:])
         if library_of(method) and maps.ndim == 3 and len(maps) == len(images) and maps.shape[1:] != size:
             maps = interpolate(maps[:, None], size, mode="bilinear", align_corners=False)[:, 0]
@@ -97,11 +97,11 @@ def as_function(name: str, method: Any) -> ExplainFunction:
 def _delta_of(method: Any, maps: torch.Tensor, images: torch.Tensor, targets: torch.Tensor) -> torch.Tensor | None:
     import torch
 
-    from heatproof.models.adapter import as_check
+    from heatproof.models.adapter import counted_as_check
 
     if not method.multiplies_by_inputs:
         return None
-    with as_check(), torch.no_grad():
+    with counted_as_check(), torch.no_grad():
         return method.compute_convergence_delta(maps, torch.zeros_like(images), images, target=targets)
 
 

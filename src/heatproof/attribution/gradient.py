@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heatproof.attribution._batches import leaf, never_alone, parts
-from heatproof.attribution.registry import Explained, explainer
+from heatproof.attribution._batches import as_leaf, pad_single_image_passes, split_batch
+from heatproof.attribution.registry import ExplainContext, explainer
 
 if TYPE_CHECKING:
     import torch
 
 
 @explainer("saliency", family="gradient")
-def saliency(explained: Explained) -> dict[str, torch.Tensor]:
+def saliency(context: ExplainContext) -> dict[str, torch.Tensor]:
     """Signed gradient of the target output with respect to the image (captum `Saliency`).
 
     Units are output per normalised pixel value. Simonyan, Vedaldi and Zisserman, "Deep inside convolutional
@@ -26,15 +26,16 @@ def saliency(explained: Explained) -> dict[str, torch.Tensor]:
     import torch
     from captum.attr import Saliency
 
-    method = Saliency(never_alone(explained.output))
+    method = Saliency(pad_single_image_passes(context.output))
     maps = [
-        method.attribute(leaf(part.images), target=part.targets, abs=False).detach().sum(1) for part in parts(explained)
+        method.attribute(as_leaf(part.images), target=part.targets, abs=False).detach().sum(1)
+        for part in split_batch(context)
     ]
     return {"saliency": torch.cat(maps)}
 
 
 @explainer("input_x_gradient", family="gradient")
-def input_x_gradient(explained: Explained) -> dict[str, torch.Tensor]:
+def input_x_gradient(context: ExplainContext) -> dict[str, torch.Tensor]:
     """Input × gradient (captum `InputXGradient`).
 
     Units are those of the output. Shrikumar et al., "Not just a black box", 2016, section 2.
@@ -46,11 +47,15 @@ def input_x_gradient(explained: Explained) -> dict[str, torch.Tensor]:
     """
     import torch
 
-    return {"input_x_gradient": torch.cat([multiply_by_gradient(part).sum(1) for part in parts(explained)])}
+    return {"input_x_gradient": torch.cat([multiply_by_gradient(part).sum(1) for part in split_batch(context)])}
 
 
-def multiply_by_gradient(part: Explained) -> torch.Tensor:
+def multiply_by_gradient(part: ExplainContext) -> torch.Tensor:
     """Return input × gradient, (N, C, H, W), in one network pass."""
     from captum.attr import InputXGradient
 
-    return InputXGradient(never_alone(part.output)).attribute(leaf(part.images), target=part.targets).detach()
+    return (
+        InputXGradient(pad_single_image_passes(part.output))
+        .attribute(as_leaf(part.images), target=part.targets)
+        .detach()
+    )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heatproof.attribution._batches import leaf, never_alone, parts
-from heatproof.attribution.registry import Explained, Tolerance, explainer
+from heatproof.attribution._batches import as_leaf, pad_single_image_passes, split_batch
+from heatproof.attribution.registry import ExplainContext, Tolerance, explainer
 from heatproof.errors import NotApplicable
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ TOLERANCE = 1e-3
 
 
 @explainer("bagnet", family="intrinsic", applies_to={"bagnet"}, sums_to="the target's logit")
-def bagnet(explained: Explained, *, tolerance: Tolerance = None) -> dict[str, torch.Tensor]:
+def bagnet(context: ExplainContext, *, tolerance: Tolerance = None) -> dict[str, torch.Tensor]:
     """Patch logits of a BagNet, each spread evenly over its receptive field; the map sums to the logit.
 
     Brendel and Bethge, "Approximating CNNs with bag-of-local-features models", 2019, section 2. It applies to any
@@ -43,19 +43,19 @@ def bagnet(explained: Explained, *, tolerance: Tolerance = None) -> dict[str, to
     import torch
     from torch.nn.functional import conv_transpose2d, pad
 
-    network = explained.network
+    network = context.network
     if not all(hasattr(network, name) for name in ("patches", "patch_size", "patch_stride")):
         raise NotApplicable("the network's logits are not a mean of patch logits, as BagNet's are")
-    _require_logits(explained)
+    _require_logits(context)
     size, stride = network.patch_size, network.patch_stride
     seen: list[torch.Tensor] = []
     handle = network.patches.register_forward_hook(lambda module, inputs, output: seen.append(output))
     maps = []
     try:
-        for part in parts(explained):
+        for part in split_batch(context):
             seen.clear()
             with torch.no_grad():
-                never_alone(network)(part.images)
+                pad_single_image_passes(network)(part.images)
             rows = torch.arange(len(part.targets), device=part.targets.device)
             logits = seen[0][rows, part.targets][:, None]
             share = logits / (size**2 * logits.shape[2] * logits.shape[3])
@@ -70,7 +70,7 @@ def bagnet(explained: Explained, *, tolerance: Tolerance = None) -> dict[str, to
 
 
 @explainer("bcos", family="intrinsic", applies_to={"bcos"}, sums_to="the target's logit")
-def bcos(explained: Explained, *, tolerance: Tolerance = None) -> dict[str, torch.Tensor]:
+def bcos(context: ExplainContext, *, tolerance: Tolerance = None) -> dict[str, torch.Tensor]:
     """Contributions W(x)x of a B-cos network; the map sums to the logit.
 
     Böhle et al., "B-cos networks: alignment is all we need for interpretability", 2022, section 3. It applies to
@@ -96,29 +96,29 @@ def bcos(explained: Explained, *, tolerance: Tolerance = None) -> dict[str, torc
     """
     import torch
 
-    network = explained.network
+    network = context.network
     if not all(hasattr(network, name) for name in ("encode", "linear")):
         raise NotApplicable("the network is not one linear map of each image, as B-cos networks are")
-    _require_logits(explained)
+    _require_logits(context)
     maps = []
-    for part in parts(explained):
+    for part in split_batch(context):
         with network.linear(), torch.enable_grad():
-            encoded = leaf(network.encode(part.images))
-            logits = never_alone(network)(encoded)
+            encoded = as_leaf(network.encode(part.images))
+            logits = pad_single_image_passes(network)(encoded)
             weights = torch.autograd.grad(logits.gather(1, part.targets[:, None]).sum(), encoded)[0]
         maps.append((weights * encoded.detach()).sum(1))
         _note_conservation(part, maps[-1], logits.detach(), tolerance)
     return {"bcos": torch.cat(maps)}
 
 
-def _note_conservation(part: Explained, maps: torch.Tensor, logits: torch.Tensor, tolerance: Tolerance) -> None:
+def _note_conservation(part: ExplainContext, maps: torch.Tensor, logits: torch.Tensor, tolerance: Tolerance) -> None:
     expected = logits.gather(1, part.targets[:, None])[:, 0]
     part.note_sum(expected)
     missed = (maps.sum((1, 2)) - expected).abs()
     part.note("conservation_error", missed / logits.abs().amax(1), TOLERANCE if tolerance is None else tolerance)
 
 
-def _require_logits(explained: Explained) -> None:
-    explained.require_own_outputs()
-    if explained.output is not explained.network:
+def _require_logits(context: ExplainContext) -> None:
+    context.require_network_outputs()
+    if context.output is not context.network:
         raise NotApplicable("the network's own contributions make up its logits, not the softmax of them")

@@ -13,14 +13,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 from heatproof.attribution._batches import (
+    as_leaf,
     draw_per_image,
-    leaf,
-    never_alone,
-    parts,
+    pad_single_image_passes,
     require,
+    split_batch,
 )
-from heatproof.attribution._quadrature import beside_maps, note_completeness, quadrature
-from heatproof.attribution.registry import Explained, Sums, explainer
+from heatproof.attribution._quadrature import completeness_passes, note_completeness, quadrature_arguments
+from heatproof.attribution.registry import ExplainContext, MapSums, explainer
 from heatproof.base.options import Bounds, Count
 from heatproof.base.randomness import counter_normal
 
@@ -38,7 +38,11 @@ if TYPE_CHECKING:
     },
 )
 def noise_input_x_gradient(
-    explained: Explained, *, samples: Count = 20, stdev: Annotated[float, Bounds(least=0)] = 0.15, relative: bool = True
+    context: ExplainContext,
+    *,
+    samples: Count = 20,
+    stdev: Annotated[float, Bounds(least=0)] = 0.15,
+    relative: bool = True,
 ) -> dict[str, torch.Tensor]:
     """SmoothGrad, SmoothGrad squared and VarGrad over input x gradient.
 
@@ -70,7 +74,7 @@ def noise_input_x_gradient(
     HeatproofError
         If `samples` is below 1 or `stdev` below 0.
     """
-    return _moments(explained, "input_x_gradient", _multiply_by_gradient, samples, stdev, relative)
+    return _moments(context, "input_x_gradient", _multiply_by_gradient, samples, stdev, relative)
 
 
 @explainer(
@@ -84,7 +88,7 @@ def noise_input_x_gradient(
     sums_to={"integrated_gradients_smoothgrad": "the mean output at the noisy copies minus the output at zero"},
 )
 def noise_integrated_gradients(
-    explained: Explained,
+    context: ExplainContext,
     *,
     samples: Count = 20,
     stdev: Annotated[float, Bounds(least=0)] = 0.15,
@@ -119,33 +123,37 @@ def noise_integrated_gradients(
     HeatproofError
         If `samples` or `steps` is below 1, or `stdev` below 0.
     """
-    return _moments(explained, "integrated_gradients", lambda part: _integrate(part, steps), samples, stdev, relative)
+    return _moments(context, "integrated_gradients", lambda part: _integrate(part, steps), samples, stdev, relative)
 
 
 # As in `gradient` and `path`, which are not imported, so that an edit of theirs does not start these maps again.
-def _multiply_by_gradient(part: Explained) -> torch.Tensor:
+def _multiply_by_gradient(part: ExplainContext) -> torch.Tensor:
     from captum.attr import InputXGradient
 
-    return InputXGradient(never_alone(part.output)).attribute(leaf(part.images), target=part.targets).detach()
+    return (
+        InputXGradient(pad_single_image_passes(part.output))
+        .attribute(as_leaf(part.images), target=part.targets)
+        .detach()
+    )
 
 
-def _integrate(part: Explained, steps: int) -> torch.Tensor:
+def _integrate(part: ExplainContext, steps: int) -> torch.Tensor:
     import torch
     from captum.attr import IntegratedGradients
 
-    output = never_alone(part.output)
-    maps = IntegratedGradients(output).attribute(part.images, 0.0, **quadrature(part, steps)).detach()
+    output = pad_single_image_passes(part.output)
+    maps = IntegratedGradients(output).attribute(part.images, 0.0, **quadrature_arguments(part, steps)).detach()
     if part.figures is not None or part.sums is not None:
-        with beside_maps(part):
+        with completeness_passes(part):
             change = output(part.images) - output(torch.zeros_like(part.images))
         note_completeness(part, maps, change)
     return maps
 
 
 def _moments(
-    explained: Explained,
+    context: ExplainContext,
     base: str,
-    attribute: Callable[[Explained], torch.Tensor],
+    attribute: Callable[[ExplainContext], torch.Tensor],
     samples: int,
     stdev: float,
     relative: bool,
@@ -156,10 +164,10 @@ def _moments(
     require(stdev >= 0, f"A noise tunnel needs a standard deviation of at least 0, not {stdev}.")
     maps: dict[str, list[torch.Tensor]] = {"smoothgrad": [], "smoothgrad_sq": [], "vargrad": []}
     # A few images at a time, so that what is held at once is one network pass, or one image's samples.
-    for few in parts(explained, max(1, explained.batch_size // samples)):
-        own: dict[str, list[Sums]] | None = None if few.sums is None else {}
+    for few in split_batch(context, max(1, context.batch_size // samples)):
+        own: dict[str, list[MapSums]] | None = None if few.sums is None else {}
         noisy = replace(_add_noise(few, f"noise of {base}", samples, stdev, relative), sums=own)
-        values = torch.cat([attribute(part) for part in parts(noisy)]).unflatten(0, (-1, samples))
+        values = torch.cat([attribute(part) for part in split_batch(noisy)]).unflatten(0, (-1, samples))
         for noted in (own or {}).values():
             expected = torch.cat([one.expected for one in noted]).unflatten(0, (-1, samples)).mean(1)
             few.note_sum(expected, of=f"{base}_smoothgrad")
@@ -169,15 +177,15 @@ def _moments(
     return {f"{base}_{name}": torch.cat(several) for name, several in maps.items()}
 
 
-def _add_noise(explained: Explained, purpose: str, samples: int, stdev: float, relative: bool) -> Explained:
+def _add_noise(context: ExplainContext, purpose: str, samples: int, stdev: float, relative: bool) -> ExplainContext:
     """Return a batch of `samples` noisy copies of each image, those of one image adjacent."""
-    images = explained.images.detach()
-    noisy = draw_per_image(explained, counter_normal, purpose, (samples, *images.shape[1:]))
+    images = context.images.detach()
+    noisy = draw_per_image(context, counter_normal, purpose, (samples, *images.shape[1:]))
     spread = images.amax((1, 2, 3)) - images.amin((1, 2, 3)) if relative else images.new_ones(len(images))
     noisy.mul_((stdev * spread)[:, None, None, None, None]).add_(images[:, None])
     return replace(
-        explained,
+        context,
         images=noisy.flatten(0, 1),
-        targets=explained.targets.repeat_interleave(samples),
-        image_ids=tuple(image_id for image_id in explained.image_ids for _ in range(samples)),
+        targets=context.targets.repeat_interleave(samples),
+        image_ids=tuple(image_id for image_id in context.image_ids for _ in range(samples)),
     )

@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from heatproof.attribution.registry import Explained, ExplainFunction
-from heatproof.base.named_axes import IMAGES, MAPS, in_order
+from heatproof.attribution.registry import ExplainContext, ExplainFunction
+from heatproof.base.named_axes import IMAGE_DIMS, MAP_DIMS, in_dimension_order
 from heatproof.errors import HeatproofError
 
 if TYPE_CHECKING:
     import torch
 
-PLAIN = ("model", "images", "targets")
+PLAIN_ARGUMENTS = ("model", "images", "targets")
 
 
-def positional_of(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Return what the workflow passes to an explainer: ``explained``, or `PLAIN` to a function that names these."""
+def positional_arguments_of(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Return what the workflow passes to an explainer: ``context``, or `PLAIN_ARGUMENTS` to a function that names these."""
     try:
         names = tuple(inspect.signature(function).parameters)
     except (TypeError, ValueError):  # said by whoever reads the options
         return ("explained",)
-    return PLAIN if names[: len(PLAIN)] == PLAIN else ("explained",)
+    return PLAIN_ARGUMENTS if names[: len(PLAIN_ARGUMENTS)] == PLAIN_ARGUMENTS else ("explained",)
 
 
 def as_explainer(function: Callable[..., Any], name: str) -> ExplainFunction:
@@ -33,29 +33,29 @@ def as_explainer(function: Callable[..., Any], name: str) -> ExplainFunction:
     Parameters
     ----------
     function
-        ``function(model, images, targets, **options)`` returns maps as `summed_over_channels` takes them, or these with
-        what they miss of their sum (`with_delta`). The model's output is what is explained: logits, or probabilities.
+        ``function(model, images, targets, **options)`` returns maps as `sum_over_channels` takes them, or these with
+        what they miss of their sum (`split_delta`). The model's output is what is explained: logits, or probabilities.
     name
         Of the map.
     """
 
-    def explain(explained: Explained, **options: Any) -> dict[str, torch.Tensor]:
+    def explain(context: ExplainContext, **options: Any) -> dict[str, torch.Tensor]:
         import torch
 
-        size = explained.batch_size
-        batches = zip(explained.images.split(size), explained.targets.split(size), strict=True)
+        size = context.batch_size
+        batches = zip(context.images.split(size), context.targets.split(size), strict=True)
         made = []
         for images, targets in batches:
-            maps, delta = with_delta(function(explained.output, images, targets, **options), len(images))
-            made.append(summed_over_channels(maps, name))
+            maps, delta = split_delta(function(context.output, images, targets, **options), len(images))
+            made.append(sum_over_channels(maps, name))
             if delta is not None and made[-1].ndim == 3:
-                explained.note_sum(made[-1].double().sum((1, 2)) - delta.to(made[-1].device))
+                context.note_sum(made[-1].double().sum((1, 2)) - delta.to(made[-1].device))
         return {name: torch.cat(made)}
 
     return explain
 
 
-def with_delta(made: Any, count: int) -> tuple[Any, torch.Tensor | None]:
+def split_delta(made: Any, count: int) -> tuple[Any, torch.Tensor | None]:
     """Return maps, and by how much those of each of `count` images miss their sum; None where that is not said.
 
     It is said by a pair, as captum returns it with ``return_convergence_delta=True``: several values of an image are
@@ -68,11 +68,11 @@ def with_delta(made: Any, count: int) -> tuple[Any, torch.Tensor | None]:
         return made, None
     delta = made[1] if len(made) == 2 and getattr(made[1], "ndim", 0) == 1 else None
     if delta is None or len(delta) < count or len(delta) % count or not torch.as_tensor(delta).is_floating_point():
-        return with_delta(made[0], count)[0], None
-    return with_delta(made[0], count)[0], torch.as_tensor(delta).detach().double().unflatten(0, (count, -1)).mean(1)
+        return split_delta(made[0], count)[0], None
+    return split_delta(made[0], count)[0], torch.as_tensor(delta).detach().double().unflatten(0, (count, -1)).mean(1)
 
 
-def summed_over_channels(maps: Any, name: str) -> torch.Tensor:
+def sum_over_channels(maps: Any, name: str) -> torch.Tensor:
     """Return maps (N, H, W) of a tensor or array (N, H, W) or (N, C, H, W), or one with named dimensions in any order.
 
     Raises
@@ -83,7 +83,7 @@ def summed_over_channels(maps: Any, name: str) -> torch.Tensor:
     import torch
 
     with_channels = getattr(maps, "ndim", 3) == 4
-    maps = in_order(maps, IMAGES if with_channels else MAPS, f"maps of the method {name!r}")
+    maps = in_dimension_order(maps, IMAGE_DIMS if with_channels else MAP_DIMS, f"maps of the method {name!r}")
     if not isinstance(maps, torch.Tensor) and np.asarray(maps).dtype.kind not in "fiub":
         raise HeatproofError(
             f"The method {name!r} returned {type(maps).__name__}: return a tensor (images, height, width)."

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 from heatproof.attribution._batches import (
     draw_uniform_images,
-    never_alone,
-    parts,
+    pad_single_image_passes,
     require,
+    split_batch,
 )
-from heatproof.attribution._quadrature import beside_maps, note_completeness, quadrature
-from heatproof.attribution.registry import BaselineName, Explained, explainer
+from heatproof.attribution._quadrature import completeness_passes, note_completeness, quadrature_arguments
+from heatproof.attribution.registry import BaselineName, ExplainContext, explainer
 from heatproof.base.options import Bounds, Count
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ CHANGE = "the output at the image minus the output at the baseline"
 
 @explainer("integrated_gradients", family="path", sums_to=CHANGE)
 def integrated_gradients(
-    explained: Explained, *, steps: Count = 50, baseline: BaselineName = None
+    context: ExplainContext, *, steps: Count = 50, baseline: BaselineName = None
 ) -> dict[str, torch.Tensor]:
     """Integrated gradients from a baseline (captum `IntegratedGradients`, Gauss-Legendre).
 
@@ -52,13 +52,13 @@ def integrated_gradients(
     """
     import torch
 
-    maps = [integrate(part, part.baseline(baseline), steps).sum(1) for part in parts(explained)]
+    maps = [integrate(part, part.baseline(baseline), steps).sum(1) for part in split_batch(context)]
     return {"integrated_gradients": torch.cat(maps)}
 
 
 @explainer("integrated_gradients_uniform", family="path", sums_to=CHANGE)
 def integrated_gradients_uniform(
-    explained: Explained, *, steps: Count = 50, low: float = -1.0, high: float = 1.0
+    context: ExplainContext, *, steps: Count = 50, low: float = -1.0, high: float = 1.0
 ) -> dict[str, torch.Tensor]:
     """Integrated gradients from a uniform random baseline, drawn per image.
 
@@ -87,7 +87,7 @@ def integrated_gradients_uniform(
 
     maps = [
         integrate(part, draw_uniform_images(part, "integrated_gradients_uniform baseline", low, high), steps).sum(1)
-        for part in parts(explained)
+        for part in split_batch(context)
     ]
     return {"integrated_gradients_uniform": torch.cat(maps)}
 
@@ -98,7 +98,7 @@ def integrated_gradients_uniform(
     sums_to="the output where it saturates minus the output at the baseline",
 )
 def left_integrated_gradients(
-    explained: Explained,
+    context: ExplainContext,
     *,
     steps: Count = 50,
     share: Annotated[float, Bounds(above=0, most=1)] = 0.9,
@@ -135,17 +135,17 @@ def left_integrated_gradients(
     require(0 < share <= 1, f"Left integrated gradients need a share above 0 and at most 1, not {share}.")
     maps = [
         integrate(replace(part, images=find_saturation(part, steps, share)), 0.0, steps).sum(1)
-        for part in parts(explained)
+        for part in split_batch(context)
     ]
     return {"left_integrated_gradients": torch.cat(maps)}
 
 
-def find_saturation(part: Explained, steps: int, share: float) -> torch.Tensor:
+def find_saturation(part: ExplainContext, steps: int, share: float) -> torch.Tensor:
     """Return the point (N, C, H, W) on each path from zero where the output reaches `share` of its change."""
     import torch
 
     require(steps >= 1, f"Integrated gradients need at least 1 step, not {steps}.")
-    output = never_alone(part.output)
+    output = pad_single_image_passes(part.output)
     images = part.images.detach()
     with torch.no_grad():
         points = torch.arange(steps + 1, device=images.device, dtype=images.dtype) / steps
@@ -156,7 +156,7 @@ def find_saturation(part: Explained, steps: int, share: float) -> torch.Tensor:
         return images * points[1:][reached.int().argmax(0)][:, None, None, None]
 
 
-def integrate(part: Explained, baselines: torch.Tensor | float, steps: int) -> torch.Tensor:
+def integrate(part: ExplainContext, baselines: torch.Tensor | float, steps: int) -> torch.Tensor:
     """Return integrated gradients (N, C, H, W) of at most `batch_size` images.
 
     Raises
@@ -167,10 +167,10 @@ def integrate(part: Explained, baselines: torch.Tensor | float, steps: int) -> t
     import torch
     from captum.attr import IntegratedGradients
 
-    output = never_alone(part.output)
-    maps = IntegratedGradients(output).attribute(part.images, baselines, **quadrature(part, steps)).detach()
+    output = pad_single_image_passes(part.output)
+    maps = IntegratedGradients(output).attribute(part.images, baselines, **quadrature_arguments(part, steps)).detach()
     if part.figures is not None or part.sums is not None:
-        with beside_maps(part):
+        with completeness_passes(part):
             change = output(part.images) - output(torch.zeros_like(part.images) + baselines)
         note_completeness(part, maps, change)
     return maps

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from heatproof.attribution._batches import draw_uniform_images, never_alone, require
-from heatproof.attribution._superpixels import cut_grid, require_cells
-from heatproof.attribution.registry import BaselineName, Explained, explainer
-from heatproof.base.grids import AnyGrid, patches_in, shape_of
+from heatproof.attribution._batches import draw_uniform_images, pad_single_image_passes, require
+from heatproof.attribution._superpixels import index_patches, require_cells
+from heatproof.attribution.registry import BaselineName, ExplainContext, explainer
+from heatproof.base.grids import AnyGrid, grid_shape, patch_count
 from heatproof.base.options import Bounds, Count, PatchGrid
 from heatproof.base.randomness import counter_integers, counter_uniform
 
@@ -33,7 +33,7 @@ Answer = Literal["probability", "logit"]
     },
 )
 def rise(
-    explained: Explained,
+    context: ExplainContext,
     *,
     masks: Count = 500,
     cells: PatchGrid = 8,
@@ -75,8 +75,8 @@ def rise(
     HeatproofError
         If an option is out of its range.
     """
-    fill = None if baseline is None else explained.baseline(baseline)
-    return {"rise": _rise(explained, fill, masks, cells, probability, output)}
+    fill = None if baseline is None else context.baseline(baseline)
+    return {"rise": _rise(context, fill, masks, cells, probability, output)}
 
 
 @explainer(
@@ -88,7 +88,7 @@ def rise(
     },
 )
 def rise_uniform(
-    explained: Explained,
+    context: ExplainContext,
     *,
     masks: Count = 500,
     cells: PatchGrid = 8,
@@ -118,8 +118,8 @@ def rise_uniform(
     HeatproofError
         If an option is out of its range.
     """
-    baselines = draw_uniform_images(explained, "rise_uniform baseline", low, high)
-    return {"rise_uniform": _rise(explained, baselines, masks, cells, probability, output)}
+    baselines = draw_uniform_images(context, "rise_uniform baseline", low, high)
+    return {"rise_uniform": _rise(context, baselines, masks, cells, probability, output)}
 
 
 @explainer(
@@ -132,7 +132,7 @@ def rise_uniform(
     },
 )
 def rise_grid(
-    explained: Explained,
+    context: ExplainContext,
     *,
     masks: Count = 500,
     cells: PatchGrid = 8,
@@ -163,11 +163,11 @@ def rise_grid(
     HeatproofError
         If an option is out of its range.
     """
-    return {"rise_grid": _rise(explained, None, masks, cells, probability, output, aligned=True)}
+    return {"rise_grid": _rise(context, None, masks, cells, probability, output, aligned=True)}
 
 
 def _rise(
-    explained: Explained,
+    context: ExplainContext,
     baselines: torch.Tensor | None,
     count: int,
     cells: AnyGrid,
@@ -178,7 +178,7 @@ def _rise(
 ) -> torch.Tensor:
     import torch
 
-    images = explained.images
+    images = context.images
     height, width = images.shape[2:]
     require(count >= 1, f"RISE needs at least 1 mask, not {count}.")
     require_cells("RISE", cells, (height, width))
@@ -186,21 +186,21 @@ def _rise(
     require(output in ("probability", "logit"), f"RISE's output is 'probability' or 'logit', not {output!r}.")
     with torch.no_grad():
         maps = images.new_zeros(len(images), height * width)
-        for block in (_aligned_masks if aligned else _masks)(explained, count, cells, probability):
-            maps += _answers(explained, baselines, block, output) @ block.flatten(1)
+        for block in (_aligned_masks if aligned else _masks)(context, count, cells, probability):
+            maps += _answers(context, baselines, block, output) @ block.flatten(1)
         maps /= count * probability
     return maps.unflatten(1, (height, width))
 
 
-def _masks(explained: Explained, count: int, cells: AnyGrid, probability: float) -> Iterator[torch.Tensor]:
+def _masks(context: ExplainContext, count: int, cells: AnyGrid, probability: float) -> Iterator[torch.Tensor]:
     """Yield masks (at most `BLOCK`, H, W), 1 = kept: upsampled random grids, shifted at random."""
     import torch
     from torch.nn.functional import interpolate
 
-    size = explained.images.shape[2:]
-    shape = shape_of(cells)
+    size = context.images.shape[2:]
+    shape = grid_shape(cells)
     steps = [math.ceil(length / side) for length, side in zip(size, shape, strict=True)]
-    seed, images = explained.seed, explained.images
+    seed, images = context.seed, context.images
     drawn = counter_uniform(seed, "rise masks", [""], (count, 1, *shape), device=images.device)[0]
     grids = (drawn < probability).to(images)
     rows, columns = (
@@ -216,30 +216,28 @@ def _masks(explained: Explained, count: int, cells: AnyGrid, probability: float)
         yield large[which[:, None, None], rows[part, :, None], columns[part, None, :]]
 
 
-def _aligned_masks(explained: Explained, count: int, cells: AnyGrid, probability: float) -> Iterator[torch.Tensor]:
+def _aligned_masks(context: ExplainContext, count: int, cells: AnyGrid, probability: float) -> Iterator[torch.Tensor]:
     """Yield masks (at most `BLOCK`, H, W), 1 = kept, constant within each patch of the grid."""
-    images = explained.images
-    drawn = counter_uniform(explained.seed, "rise_grid masks", [""], (count, patches_in(cells)), device=images.device)[
-        0
-    ]
+    images = context.images
+    drawn = counter_uniform(context.seed, "rise_grid masks", [""], (count, patch_count(cells)), device=images.device)[0]
     kept = (drawn < probability).to(images)
-    patches = cut_grid(tuple(images.shape[2:]), cells).to(images.device)
+    patches = index_patches(tuple(images.shape[2:]), cells).to(images.device)
     for start in range(0, count, BLOCK):
         yield kept[start : start + BLOCK, patches]
 
 
-def _answers(explained: Explained, baselines: torch.Tensor | None, masks: torch.Tensor, output: str) -> torch.Tensor:
+def _answers(context: ExplainContext, baselines: torch.Tensor | None, masks: torch.Tensor, output: str) -> torch.Tensor:
     """Return the outputs of each image under each mask, (N, masks)."""
     import torch
 
     from heatproof.models.output_reader import probabilities
 
     if output == "probability":
-        explained.require("probability", "set output: logit")
-    images = explained.images
+        context.require("probability", "set output: logit")
+    images = context.images
     # Equal shares of the masks for each pass, and as many images as then fit.
-    masks_a_pass = math.ceil(len(masks) / math.ceil(len(masks) / explained.batch_size))
-    images_a_pass = max(1, explained.batch_size // masks_a_pass)
+    masks_a_pass = math.ceil(len(masks) / math.ceil(len(masks) / context.batch_size))
+    images_a_pass = max(1, context.batch_size // masks_a_pass)
     channels_last = images.is_contiguous(memory_format=torch.channels_last) and not images.is_contiguous()
     buffer = torch.empty(
         (images_a_pass * masks_a_pass, *images.shape[1:]),
@@ -247,11 +245,11 @@ def _answers(explained: Explained, baselines: torch.Tensor | None, masks: torch.
         device=images.device,
         memory_format=torch.channels_last if channels_last else torch.contiguous_format,
     )
-    network = never_alone(explained.network)
+    network = pad_single_image_passes(context.network)
     answers = images.new_empty(len(images), len(masks))
     for top in range(0, len(images), images_a_pass):
         rows = slice(top, top + images_a_pass)
-        targets = explained.targets[rows, None, None]
+        targets = context.targets[rows, None, None]
         for left in range(0, len(masks), masks_a_pass):
             columns = slice(left, left + masks_a_pass)
             kept = masks[None, columns, None]
@@ -262,6 +260,6 @@ def _answers(explained: Explained, baselines: torch.Tensor | None, masks: torch.
             else:
                 torch.lerp(baselines[rows, None], images[rows, None], kept, out=pairs)
             logits = network(masked).unflatten(0, (len(targets), -1))
-            outputs = probabilities(logits, explained.task, -1) if output == "probability" else logits
+            outputs = probabilities(logits, context.task, -1) if output == "probability" else logits
             answers[rows, columns] = outputs.gather(-1, targets.expand(-1, kept.shape[1], 1))[..., 0]
     return answers

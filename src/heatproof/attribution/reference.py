@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from heatproof.attribution._batches import draw_per_image
-from heatproof.attribution.registry import Explained, explainer
+from heatproof.attribution.registry import ExplainContext, explainer
 from heatproof.base.randomness import counter_uniform
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ SMOOTHING = 1.0
     uses_model=False,
     exempt={"follows_the_image": "it is a reference that looks at no pixel"},
 )
-def random(explained: Explained) -> dict[str, torch.Tensor]:
+def random(context: ExplainContext) -> dict[str, torch.Tensor]:
     """Uniform noise in [-1, 1), drawn per image.
 
     Returns
@@ -39,11 +39,11 @@ def random(explained: Explained) -> dict[str, torch.Tensor]:
     dict
         ``random``: (N, H, W), any sign.
     """
-    return {"random": draw_per_image(explained, counter_uniform, "random map", explained.images.shape[2:]) * 2 - 1}
+    return {"random": draw_per_image(context, counter_uniform, "random map", context.images.shape[2:]) * 2 - 1}
 
 
 @explainer("edges", family="reference", signed=False, uses_model=False)
-def edges(explained: Explained) -> dict[str, torch.Tensor]:
+def edges(context: ExplainContext) -> dict[str, torch.Tensor]:
     """Sobel gradient magnitude of the channel mean (scipy).
 
     The images are taken as normalised, and repeated beyond their borders. An edge detector as a reference: Adebayo
@@ -59,9 +59,9 @@ def edges(explained: Explained) -> dict[str, torch.Tensor]:
     from scipy.ndimage import generic_gradient_magnitude, sobel
 
     # One image at a time: over a stack, scipy would smooth across neighbouring images.
-    grey = explained.images.detach().mean(1).cpu().numpy()
+    grey = context.images.detach().mean(1).cpu().numpy()
     maps = np.stack([generic_gradient_magnitude(image, sobel, mode="nearest") for image in grey])
-    return {"edges": torch.from_numpy(maps).to(explained.images)}
+    return {"edges": torch.from_numpy(maps).to(context.images)}
 
 
 @explainer(
@@ -71,7 +71,7 @@ def edges(explained: Explained) -> dict[str, torch.Tensor]:
     uses_model=False,
     exempt={"follows_the_image": "it is a reference that looks at no pixel"},
 )
-def randoms(explained: Explained) -> dict[str, torch.Tensor]:
+def randoms(context: ExplainContext) -> dict[str, torch.Tensor]:
     """Uniform noise in [0, 1), its square, and the noise plus 1; one draw per image.
 
     The three differ by how unequal their pixels are, and by nothing else. Zabicka et al. 2025, section 2.1, random
@@ -83,7 +83,7 @@ def randoms(explained: Explained) -> dict[str, torch.Tensor]:
         ``random_uniform`` and ``random_squared`` in [0, 1), ``random_plus_one`` in [1, 2): (N, H, W), higher is more
         relevant.
     """
-    drawn = draw_per_image(explained, counter_uniform, "random maps", explained.images.shape[2:])
+    drawn = draw_per_image(context, counter_uniform, "random maps", context.images.shape[2:])
     return {"random_uniform": drawn, "random_squared": drawn.square(), "random_plus_one": drawn + 1}
 
 
@@ -94,7 +94,7 @@ def randoms(explained: Explained) -> dict[str, torch.Tensor]:
     uses_model=False,
     exempt={"follows_the_image": "it is a reference that looks at no pixel"},
 )
-def gaussians(explained: Explained) -> dict[str, torch.Tensor]:
+def gaussians(context: ExplainContext) -> dict[str, torch.Tensor]:
     """Centred Gaussians in 20 widths, the same for all images.
 
     Zabicka et al. 2025, section 2.1, centred Gaussian: what is explained often stands in the middle. A width is the
@@ -107,9 +107,9 @@ def gaussians(explained: Explained) -> dict[str, torch.Tensor]:
     """
     import torch
 
-    count, _, height, width = explained.images.shape
+    count, _, height, width = context.images.shape
     side = min(height, width) / WIDTHS_SIDE
-    maps = {name: torch.from_numpy(_gaussian(height, width, name * side)).to(explained.images) for name in WIDTHS}
+    maps = {name: torch.from_numpy(_gaussian(height, width, name * side)).to(context.images) for name in WIDTHS}
     return {f"gaussian_{name}": values.expand(count, -1, -1) for name, values in maps.items()}
 
 
@@ -127,7 +127,7 @@ def _gaussian(height: int, width: int, deviation: float) -> np.ndarray:
 
 
 @explainer("entropies", family="reference", maps={f"entropy_{kernel}": False for kernel in KERNELS}, uses_model=False)
-def entropies(explained: Explained) -> dict[str, torch.Tensor]:
+def entropies(context: ExplainContext) -> dict[str, torch.Tensor]:
     """Local mean squared deviation of the channel mean from the image's mean, in 7 window sizes (scipy).
 
     Zabicka et al. 2025, section 2.1, entropy proxy: no entropy, but cheap, and high where an image differs from its
@@ -146,7 +146,7 @@ def entropies(explained: Explained) -> dict[str, torch.Tensor]:
         # The running sum behind the filter can end a rounding error below zero.
         return {f"entropy_{size}": uniform_filter(square, size, axes=(1, 2)).clip(min=0) for size in KERNELS}
 
-    return _of_grey(explained, varied)
+    return _of_grey(context, varied)
 
 
 @explainer(
@@ -155,7 +155,7 @@ def entropies(explained: Explained) -> dict[str, torch.Tensor]:
     maps={"image_gradient": False, "canny": False, "marr_hildreth": True},
     uses_model=False,
 )
-def edge_detectors(explained: Explained) -> dict[str, torch.Tensor]:
+def edge_detectors(context: ExplainContext) -> dict[str, torch.Tensor]:
     """Edges of the channel mean: gradient magnitude (numpy), Canny (scikit-image), Marr–Hildreth (scipy).
 
     Zabicka et al. 2025, section 2.1, classical edge detectors; the Sobel operator is `edges`. The gradient is the
@@ -183,7 +183,7 @@ def edge_detectors(explained: Explained) -> dict[str, torch.Tensor]:
             "marr_hildreth": np.stack([gaussian_laplace(image, SMOOTHING, truncate=8) for image in _contrast(grey)]),
         }
 
-    return _of_grey(explained, detected)
+    return _of_grey(context, detected)
 
 
 @explainer(
@@ -192,7 +192,7 @@ def edge_detectors(explained: Explained) -> dict[str, torch.Tensor]:
     maps=dict.fromkeys(("low_pass", "band_pass", "high_pass"), True),
     uses_model=False,
 )
-def frequencies(explained: Explained) -> dict[str, torch.Tensor]:
+def frequencies(context: ExplainContext) -> dict[str, torch.Tensor]:
     """Low, middle and high frequencies of the channel mean (scipy's FFT).
 
     Zabicka et al. 2025, section 2.1, frequency-based maps. A frequency is its distance from zero as a share of the
@@ -219,15 +219,17 @@ def frequencies(explained: Explained) -> dict[str, torch.Tensor]:
         maps = {name: fft.irfft2(spectra * mask, s=size) for name, mask in kept.items()}
         return {**maps, "low_pass": maps["low_pass"] + grey[:, :1, :1]}
 
-    return _of_grey(explained, passed)
+    return _of_grey(context, passed)
 
 
-def _of_grey(explained: Explained, make: Callable[[np.ndarray], Mapping[str, np.ndarray]]) -> dict[str, torch.Tensor]:
+def _of_grey(
+    context: ExplainContext, make: Callable[[np.ndarray], Mapping[str, np.ndarray]]
+) -> dict[str, torch.Tensor]:
     """Apply `make` to the channel means (N, H, W) float64, such that maps do not depend on the batch."""
     import torch
 
-    grey = explained.images.detach().double().mean(1).cpu().numpy()
-    return {name: torch.from_numpy(values).to(explained.images) for name, values in make(grey).items()}
+    grey = context.images.detach().double().mean(1).cpu().numpy()
+    return {name: torch.from_numpy(values).to(context.images) for name, values in make(grey).items()}
 
 
 def _contrast(grey: np.ndarray) -> np.ndarray:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from heatproof.base.grids import Grid
 from heatproof.base.options import Bounds
 from heatproof.base.provenance import Key
-from heatproof.base.registry import Described, Registry, options_of
-from heatproof.base.tasks import CALLABLE, Need, lacking
+from heatproof.base.registry import Registry, RegistryEntry, options_of
+from heatproof.base.tasks import CALLABLE, Need, unsupported_reason
 from heatproof.errors import HeatproofError, NotApplicable
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from heatproof.models.registry import InputFacts
 
 
-class Figure(NamedTuple):
+class ApplicabilityFigure(NamedTuple):
     """Value of an applicability figure of an explainer, and the limit above which the explainer is a gap."""
 
     value: float
@@ -33,7 +33,7 @@ class Figure(NamedTuple):
     images: int = 0
 
 
-class Sums(NamedTuple):
+class MapSums(NamedTuple):
     """What maps are to sum to (N,), and what they sum to where that is not the sum over pixels (N,)."""
 
     expected: torch.Tensor
@@ -41,7 +41,7 @@ class Sums(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Explained:
+class ExplainContext:
     """Input of an explainer: a batch of images, and the network.
 
     Attributes
@@ -83,9 +83,9 @@ class Explained:
     seed: int
     batch_size: int = 64
     background: Callable[[int], torch.Tensor] | None = None
-    figures: dict[str, Figure] | None = None
-    fill: Callable[[Explained, str], torch.Tensor] | None = None
-    sums: dict[str, list[Sums]] | None = None
+    figures: dict[str, ApplicabilityFigure] | None = None
+    named_baseline: Callable[[ExplainContext, str], torch.Tensor] | None = None
+    sums: dict[str, list[MapSums]] | None = None
 
     @property
     def task(self) -> str:
@@ -103,10 +103,10 @@ class Explained:
         NotApplicable
             If its task gives a number alone.
         """
-        if reason := lacking(self.task, need, remedy):
+        if reason := unsupported_reason(self.task, need, remedy):
             raise NotApplicable(reason)
 
-    def require_own_outputs(self) -> None:
+    def require_network_outputs(self) -> None:
         """Require that targets are outputs of the network, for rules that begin at its last layer.
 
         Raises
@@ -129,21 +129,21 @@ class Explained:
 
         if name is None:
             return torch.zeros_like(self.images)
-        if self.fill is None or name == SAME:
+        if self.named_baseline is None or name == SAME_AS_DROPS:
             raise HeatproofError(f"The baseline {name!r} is known in a run alone: leave it out, for zero.")
-        return self.fill(self, name)
+        return self.named_baseline(self, name)
 
     def note(self, name: str, values: torch.Tensor, limit: float | None = None, mean: bool = False) -> None:
         """Record the maximum or mean of `values` in the applicability check; above `limit` the explainer is a gap."""
         if self.figures is None:
             return
-        before = self.figures.get(name, Figure(0.0))
+        before = self.figures.get(name, ApplicabilityFigure(0.0))
         images = before.images + len(values)
         if mean:
             value = (before.value * before.images + float(values.double().sum())) / images
         else:
             value = max(before.value, float(values.max()))
-        self.figures[name] = Figure(value, limit, images)
+        self.figures[name] = ApplicabilityFigure(value, limit, images)
 
     def note_sum(self, expected: torch.Tensor, found: torch.Tensor | None = None, of: str = "") -> None:
         """Record what the maps of these images are to sum to, which `heatproof.explain` compares with their sums.
@@ -161,7 +161,7 @@ class Explained:
             Name of the map; the first one by default.
         """
         if self.sums is not None:
-            self.sums.setdefault(of, []).append(Sums(expected.detach(), None if found is None else found.detach()))
+            self.sums.setdefault(of, []).append(MapSums(expected.detach(), None if found is None else found.detach()))
 
 
 @dataclass(frozen=True)
@@ -213,14 +213,14 @@ class StoredExplainer(ExplainerSpec):
 
 ExplainFunction = Callable[..., "dict[str, torch.Tensor]"]
 # The baseline of the patch drops; the plan puts its name in the place of this one.
-SAME = "same"
+SAME_AS_DROPS = "same"
 BaselineName = str | None
 """Option of an explainer: ``null`` for zero after normalisation, a baseline's name, or ``same`` for the drops' own."""
 Tolerance = Annotated[float, Bounds(above=0)] | None
 """Option of an explainer: by what share a sum that its maps should have may be missed; ``null`` for its own limit."""
 
 
-KINDS = {
+NETWORK_KINDS = {
     "any": "every network",
     "grid": "a layer with a spatial grid: a feature map, or tokens of patches",
     "relu": "ReLUs that the image passes through",
@@ -235,7 +235,7 @@ KINDS = {
 
 
 @dataclass(frozen=True)
-class Explainer(Described):
+class Explainer(RegistryEntry):
     """An explainer: a function that returns one or several attribution maps.
 
     Attributes
@@ -258,13 +258,13 @@ class Explainer(Described):
     family
         Family of methods, within which tables rank methods; empty for none.
     applies_to
-        Names of `KINDS`: it is meant for networks that are of one of them at least. The check on the first images
+        Names of `NETWORK_KINDS`: it is meant for networks that are of one of them at least. The check on the first images
         decides in a run; this is what the explainer claims, and docs/matrix.md compares both.
     ablates
         Whether its maps are what the output loses when regions are deleted, one by one. That is nearly what measures of
         deletion compare maps with, where it is an upper bound and no contender.
     sums_to
-        Mapping from the maps that promise a sum to what that is; the explainer gives its value to `Explained.note_sum`.
+        Mapping from the maps that promise a sum to what that is; the explainer gives its value to `ExplainContext.note_sum`.
     exempt
         Rules of `heatproof.testing` that it breaks by its definition, by name, and why.
     """
@@ -321,12 +321,12 @@ def explainer(
     Raises
     ------
     HeatproofError
-        If `applies_to` has a name that is not in `KINDS`, or `sums_to` one that is no map.
+        If `applies_to` has a name that is not in `NETWORK_KINDS`, or `sums_to` one that is no map.
     """
     kinds = frozenset(applies_to or ({"grid"} if "cam_layer" in needs else {"any"}))
-    if unknown := sorted(kinds - set(KINDS)):
+    if unknown := sorted(kinds - set(NETWORK_KINDS)):
         raise HeatproofError(
-            f"The explainer {name!r} applies to {unknown[0]!r}, which is no kind of network: take {', '.join(KINDS)}."
+            f"The explainer {name!r} applies to {unknown[0]!r}, which is no kind of network: take {', '.join(NETWORK_KINDS)}."
         )
 
     named = dict(maps or {name: signed})

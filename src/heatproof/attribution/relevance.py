@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from heatproof.attribution._batches import accompany, leaf, parts
-from heatproof.attribution._plain import require_plain_outputs
-from heatproof.attribution.registry import EXPLAINERS, Explained, Tolerance, explainer, require_library
+from heatproof.attribution._batches import as_leaf, pad_single_image, split_batch
+from heatproof.attribution._plain import require_unaltered_outputs
+from heatproof.attribution.registry import EXPLAINERS, ExplainContext, Tolerance, explainer, require_library
 from heatproof.errors import NotApplicable
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ TOLERANCE = 1e-3
 @explainer(
     "lrp", family="relevance", library=("zennit", "lrp"), applies_to={"convolutional"}, sums_to="the target's logit"
 )
-def lrp(explained: Explained, *, tolerance: Tolerance = None) -> dict[str, torch.Tensor]:
+def lrp(context: ExplainContext, *, tolerance: Tolerance = None) -> dict[str, torch.Tensor]:
     """Layer-wise relevance propagation of the target's logit (zennit's `EpsilonPlusFlat`).
 
     Bach et al., "On pixel-wise explanations for non-linear classifier decisions by layer-wise relevance
@@ -67,17 +67,17 @@ def lrp(explained: Explained, *, tolerance: Tolerance = None) -> dict[str, torch
 
     from heatproof.attribution._lrp_canonizer import canonise, composite
 
-    if explained.output is not explained.network:
+    if context.output is not context.network:
         raise NotApplicable("LRP distributes a logit, and attribution.output asks for probabilities")
-    explained.require_own_outputs()
-    network = canonise(explained.network, accompany(explained).images[:2])
+    context.require_network_outputs()
+    network = canonise(context.network, pad_single_image(context).images[:2])
     maps = []
     with Gradient(network, composite=composite(network)) as attributor, torch.enable_grad():
-        for part in parts(explained):
-            both = accompany(part)
-            logits, relevance = attributor(leaf(both.images), _only(both.targets, explained.network))
+        for part in split_batch(context):
+            both = pad_single_image(part)
+            logits, relevance = attributor(as_leaf(both.images), _only(both.targets, context.network))
             count = len(part.image_ids)
-            own = require_plain_outputs(part, both.images, logits)
+            own = require_unaltered_outputs(part, both.images, logits)
             maps.append(relevance.detach().sum(1)[:count])
             _require_conservation(part, maps[-1], own[:count], tolerance)
     return {"lrp": torch.cat(maps)}
@@ -92,13 +92,13 @@ def _only(targets: torch.Tensor, network: torch.nn.Module) -> Callable[[torch.Te
     def keep(logits: torch.Tensor) -> torch.Tensor:
         hooks = hooks_of(network)
         # One logit z is read as [-z/2, z/2], and has no rule of its own: its relevance is that of the half.
-        scale = logits.new_tensor([-2, 2]) if hooks is not None and hooks.one_logit else 1
+        scale = logits.new_tensor([-2, 2]) if hooks is not None and hooks.has_one_logit else 1
         return scale * logits * torch.nn.functional.one_hot(targets, logits.shape[1])
 
     return keep
 
 
-def _require_conservation(part: Explained, maps: torch.Tensor, logits: torch.Tensor, tolerance: Tolerance) -> None:
+def _require_conservation(part: ExplainContext, maps: torch.Tensor, logits: torch.Tensor, tolerance: Tolerance) -> None:
     lost = (maps.sum((1, 2)) - logits.gather(1, part.targets[:, None])[:, 0]).abs() / logits.abs().amax(1)
     part.note_sum(logits.gather(1, part.targets[:, None])[:, 0])
     limit = TOLERANCE if tolerance is None else tolerance

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
-from heatproof.attribution._batches import never_alone, parts, require
-from heatproof.attribution._superpixels import Segments, cut, cut_grid
-from heatproof.attribution.registry import BaselineName, Explained, explainer
-from heatproof.base.grids import AnyGrid, patches_in
-from heatproof.base.options import Bounds, OfPatches, PatchGrid
+from heatproof.attribution._batches import pad_single_image_passes, require, split_batch
+from heatproof.attribution._superpixels import Segments, index_patches, index_segments
+from heatproof.attribution.registry import BaselineName, ExplainContext, explainer
+from heatproof.base.grids import AnyGrid, patch_count
+from heatproof.base.options import Bounds, PatchGrid, PatchGridBounds
 from heatproof.base.randomness import derive_seed
 
 if TYPE_CHECKING:
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 Share = Annotated[float, Bounds(above=0, most=1)]
 # KernelSHAP's first two masks are the whole image and nothing of it.
 Masks = Annotated[int, Bounds(least=3)]
-Cells = Annotated[int | tuple[int, int], Bounds(least=2, most=1024), OfPatches(least=2)]
+Cells = Annotated[int | tuple[int, int], Bounds(least=2, most=1024), PatchGridBounds(least=2)]
 
 
 @explainer("occlusion", family="superpixels", ablates=True)
 def occlusion(
-    explained: Explained, *, window: Share = 0.25, stride: Share = 0.125, baseline: BaselineName = None
+    context: ExplainContext, *, window: Share = 0.25, stride: Share = 0.125, baseline: BaselineName = None
 ) -> dict[str, torch.Tensor]:
     """Drop of the output under a sliding square of a baseline, averaged per pixel (captum `Occlusion`).
 
@@ -56,9 +56,9 @@ def occlusion(
 
     require(0 < window <= 1, f"Occlusion needs a window above 0 and at most 1, not {window}.")
     require(0 < stride <= window, f"Occlusion needs a stride above 0 and at most its window {window}, not {stride}.")
-    channels, *size = explained.images.shape[1:]
+    channels, *size = context.images.shape[1:]
     sides, steps = ([max(1, math.floor(share * length)) for length in size] for share in (window, stride))
-    method = Occlusion(never_alone(explained.output))
+    method = Occlusion(pad_single_image_passes(context.output))
     maps = [
         _mean_of_channels(
             method.attribute(
@@ -70,14 +70,14 @@ def occlusion(
                 perturbations_per_eval=_masks_a_pass(part),
             )
         )
-        for part in parts(explained)
+        for part in split_batch(context)
     ]
     return {"occlusion": torch.cat(maps)}
 
 
 @explainer("feature_ablation", family="superpixels", ablates=True)
 def feature_ablation(
-    explained: Explained, *, grid: PatchGrid = 8, baseline: BaselineName = None
+    context: ExplainContext, *, grid: PatchGrid = 8, baseline: BaselineName = None
 ) -> dict[str, torch.Tensor]:
     """Drop of the output when a baseline replaces one patch of a grid (captum `FeatureAblation`).
 
@@ -106,8 +106,8 @@ def feature_ablation(
     import torch
     from captum.attr import FeatureAblation
 
-    patches = cut_grid(tuple(explained.images.shape[2:]), grid).to(explained.images.device)
-    method = FeatureAblation(never_alone(explained.output))
+    patches = index_patches(tuple(context.images.shape[2:]), grid).to(context.images.device)
+    method = FeatureAblation(pad_single_image_passes(context.output))
     maps = [
         _mean_of_channels(
             method.attribute(
@@ -118,14 +118,14 @@ def feature_ablation(
                 perturbations_per_eval=_masks_a_pass(part),
             )
         )
-        for part in parts(explained)
+        for part in split_batch(context)
     ]
     return {"feature_ablation": torch.cat(maps)}
 
 
 @explainer("lime", family="superpixels")
 def lime(
-    explained: Explained,
+    context: ExplainContext,
     *,
     masks: Masks = 500,
     segments: Segments = "grid",
@@ -177,7 +177,7 @@ def lime(
 
         return Lime(network, _Regression(Ridge(alpha)), get_exp_kernel_similarity_function("cosine", kernel_width))
 
-    return {"lime": _regress(explained, "lime", make, masks, segments, cells, baseline)}
+    return {"lime": _regress(context, "lime", make, masks, segments, cells, baseline)}
 
 
 @explainer(
@@ -186,7 +186,7 @@ def lime(
     sums_to="over superpixels, the output at the image minus the output at the baseline",
 )
 def kernel_shap(
-    explained: Explained,
+    context: ExplainContext,
     *,
     masks: Masks = 500,
     segments: Segments = "grid",
@@ -227,7 +227,7 @@ def kernel_shap(
         method.interpretable_model = _Regression(LinearRegression())
         return method
 
-    return {"kernel_shap": _regress(explained, "kernel_shap", make, masks, segments, cells, baseline)}
+    return {"kernel_shap": _regress(context, "kernel_shap", make, masks, segments, cells, baseline)}
 
 
 class _Regression:
@@ -253,7 +253,7 @@ class _Regression:
 
 
 def _regress(
-    explained: Explained,
+    context: ExplainContext,
     name: str,
     make: Callable[[Any], Any],
     masks: int,
@@ -264,31 +264,31 @@ def _regress(
     import torch
 
     require(masks >= 3, f"{name} needs at least 3 masks, not {masks}.")
-    require(patches_in(cells) >= 2, f"{name} needs at least 2 cells a side, not {cells}.")
-    method = make(never_alone(explained.output))
-    pieces = cut(explained, segments, cells)
+    require(patch_count(cells) >= 2, f"{name} needs at least 2 cells a side, not {cells}.")
+    method = make(pad_single_image_passes(context.output))
+    pieces = index_segments(context, segments, cells)
     maps, sums = [], []
-    fills = explained.baseline(baseline)
+    fills = context.baseline(baseline)
     for image, fill, target, piece, image_id in zip(
-        explained.images, fills, explained.targets.tolist(), pieces, explained.image_ids, strict=True
+        context.images, fills, context.targets.tolist(), pieces, context.image_ids, strict=True
     ):
         require(int(piece.max()) > 0, f"The image {image_id!r} is a single superpixel: take segments: grid for {name}.")
         # captum draws from the global generator, on the CPU, one mask after another, and in the default dtype.
         with torch.random.fork_rng(devices=[]), _float32_by_default():
-            torch.default_generator.manual_seed(derive_seed(explained.seed, f"{name} masks", image_id))
+            torch.default_generator.manual_seed(derive_seed(context.seed, f"{name} masks", image_id))
             values = method.attribute(
                 image[None],
                 baselines=fill[None],
                 target=target,
                 feature_mask=piece[None, None],
                 n_samples=masks,
-                perturbations_per_eval=explained.batch_size,
+                perturbations_per_eval=context.batch_size,
                 return_input_shape=False,
             )
         maps.append(values.reshape(-1)[piece])
         sums.append(torch.stack([method.interpretable_model.ends.diff().neg()[0], values.sum()]))
     if name == "kernel_shap":
-        explained.note_sum(*torch.stack(sums, 1))
+        context.note_sum(*torch.stack(sums, 1))
     return torch.stack(maps)
 
 
@@ -304,7 +304,7 @@ def _float32_by_default() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def _masks_a_pass(part: Explained) -> int:
+def _masks_a_pass(part: ExplainContext) -> int:
     return max(1, part.batch_size // len(part.image_ids))
 
 

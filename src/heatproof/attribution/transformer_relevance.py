@@ -6,19 +6,19 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from heatproof.attribution._attention import (
-    Attended,
+    BatchAttention,
     attention_blocks,
     find_transformer,
     propagate,
-    require_tokens,
+    record_attention,
+    require_patch_tokens,
     to_pixels,
-    tokens_of,
-    watch,
-    weigh,
+    token_layout_of,
+    weigh_by_gradients,
 )
-from heatproof.attribution._batches import accompany, leaf, parts
-from heatproof.attribution._plain import require_plain_outputs
-from heatproof.attribution.registry import Explained, Tolerance, explainer
+from heatproof.attribution._batches import as_leaf, pad_single_image, split_batch
+from heatproof.attribution._plain import require_unaltered_outputs
+from heatproof.attribution.registry import ExplainContext, Tolerance, explainer
 from heatproof.errors import NotApplicable
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ TOLERANCE = 1e-3
 
 
 @explainer("chefer_lrp", family="transformer_relevance", signed=False, applies_to={"plain_vit"})
-def chefer_lrp(explained: Explained, *, tolerance: Tolerance = None) -> dict[str, torch.Tensor]:
+def chefer_lrp(context: ExplainContext, *, tolerance: Tolerance = None) -> dict[str, torch.Tensor]:
     """LRP relevance of attention × its gradient, rolled out over blocks (Chefer et al., CVPR 2021).
 
     Chefer, Gur and Wolf, "Transformer interpretability beyond attention visualization", 2021, equations 13 and 14: the
@@ -63,15 +63,15 @@ def chefer_lrp(explained: Explained, *, tolerance: Tolerance = None) -> dict[str
     import torch
 
     maps = []
-    for attended, relevance, tokens in relevances(explained):
+    for attended, relevance, tokens in propagate_relevance(context):
         lost, limit = (tokens.sum((1, 2)) - 1).abs(), TOLERANCE if tolerance is None else tolerance
-        explained.note("conservation_error", lost, limit)
+        context.note("conservation_error", lost, limit)
         if not (lost <= limit).all():
             raise NotApplicable(
                 f"the relevance at the first block's tokens and that of the logit differ by {lost.max():.2g} of it, "
                 f"above {limit:g}"
             )
-        maps.append(to_pixels(attended, propagate(weigh(relevance, attended.gradients))))
+        maps.append(to_pixels(attended, propagate(weigh_by_gradients(relevance, attended.gradients))))
     return {"chefer_lrp": torch.cat(maps)}
 
 
@@ -81,7 +81,7 @@ def chefer_lrp(explained: Explained, *, tolerance: Tolerance = None) -> dict[str
     applies_to={"attention", "windows"},
     sums_to="the target's logit minus the relevance of constants",
 )
-def attn_lrp(explained: Explained, *, tolerance: Tolerance = None) -> dict[str, torch.Tensor]:
+def attn_lrp(context: ExplainContext, *, tolerance: Tolerance = None) -> dict[str, torch.Tensor]:
     """AttnLRP: layer-wise relevance propagation with rules for attention (Achtibat et al. 2024).
 
     Achtibat et al., "AttnLRP: attention-aware layer-wise relevance propagation for transformers", 2024, section 3:
@@ -113,15 +113,15 @@ def attn_lrp(explained: Explained, *, tolerance: Tolerance = None) -> dict[str, 
 
     from heatproof.attribution._attn_lrp import AttentionRules
 
-    if explained.output is not explained.network:
+    if context.output is not context.network:
         raise NotApplicable("LRP distributes a logit, and attribution.output asks for probabilities")
     maps = []
-    for part in parts(explained):
-        both, count = accompany(part), len(part.image_ids)
-        rules, images = AttentionRules(both.images), leaf(both.images)
+    for part in split_batch(context):
+        both, count = pad_single_image(part), len(part.image_ids)
+        rules, images = AttentionRules(both.images), as_leaf(both.images)
         with rules, torch.enable_grad():
-            logits = explained.network(images.clone())
-        require_plain_outputs(part, images, logits)
+            logits = context.network(images.clone())
+        require_unaltered_outputs(part, images, logits)
         chosen = logits.gather(1, both.targets[:, None])[:, 0]
         slope = rules.gradient(chosen.sum(), images)
         relevance = (slope * images.detach()).sum(1)
@@ -141,7 +141,7 @@ def attn_lrp(explained: Explained, *, tolerance: Tolerance = None) -> dict[str, 
     return {"attn_lrp": torch.cat(maps)}
 
 
-def relevances(explained: Explained) -> Iterator[tuple[Attended, list[torch.Tensor], torch.Tensor]]:
+def propagate_relevance(context: ExplainContext) -> Iterator[tuple[BatchAttention, list[torch.Tensor], torch.Tensor]]:
     """Yield, for each part, its attention, the relevance of each block's attention, and that of the input tokens.
 
     Raises
@@ -154,10 +154,10 @@ def relevances(explained: Explained) -> Iterator[tuple[Attended, list[torch.Tens
 
     from heatproof.attribution._relevance import record, relevance_of_attention, require_rules
 
-    network = explained.network
-    if explained.output is not network:
+    network = context.network
+    if context.output is not network:
         raise NotApplicable("LRP distributes a logit, and attribution.output asks for probabilities")
-    explained.require_own_outputs()
+    context.require_network_outputs()
     blocks = attention_blocks(network)
     if not blocks:
         raise NotApplicable("the network has no attention blocks of timm's, whose rules these are")
@@ -165,20 +165,20 @@ def relevances(explained: Explained) -> Iterator[tuple[Attended, list[torch.Tens
     tensors = [*network.named_parameters(), *network.named_buffers()]
     exact = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in tensors}
     require_rules(transformer)
-    for part in parts(explained):
-        both, count = accompany(part), len(part.image_ids)
-        with watch(blocks) as attention, record(transformer) as seen, torch.enable_grad():
-            logits = torch.func.functional_call(network, exact, (leaf(both.images.double()),))
-        require_tokens(attention, both.images, transformer, len(blocks))
-        require_plain_outputs(part, both.images, logits)
+    for part in split_batch(context):
+        both, count = pad_single_image(part), len(part.image_ids)
+        with record_attention(blocks) as attention, record(transformer) as seen, torch.enable_grad():
+            logits = torch.func.functional_call(network, exact, (as_leaf(both.images.double()),))
+        require_patch_tokens(attention, both.images, transformer, len(blocks))
+        require_unaltered_outputs(part, both.images, logits)
         if not torch.equal(logits, seen[transformer][1]):
             raise NotApplicable("no rule covers what the network does with the logits of its vision transformer")
         slopes = torch.autograd.grad(logits.gather(1, both.targets[:, None]).sum(), attention)
         relevance, tokens = relevance_of_attention(transformer, seen, attention, both.targets)
-        attended = Attended(
+        attended = BatchAttention(
             attention=[each.detach()[:count] for each in attention],
             gradients=[each[:count] for each in slopes],
             images=part.images,
-            tokens=tokens_of(transformer, part),
+            tokens=token_layout_of(transformer, part),
         )
         yield attended, [each[:count] for each in relevance], tokens[:count]

@@ -18,7 +18,7 @@ import torch
 T = TypeVar("T")
 
 # A dataset of the user's own need not be read by two threads at once.
-READING = Lock()
+READ_LOCK = Lock()
 
 
 def prefetch(
@@ -29,7 +29,7 @@ def prefetch(
     Parameters
     ----------
     read
-        Function that reads one item; called in a separate thread that holds `READING`.
+        Function that reads one item; called in a separate thread that holds `READ_LOCK`.
     items
         Items to read, for example the first image of each batch.
     device
@@ -42,7 +42,7 @@ def prefetch(
     """
 
     def fetch(item: T) -> torch.Tensor:
-        with READING:
+        with READ_LOCK:
             images = read(item)
         return images.pin_memory() if device.type == "cuda" else images
 
@@ -78,15 +78,15 @@ def show_progress(wanted: bool | None) -> Iterator[None]:
         _WANTED.reset(token)
 
 
-def is_watched() -> bool:
+def is_interactive() -> bool:
     """Tell whether stderr is a terminal or a notebook, where somebody waits."""
     return sys.stderr.isatty() or type(sys.stderr).__module__.startswith("ipykernel.")
 
 
-def tell(line: str, progress: bool | None = None) -> None:
+def report_progress(line: str, progress: bool | None = None) -> None:
     """Say a line on how far it is, where `track` would."""
     wanted = _WANTED.get() if progress is None else progress
-    if wanted or (wanted is None and is_watched()):
+    if wanted or (wanted is None and is_interactive()):
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
     else:
@@ -114,7 +114,7 @@ def track(
     if total is None and isinstance(items, Sized):
         total = len(items)
     wanted = _WANTED.get() if progress is None else progress
-    if wanted is not False and is_watched():
+    if wanted is not False and is_interactive():
         from tqdm import tqdm
 
         yield from tqdm(items, desc=what, unit=unit, total=total, leave=False)
@@ -123,7 +123,7 @@ def track(
     of_all = f" of {total}" if total else ""
     if wanted:
         # The first item may take long.
-        tell(f"{what}: 0{of_all} {unit}", wanted)
+        report_progress(f"{what}: 0{of_all} {unit}", wanted)
     start = last = time.monotonic()
     done = 0
     for item in items:
@@ -134,5 +134,5 @@ def track(
             last = now
             rate = done / (now - start)
             left = f", {(total - done) / rate:.0f} s left" if total else ""
-            tell(f"{what}: {done}{of_all} {unit}, {rate:.2f} {unit}/s{left}", wanted)
-    tell(f"{what}: {done} {unit} in {time.monotonic() - start:.1f} s", wanted)
+            report_progress(f"{what}: {done}{of_all} {unit}, {rate:.2f} {unit}/s{left}", wanted)
+    report_progress(f"{what}: {done} {unit} in {time.monotonic() - start:.1f} s", wanted)

@@ -13,7 +13,7 @@ from scipy.optimize import linear_sum_assignment
 # Below this share of images on which a network is right, a verdict on its explanations says so.
 MOSTLY_RIGHT = 0.75
 # By how much more often a network has to be right for a mistake to be named.
-MUCH = 0.25
+LEAST_GAIN = 0.25
 # Labels that a sentence names.
 SHOWN = 3
 
@@ -49,7 +49,7 @@ def best_order(predicted: np.ndarray, labels: np.ndarray, classes: int) -> np.nd
     return order
 
 
-def right_after_exchange(predicted: np.ndarray, labels: np.ndarray, classes: int) -> int:
+def correct_after_exchange(predicted: np.ndarray, labels: np.ndarray, classes: int) -> int:
     """Return on how many images a network is right by the exchange that was found on the other half."""
     halves = [np.zeros(len(labels), dtype=bool) for _ in range(2)]
     for label in np.unique(labels):
@@ -65,11 +65,11 @@ def right_after_exchange(predicted: np.ndarray, labels: np.ndarray, classes: int
 def is_exchanged(predicted: np.ndarray, labels: np.ndarray, classes: int) -> bool:
     """Tell whether a network is seldom right, and would mostly be right if labels were exchanged one to one."""
     right, count = int((predicted == labels).sum()), len(labels)
-    after = right_after_exchange(predicted, labels, classes)
-    return right < MOSTLY_RIGHT * count <= after and after >= right + MUCH * count
+    after = correct_after_exchange(predicted, labels, classes)
+    return right < MOSTLY_RIGHT * count <= after and after >= right + LEAST_GAIN * count
 
 
-def said_of_exchange(predicted: np.ndarray, labels: np.ndarray, classes: int) -> str:
+def describe_exchange(predicted: np.ndarray, labels: np.ndarray, classes: int) -> str:
     """Return a sentence on labels that look exchanged; empty for others."""
     if not is_exchanged(predicted, labels, classes):
         return ""

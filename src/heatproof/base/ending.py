@@ -22,12 +22,12 @@ SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 # What a command has started has less, so that it ends before its command does.
 GRACE, OF_COMMAND = 10.0, 15.0
 # Seconds between two looks at whether another process is still there.
-STEP = 0.05
+POLL_SECONDS = 0.05
 # The process of which this one is a part, and which it must not outlive.
 CONTROLLER = "HEATPROOF_CONTROLLER"
 
 
-class Ended(SystemExit):
+class EndedBySignal(SystemExit):
     """A signal asked this process to end. The exit status is that of a shell: 128 and the number of the signal."""
 
     def __init__(self, number: int) -> None:
@@ -35,18 +35,18 @@ class Ended(SystemExit):
         super().__init__(self.status)
 
 
-# The signal that came first, the thread that ends the child processes since then, and whether Python ignored `Ended`.
+# The signal that came first, the thread that ends the child processes since then, and whether Python ignored `EndedBySignal`.
 _first: int | None = None
 _ender: threading.Thread | None = None
 _ignored = False
 
 
-def asked() -> int | None:
+def received_signal() -> int | None:
     """Return the signal that has asked this process to end, else None."""
     return _first
 
 
-def sentence(what: str, number: int) -> str:
+def describe_signal(what: str, number: int) -> str:
     """Return what is said of a command or job that a signal has ended."""
     name = signal.Signals(number).name
     return (
@@ -55,8 +55,8 @@ def sentence(what: str, number: int) -> str:
     )
 
 
-def end_in_order(what: str = "") -> None:
-    """Let SIGTERM, SIGHUP and SIGINT raise `Ended` in the main thread, after one sentence, and end child processes.
+def install_signal_handlers(what: str = "") -> None:
+    """Let SIGTERM, SIGHUP and SIGINT raise `EndedBySignal` in the main thread, after one sentence, and end child processes.
 
     A signal that is ignored, as SIGHUP is after ``nohup``, stays ignored. Signals after the first change nothing, so
     that nobody who presses Ctrl-C twice leaves a file half removed. What has not ended after the grace time is killed.
@@ -80,18 +80,18 @@ def end_in_order(what: str = "") -> None:
         if _first is not None:
             if _ignored:
                 _ignored = False
-                raise Ended(_first)
+                raise EndedBySignal(_first)
             return
         _first = number
         if what:
             # Not by sys.stderr, which the main thread may be writing to; where nobody listens, the exit status tells.
             with suppress(OSError):
-                os.write(2, f"heatproof: {sentence(what, number)}\n".encode())
+                os.write(2, f"heatproof: {describe_signal(what, number)}\n".encode())
         # Snakemake is to know that it ends before its jobs do, which it would take for failed; it ends them itself.
         alone = 2.0 if what == "command" else -1.0
         _ender = threading.Thread(target=_end_children, args=(number, grace, alone), daemon=True)
         _ender.start()
-        raise Ended(number)
+        raise EndedBySignal(number)
 
     for number in SIGNALS:
         if signal.getsignal(number) not in (signal.SIG_IGN, None):
@@ -101,32 +101,32 @@ def end_in_order(what: str = "") -> None:
 
 
 def _unraisable(ignored: sys.UnraisableHookArgs) -> None:
-    """Ask again where Python ignores `Ended`, as in the callback of a weak reference, and print any other error.
+    """Ask again where Python ignores `EndedBySignal`, as in the callback of a weak reference, and print any other error.
 
     Once a signal has come nothing else is printed: what was being built when it came complains as it is taken down.
     """
     global _ignored
-    if not isinstance(ignored.exc_value, Ended):
+    if not isinstance(ignored.exc_value, EndedBySignal):
         if _first is None:
             sys.__unraisablehook__(ignored)
         return
     _ignored = True
     number = ignored.exc_value.status - 128
     # Not at once: it would be raised in here, and ignored again.
-    threading.Timer(STEP, signal.pthread_kill, (threading.main_thread().ident, number)).start()
+    threading.Timer(POLL_SECONDS, signal.pthread_kill, (threading.main_thread().ident, number)).start()
 
 
 @contextmanager
-def ending_in_order(what: str) -> Iterator[None]:
+def signal_handling(what: str) -> Iterator[None]:
     """End in order within a context, and leave it when all child processes have ended.
 
     Parameters
     ----------
     what
-        As for `end_in_order`.
+        As for `install_signal_handlers`.
     """
     before, hook = {number: signal.getsignal(number) for number in SIGNALS}, sys.unraisablehook
-    end_in_order(what)
+    install_signal_handlers(what)
     try:
         yield
     finally:
@@ -140,7 +140,7 @@ def ending_in_order(what: str) -> Iterator[None]:
             sys.unraisablehook = hook
 
 
-def as_process(main: Callable[[], int], what: str) -> NoReturn:
+def run_process(main: Callable[[], int], what: str) -> NoReturn:
     """Run the function that is all that this process does, and exit with its status.
 
     A signal ends it in order from the beginning. Once it is done, none does: whoever waits for this process would take
@@ -151,16 +151,16 @@ def as_process(main: Callable[[], int], what: str) -> NoReturn:
     main
         Returns the exit status.
     what
-        As for `end_in_order`.
+        As for `install_signal_handlers`.
     """
-    end_in_order(what)
+    install_signal_handlers(what)
     code = main()
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     sys.exit(code)
 
 
-def end_with_controller(grace: float = GRACE) -> None:
+def end_with_parent(grace: float = GRACE) -> None:
     """End when the process is gone that started this one as a part of its own work, so that no writers are left behind.
 
     Parameters
@@ -198,20 +198,20 @@ def end_processes(find: Callable[[], Iterable[psutil.Process]], grace: float = G
     """
     import psutil
 
-    asked: set[psutil.Process] = set()
+    received_signal: set[psutil.Process] = set()
     last = time.monotonic() + grace
     while True:
-        new = set(find()) - asked
+        new = set(find()) - received_signal
         for process in new:
             with suppress(psutil.Error):
                 process.terminate()
-        asked |= new
-        left = [process for process in asked if _runs(process)]
+        received_signal |= new
+        left = [process for process in received_signal if _runs(process)]
         if not left:
             return
         if time.monotonic() > last:
             break
-        time.sleep(STEP)
+        time.sleep(POLL_SECONDS)
     _kill(left)
 
 

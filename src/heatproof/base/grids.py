@@ -17,7 +17,7 @@ from heatproof.errors import HeatproofError
 MOST = 1024
 
 
-class Oblong(NamedTuple):
+class NonSquareGrid(NamedTuple):
     """A grid that is not square; ``4x8`` in names, and ``[4, 8]`` where a config writes it."""
 
     rows: int
@@ -31,7 +31,7 @@ class Oblong(NamedTuple):
 
 
 # As configs, options and records keep it. A square grid is a number in all of them, however it was written.
-Grid = int | Oblong
+Grid = int | NonSquareGrid
 # As callers may write it.
 AnyGrid = int | Sequence[int]
 
@@ -57,7 +57,7 @@ def as_grid(value: Any, what: str = "The grid") -> Grid:
             f"{what} must be a whole number of at least 1, or [rows, columns], as [4, 8], not {value!r:.60}."
         )
     rows, columns = map(int, sides)
-    return rows if rows == columns else Oblong(rows, columns)
+    return rows if rows == columns else NonSquareGrid(rows, columns)
 
 
 def _is_side(value: Any) -> bool:
@@ -65,15 +65,15 @@ def _is_side(value: Any) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool) and int(value) >= 1
 
 
-def shape_of(grid: AnyGrid) -> tuple[int, int]:
+def grid_shape(grid: AnyGrid) -> tuple[int, int]:
     """Return the rows and columns of a grid; errors as in `as_grid`."""
     kept = as_grid(grid)
     return (kept, kept) if isinstance(kept, int) else (kept.rows, kept.columns)
 
 
-def patches_in(grid: AnyGrid) -> int:
+def patch_count(grid: AnyGrid) -> int:
     """Return the number of patches, rows × columns; errors as in `as_grid`."""
-    rows, columns = shape_of(grid)
+    rows, columns = grid_shape(grid)
     return rows * columns
 
 
@@ -82,7 +82,7 @@ def grid_name(grid: AnyGrid) -> str:
     return str(as_grid(grid))
 
 
-def grid_named(name: str) -> Grid:
+def parse_grid_name(name: str) -> Grid:
     """Return the grid that `grid_name` writes like that.
 
     Raises
@@ -95,18 +95,18 @@ def grid_named(name: str) -> Grid:
     return as_grid([int(side) for side in name.split("x")] if "x" in name else int(name))
 
 
-def grid_cell(grid: AnyGrid) -> int | str:
+def grid_table_value(grid: AnyGrid) -> int | str:
     """Return what stands for a grid in a table: a number for a square one, else its name."""
     kept = as_grid(grid)
     return kept if isinstance(kept, int) else str(kept)
 
 
-def by_patches(grid: AnyGrid) -> tuple[int, int]:
+def grid_sort_key(grid: AnyGrid) -> tuple[int, int]:
     """Return a key that orders grids, fewest patches first."""
-    return patches_in(grid), shape_of(grid)[0]
+    return patch_count(grid), grid_shape(grid)[0]
 
 
-def with_one_form(settings: Mapping[str, Any]) -> dict[str, Any]:
+def normalise_grid_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings of patches with their ``grid`` in the form of `as_grid`, however a caller or JSON has it.
 
     That of their ``baseline_options`` as well. What is no list stays, for whoever reads it to judge.
@@ -115,7 +115,7 @@ def with_one_form(settings: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(made.get("grid"), list | tuple):
         made["grid"] = as_grid(made["grid"])
     filled = made.get("baseline_options")
-    return {**made, "baseline_options": with_one_form(filled)} if isinstance(filled, Mapping) else made
+    return {**made, "baseline_options": normalise_grid_settings(filled)} if isinstance(filled, Mapping) else made
 
 
 class Box(NamedTuple):
@@ -129,7 +129,7 @@ class Box(NamedTuple):
 
 def divides(grid: AnyGrid, height: int, width: int) -> bool:
     """Tell whether a grid cuts an image into equal patches: its rows divide the height, its columns the width."""
-    rows, columns = shape_of(grid)
+    rows, columns = grid_shape(grid)
     return height % rows == 0 and width % columns == 0
 
 
@@ -138,19 +138,19 @@ def square_grids(height: int, width: int) -> list[int]:
     return [side for side in range(1, min(height, width) + 1) if divides(side, height, width)]
 
 
-def remedy(grid: AnyGrid, height: int, width: int) -> str:
+def grid_remedy(grid: AnyGrid, height: int, width: int) -> str:
     """Return what to take in place of a grid that does not divide an image, as the end of a sentence.
 
     The nearest square grids in place of a square one. Of an image or a grid that is not square also the grid whose rows
     and columns are each the closest; of two that are equally close, the fewer.
     """
-    rows, columns = shape_of(grid)
+    rows, columns = grid_shape(grid)
     square = square_grids(height, width)
     near = [side for side in square if side < rows][-1:] + [side for side in square if side > rows][:1]
     if rows == columns and height == width:
         return f"use {' or '.join(map(str, near))}"
     closest = as_grid([_closest(rows, height), _closest(columns, width)])
-    rule = f"rows have to divide the height and columns the width, so use {written(closest)}"
+    rule = f"rows have to divide the height and columns the width, so use {format_grid(closest)}"
     # One patch is the whole image.
     others = [str(one) for one in near if one not in (1, closest)] if rows == columns else []
     return rule + (f", or of square grids use {' or '.join(others)}" if others else "")
@@ -162,7 +162,7 @@ def _closest(side: int, length: int) -> int:
     return min(divisors, key=lambda one: (abs(one - side), one))
 
 
-def written(grid: AnyGrid) -> str:
+def format_grid(grid: AnyGrid) -> str:
     """Return how a config writes a grid: ``4``, or ``[4, 8]``."""
     return repr(as_grid(grid))
 
@@ -186,12 +186,12 @@ def patch_size(grid: AnyGrid, height: int, width: int, *, truncate: bool = False
         If it is no grid, if its rows do not divide the height or its columns the width, or if it has more patches
         along a side than the image has pixels.
     """
-    rows, columns = shape_of(grid)
+    rows, columns = grid_shape(grid)
     fits = rows <= height and columns <= width
     if not fits or not (truncate or divides(grid, height, width)):
         raise HeatproofError(
-            f"A grid of {written(grid)} does not divide an image of {height}×{width} pixels into equal patches: "
-            f"{remedy(grid, height, width)}."
+            f"A grid of {format_grid(grid)} does not divide an image of {height}×{width} pixels into equal patches: "
+            f"{grid_remedy(grid, height, width)}."
         )
     return height // rows, width // columns
 
@@ -199,7 +199,7 @@ def patch_size(grid: AnyGrid, height: int, width: int, *, truncate: bool = False
 def patch_boxes(grid: AnyGrid, height: int, width: int, *, truncate: bool = False) -> list[Box]:
     """Return the patches, row by row; arguments and errors as in `patch_size`."""
     tall, wide = patch_size(grid, height, width, truncate=truncate)
-    rows, columns = shape_of(grid)
+    rows, columns = grid_shape(grid)
     return [
         Box(row * tall, (row + 1) * tall, column * wide, (column + 1) * wide)
         for row in range(rows)
@@ -243,6 +243,6 @@ def patch_sums(maps: np.ndarray, grid: AnyGrid, *, truncate: bool = False) -> np
         raise HeatproofError(f"Attribution maps must have shape (images, height, width), not {maps.shape}.")
     count, height, width = maps.shape
     tall, wide = patch_size(grid, height, width, truncate=truncate)
-    rows, columns = shape_of(grid)
+    rows, columns = grid_shape(grid)
     cut = maps[:, : rows * tall, : columns * wide].reshape(count, rows, tall, columns, wide)
     return cut.sum(axis=(2, 4), dtype=np.float64).reshape(count, rows * columns)

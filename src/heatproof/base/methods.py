@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-ABS = "_abs"
+ABS_SUFFIX = "_abs"
 
 
 class Maps(NamedTuple):
@@ -25,7 +25,7 @@ class Maps(NamedTuple):
     values: np.ndarray
     absolute: np.ndarray | None = None
 
-    def taken(self, rows: Sequence[int]) -> Maps:
+    def take_images(self, rows: Sequence[int]) -> Maps:
         """Return the maps of some of the images, by their rows in order."""
         if len(rows) == len(self.values):
             return self
@@ -57,7 +57,7 @@ def methods_of(maps: Mapping[str, bool]) -> list[Method]:
         Names of its maps, and whether each is signed.
     """
     return [
-        Method(f"{name}{ABS}" if transform == "abs" else name, index, transform)
+        Method(f"{name}{ABS_SUFFIX}" if transform == "abs" else name, index, transform)
         for index, (name, signed) in enumerate(maps.items())
         for transform in (("raw", "abs") if signed else ("raw",))
     ]

@@ -6,8 +6,8 @@ from typing import Any
 
 from heatproof.errors import HeatproofError
 
-IMAGES = ("image", "channel", "y", "x")
-MAPS = ("image", "y", "x")
+IMAGE_DIMS = ("image", "channel", "y", "x")
+MAP_DIMS = ("image", "y", "x")
 
 
 def is_labelled_array(values: Any) -> bool:
@@ -15,7 +15,7 @@ def is_labelled_array(values: Any) -> bool:
     return hasattr(values, "dims") and hasattr(values, "transpose") and not hasattr(values, "data_vars")
 
 
-def in_order(values: Any, names: tuple[str, ...], what: str) -> Any:
+def in_dimension_order(values: Any, names: tuple[str, ...], what: str) -> Any:
     """Return the array of an xarray.DataArray with its dimensions in our order; anything else as it is.
 
     Raises

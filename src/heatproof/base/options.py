@@ -19,8 +19,8 @@ from operator import ge, gt, le, lt
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from heatproof.base.grids import MOST as MOST_CELLS
-from heatproof.base.grids import as_grid, with_one_form
-from heatproof.base.registry import nearest, options_of
+from heatproof.base.grids import as_grid, normalise_grid_settings
+from heatproof.base.registry import options_of, suggest_name
 from heatproof.errors import HeatproofError
 
 PLAIN = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", type(None): "null"}
@@ -77,7 +77,7 @@ def check_options(
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
     for key in given:
         if key in keywords or not (key in known or (takes_any and isinstance(key, str))):
-            hint = nearest(str(key), known) if known else "it takes none."
+            hint = suggest_name(str(key), known) if known else "it takes none."
             raise HeatproofError(f"The {what} has no option {key!r}: {hint}")
     for key, parameter in known.items():
         if key not in given and parameter.default is parameter.empty:
@@ -96,7 +96,7 @@ def check_options(
     return {key: parameter.default for key, parameter in known.items() if key not in given}
 
 
-def enumerated(function: Callable[..., Any]) -> dict[str, list[Any]]:
+def option_choices(function: Callable[..., Any]) -> dict[str, list[Any]]:
     """Return the keyword-only arguments of a function that take one of a few values, and these values."""
     named = inspect.signature(function).parameters
     expected = {name: _expected(named[name], function) for name in options_of(function)}
@@ -123,7 +123,7 @@ def check_defaults(defaults: Mapping[str, Any], what: str) -> None:
             ) from None
 
 
-def module_of(function: Callable[..., Any], reference: str) -> str:
+def defining_module(function: Callable[..., Any], reference: str) -> str:
     """Return the module whose code a reference stands for.
 
     That of a function or class is where it was written, and that of any other object, as a `functools.partial`, is
@@ -154,10 +154,10 @@ def check_arguments(function: Callable[..., Any], given: Mapping[str, Any], *wit
     for name in options_of(function):
         if name not in without:
             which = f"{name!r} of heatproof.{function.__name__}"
-            _check_value(of_python(given[name]), parameters[name], function, which)
+            _check_value(to_python_numbers(given[name]), parameters[name], function, which)
 
 
-def check_plain(function: Callable[..., Any], given: Mapping[str, Any], what: str) -> None:
+def check_plain_values(function: Callable[..., Any], given: Mapping[str, Any], what: str) -> None:
     """Refuse values that do not fit where a function takes a number, a text or a truth, and lists of these.
 
     Arrays are the function's own to check.
@@ -168,7 +168,7 @@ def check_plain(function: Callable[..., Any], given: Mapping[str, Any], what: st
         One sentence for the first value that does not fit.
     """
     for name, parameter in inspect.signature(function).parameters.items():
-        value = of_python(given.get(name))
+        value = to_python_numbers(given.get(name))
         parts = value if isinstance(value, list | tuple) else [value]
         plain = all(isinstance(part, bool | int | float | str) for part in parts)
         if name in given and (plain or _is_plain(_expected(parameter, function))):
@@ -184,7 +184,7 @@ def _is_plain(expected: Any) -> bool:
     return origin in (int, float, bool, str, None, type(None), Literal)
 
 
-def with_grids(given: Mapping[str, Any], *functions: Callable[..., Any]) -> dict[str, Any]:
+def normalise_grid_options(given: Mapping[str, Any], *functions: Callable[..., Any]) -> dict[str, Any]:
     """Return options with each grid in the one form that `heatproof.base.grids.as_grid` gives it.
 
     Grids are the arguments of the functions whose annotation is one of `PatchGrid`, and those in ``baseline_options``.
@@ -195,19 +195,19 @@ def with_grids(given: Mapping[str, Any], *functions: Callable[..., Any]) -> dict
             if made.get(name) is not None and _is_grid(_expected(parameter, function)):
                 made[name] = as_grid(made[name], f"The option {name!r}")
     filled = made.get("baseline_options")
-    return {**made, "baseline_options": with_one_form(filled)} if isinstance(filled, Mapping) else made
+    return {**made, "baseline_options": normalise_grid_settings(filled)} if isinstance(filled, Mapping) else made
 
 
 def _is_grid(expected: Any) -> bool:
-    return isinstance(expected, OfPatches) or any(
+    return isinstance(expected, PatchGridBounds) or any(
         map(_is_grid, (*getattr(expected, "__metadata__", ()), *get_args(expected)))
     )
 
 
-def of_python(value: Any) -> Any:
+def to_python_numbers(value: Any) -> Any:
     """Return a number of NumPy as one of Python, also in lists and tuples."""
     if type(value) in (list, tuple):
-        return type(value)(map(of_python, value))
+        return type(value)(map(to_python_numbers, value))
     return value.item() if type(value).__module__ == "numpy" and getattr(value, "shape", None) == () else value
 
 
@@ -217,12 +217,12 @@ def _check_value(value: Any, parameter: inspect.Parameter | None, function: Call
             raise HeatproofError(f"{which} must be finite, not {part}.")
         if not isinstance(part, str | int | float | list | tuple | dict | None):
             raise HeatproofError(
-                f"{which} cannot hold {short(part)}, a {type(part).__name__}: write it as a text or a number."
+                f"{which} cannot hold {short_repr(part)}, a {type(part).__name__}: write it as a text or a number."
             )
         # JSON, in which jobs get their options, has texts alone for keys.
         for key in part if isinstance(part, dict) else ():
             if not isinstance(key, str):
-                raise HeatproofError(f"{which} has the key {short(key)}, which is no text: put it in quotes.")
+                raise HeatproofError(f"{which} has the key {short_repr(key)}, which is no text: put it in quotes.")
     if parameter is None:
         return
     default, expected = parameter.default, _expected(parameter, function)
@@ -231,7 +231,7 @@ def _check_value(value: Any, parameter: inspect.Parameter | None, function: Call
         return
     number = isinstance(value, str) and any(_fits(number, expected) for number in _as_numbers(value))
     hint = " (a text: leave out quotes, and write 1e-3 as 1.0e-3)" if number else ""
-    raise HeatproofError(f"{which} must be {_said(_near(value, expected))}, not {short(value)}{hint}.")
+    raise HeatproofError(f"{which} must be {_said(_near(value, expected))}, not {short_repr(value)}{hint}.")
 
 
 def _is_number(expected: Any) -> bool:
@@ -256,7 +256,7 @@ def _check_size(value: Any, expected: Any, function: Callable[..., Any], which: 
     most = MOST if str(_namespace(function).get("__name__")).startswith("heatproof.") else LARGEST
     for part in _parts(value):
         if isinstance(part, int | float) and abs(part) > most:
-            raise HeatproofError(f"{which} must be at most {most:,} in size, not {short(part)}.")
+            raise HeatproofError(f"{which} must be at most {most:,} in size, not {short_repr(part)}.")
 
 
 def _is_bounded(expected: Any) -> bool:
@@ -278,7 +278,7 @@ def _as_numbers(text: str) -> Iterator[float]:
             yield kind(text)
 
 
-def short(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """Return what a value is written as, in one line of at most 60 characters."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else f"{text[:57]}..."
@@ -313,9 +313,11 @@ def _fits(value: Any, expected: Any) -> bool:
     if origin is Annotated:
         numbers = isinstance(value, int | float)
         bounds = [
-            limit for limit in inner[1:] if isinstance(limit, OfPatches) or (numbers and isinstance(limit, Bounds))
+            limit
+            for limit in inner[1:]
+            if isinstance(limit, PatchGridBounds) or (numbers and isinstance(limit, Bounds))
         ]
-        return _fits(value, inner[0]) and all(limit.hold(value) for limit in bounds)
+        return _fits(value, inner[0]) and all(limit.allows(value) for limit in bounds)
     if origin in (Union, types.UnionType):
         return any(_fits(value, one) for one in inner)
     if origin is Literal:
@@ -339,7 +341,7 @@ def _said(expected: Any) -> str:
     origin, inner = get_origin(expected) or expected, get_args(expected)
     if origin is Annotated:
         for limit in inner[1:]:
-            if isinstance(limit, OfPatches):
+            if isinstance(limit, PatchGridBounds):
                 return str(limit)
         bounds = " and ".join(str(limit) for limit in inner[1:] if isinstance(limit, Bounds))
         return f"{_said(inner[0])} {bounds}".strip()
@@ -373,7 +375,7 @@ class Bounds:
     most: float | None = None
     below: float | None = None
 
-    def hold(self, value: float) -> bool:
+    def allows(self, value: float) -> bool:
         """Tell whether a number lies within."""
         limits = ((ge, self.least), (gt, self.above), (le, self.most), (lt, self.below))
         return all(limit is None or holds(value, limit) for holds, limit in limits)
@@ -384,7 +386,7 @@ class Bounds:
 
 
 @dataclass(frozen=True)
-class OfPatches:
+class PatchGridBounds:
     """Mark of a grid of patches inside ``typing.Annotated``: a whole number, or a list of rows and columns.
 
     Attributes
@@ -395,7 +397,7 @@ class OfPatches:
 
     least: int = 1
 
-    def hold(self, value: Any) -> bool:
+    def allows(self, value: Any) -> bool:
         """Tell whether a value is such a grid."""
         try:
             grid = as_grid(value)
@@ -407,14 +409,14 @@ class OfPatches:
         return f"a whole number of at least {self.least} and of at most {MOST_CELLS} or [rows, columns]"
 
 
-class AtMost(int):
+class DefaultCount(int):
     """A number that nobody set, such as a default's: fewer are taken where there are fewer."""
 
 
 Count = Annotated[int, Bounds(least=1)]
 ImageCount = Annotated[int, Bounds(least=1, most=100_000_000)]
 Side = Annotated[int, Bounds(least=1, most=8192)]
-PatchGrid = Annotated[int | tuple[int, int], Bounds(least=1, most=MOST_CELLS), OfPatches()]
+PatchGrid = Annotated[int | tuple[int, int], Bounds(least=1, most=MOST_CELLS), PatchGridBounds()]
 # Side of a square, or height and width.
 Size = Side | tuple[Side, Side]
 Width = Annotated[int, Bounds(least=1, most=8192)]
@@ -428,7 +430,7 @@ def height_and_width(size: int | Sequence[int]) -> tuple[int, int]:
     return height, width
 
 
-def as_option(sides: Sequence[int]) -> int | list[int]:
+def as_size_option(sides: Sequence[int]) -> int | list[int]:
     """Return height and width as a config has them: one number for a square."""
     height, width = sides
     return height if height == width else [height, width]
@@ -437,7 +439,7 @@ def as_option(sides: Sequence[int]) -> int | list[int]:
 UNITS = {"s": 1, "min": 60, "m": 60, "h": 3600}
 
 
-def seconds_of(given: str) -> float:
+def parse_duration(given: str) -> float:
     """Return the seconds of a time such as ``2h``, ``15min`` or ``90s``.
 
     Raises

@@ -30,12 +30,12 @@ BEGINNING = 3
 KINDS = {"dataset": "datasets", "architecture": "models", "explainer": "explainers", "metric": "metrics"}
 
 
-def listed(names: Collection[str]) -> str:
+def join_names(names: Collection[str]) -> str:
     """Return names as an English list."""
     return " and ".join(filter(None, [", ".join(list(names)[:-1]), *list(names)[-1:]]))
 
 
-def nearest(name: str, known: Iterable[str], kind: str | None = None) -> str:
+def suggest_name(name: str, known: Iterable[str], kind: str | None = None) -> str:
     """Return a ``; did you mean …?`` clause, or how a function of one's own is written, or the list of known names.
 
     Parameters
@@ -63,15 +63,15 @@ def nearest(name: str, known: Iterable[str], kind: str | None = None) -> str:
     return f"known are {', '.join(names[:LISTED])} and {len(names) - LISTED} more{where}."
 
 
-def folded(name: str) -> str:
+def fold_name(name: str) -> str:
     """Return what a name has in common with those that some file systems take for the same: case, and Unicode forms."""
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
 
 
-def like(name: str, names: Iterable[str]) -> str | None:
+def colliding_name(name: str, names: Iterable[str]) -> str | None:
     """Return the first of some names whose files a file system could take for those of this name, or None."""
-    alike = folded(name)
-    return next((one for one in names if folded(one) == alike), None)
+    alike = fold_name(name)
+    return next((one for one in names if fold_name(one) == alike), None)
 
 
 def look_up(table: Mapping[str, T], name: str, kind: str) -> T:
@@ -87,7 +87,7 @@ def look_up(table: Mapping[str, T], name: str, kind: str) -> T:
             f"A {kind} is {type(name).__name__}: give one of the names {', '.join(sorted(table)[:LISTED])}."
         )
     if name not in table:
-        raise HeatproofError(f"There is no {kind} named {name!r}: {nearest(name, table, KINDS.get(kind))}")
+        raise HeatproofError(f"There is no {kind} named {name!r}: {suggest_name(name, table, KINDS.get(kind))}")
     return table[name]
 
 
@@ -97,12 +97,12 @@ def options_of(function: Callable[..., Any]) -> dict[str, Any]:
     return {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY}
 
 
-def own_options(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def select_options(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of the given options that are keyword-only arguments of a function."""
     return {name: given[name] for name in options_of(function) if name in given}
 
 
-class Described:
+class RegistryEntry:
     """Entry of a registry, with what lists say of it."""
 
     code: ClassVar[str] = "function"
@@ -152,7 +152,7 @@ class Registry(MutableMapping[str, T]):
                 if f"\n@{self._decorator}(" in file.read_text(encoding="utf-8"):
                     importlib.import_module(f"{self._package}.{file.stem}")
 
-    def code_of(self, name: str, module: str) -> Callable[..., Any]:
+    def load_callable(self, name: str, module: str) -> Callable[..., Any]:
         """Return what is registered in a module under a name, or the user's own that a reference names.
 
         Of heatproof's own modules only the one that registers it is imported.
@@ -168,7 +168,7 @@ class Registry(MutableMapping[str, T]):
         entry: Any = self[name]
         return getattr(entry, entry.code)
 
-    def present(self) -> list[T]:
+    def loaded_entries(self) -> list[T]:
         """Return what the modules that are imported already have registered."""
         return list(self._entries.values())
 
@@ -200,7 +200,7 @@ def load_plugins(named: Iterable[str] = ()) -> list[str]:
     Raises
     ------
     HeatproofError
-        If one of them cannot be imported, or nobody named the config (`without_code_of_users`).
+        If one of them cannot be imported, or nobody named the config (`forbid_user_code`).
     """
     named = list(named)
     if named:
@@ -217,7 +217,7 @@ _found_by: ContextVar[str] = ContextVar("found_by", default="")
 
 
 @contextmanager
-def without_code_of_users(found: str) -> Iterator[None]:
+def forbid_user_code(found: str) -> Iterator[None]:
     """Import nothing that a config names, because nobody named this config: a results folder can come from anywhere.
 
     Parameters
@@ -273,7 +273,7 @@ def import_callable(reference: str, kind: str) -> Callable[..., Any]:
     Raises
     ------
     HeatproofError
-        If the module or the callable is not there, or nobody named the config (`without_code_of_users`).
+        If the module or the callable is not there, or nobody named the config (`forbid_user_code`).
     """
     _require_named(f"{kind} {reference!r}")
     module_name, _, attribute = reference.partition(":")

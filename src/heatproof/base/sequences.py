@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from heatproof.base.grids import AnyGrid, as_grid, patch_boxes, patches_in
+from heatproof.base.grids import AnyGrid, as_grid, patch_boxes, patch_count
 from heatproof.base.randomness import numpy_generator
 from heatproof.errors import HeatproofError
 
@@ -102,7 +102,7 @@ class Perturbation:
         if self.update and (self.mode == "insertion" or self.imputation == "road" or self.thresholds or self.grid):
             raise HeatproofError("A map can be updated along a deletion of single pixels with a baseline only.")
 
-    def described(self) -> dict[str, Any]:
+    def to_settings(self) -> dict[str, Any]:
         """Return plain values that stand for the sequence, what plays no part in it left out."""
         without = ["baseline", "baseline_options"] if self.imputation == "road" else ["noise"]
         without += ["rescale"] if self.thresholds is None else ["order", "ties"]
@@ -111,8 +111,8 @@ class Perturbation:
         return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
 
     @classmethod
-    def from_described(cls, values: Mapping[str, Any]) -> Perturbation:
-        """Return the sequence that `described` stands for."""
+    def from_settings(cls, values: Mapping[str, Any]) -> Perturbation:
+        """Return the sequence that `to_settings` stands for."""
         given: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
         }
@@ -120,7 +120,7 @@ class Perturbation:
 
     def units(self, height: int, width: int) -> int:
         """Return how many pixels, or patches, are ranked."""
-        return height * width if self.grid is None else patches_in(self.grid)
+        return height * width if self.grid is None else patch_count(self.grid)
 
     def counts(self, height: int, width: int) -> np.ndarray:
         """Return how many pixels, or patches, have changed at each point: (S,) int64, never falling.

@@ -18,7 +18,7 @@ from heatproof.base.provenance import Key, digest
 NO_KEY = Key("", "")
 
 
-def spec_name(stage: str, content: Mapping[str, Any]) -> str:
+def spec_file_name(stage: str, content: Mapping[str, Any]) -> str:
     """Return the name of the file that tells a job what to do.
 
     Parameters
@@ -31,7 +31,7 @@ def spec_name(stage: str, content: Mapping[str, Any]) -> str:
     return f"{stage}-{digest({key: content[key] for key in ('run', 'spec')})}.json"
 
 
-def is_whole(path: str | Path, content: Mapping[str, Any]) -> bool:
+def matches_its_name(path: str | Path, content: Mapping[str, Any]) -> bool:
     """Tell whether such a file says what its name says, so that no other content of the folder is executed."""
     if not isinstance(content.get("run"), str) or not isinstance(content.get("spec"), dict):
         return False
@@ -40,7 +40,7 @@ def is_whole(path: str | Path, content: Mapping[str, Any]) -> bool:
     if not all(isinstance(key, list) and len(key) == 2 for key in keys):
         return False
     name = Path(path).name
-    return name == spec_name(name.rpartition("-")[0], content)
+    return name == spec_file_name(name.rpartition("-")[0], content)
 
 
 @dataclass(frozen=True)

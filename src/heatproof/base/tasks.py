@@ -28,12 +28,12 @@ LOSSES = {
     CALLABLE: ("squared_error",),
 }
 # Between the id of a picture and the label of a row of it.
-OF = "#"
+ROW_SEPARATOR = "#"
 # Classes exclude each other, and their probabilities sum to 1.
 EXCLUSIVE = ("binary", "multiclass")
 # What a network gives besides a number.
 WITH_PROBABILITY = (*EXCLUSIVE, "multilabel")
-WORDS = {
+TASK_NAMES = {
     "binary": "a binary classifier",
     "multiclass": "a classifier",
     "multilabel": "a network of several labels",
@@ -54,12 +54,12 @@ def check_task(task: str | None) -> None:
         raise HeatproofError(f"The task is {task!r}: take one of {', '.join(TASKS)}, or leave it out.")
 
 
-def gives(task: str, need: Need) -> bool:
+def task_provides(task: str, need: Need) -> bool:
     """Tell whether networks of a task give a number, a probability or a decision for an image and a target."""
     return need == "number" or task in WITH_PROBABILITY
 
 
-def lacking(task: str, need: Need, remedy: str = "") -> str | None:
+def unsupported_reason(task: str, need: Need, remedy: str = "") -> str | None:
     """Return in words of a gap why something that needs a probability or a decision does not apply; None if it does.
 
     Parameters
@@ -71,10 +71,10 @@ def lacking(task: str, need: Need, remedy: str = "") -> str | None:
     remedy
         What to set so that it applies.
     """
-    if gives(task, need):
+    if task_provides(task, need):
         return None
     kind = "a class decision" if need == "decision" else "a probability"
-    return f"it reads {kind}, and {WORDS[task]} gives a number alone" + (f": {remedy}" if remedy else "")
+    return f"it reads {kind}, and {TASK_NAMES[task]} gives a number alone" + (f": {remedy}" if remedy else "")
 
 
 def distinct_targets(targets: Any, count: int) -> tuple[Any, np.ndarray]:
@@ -145,7 +145,7 @@ def _identity(target: Any) -> Hashable:
     return "object", id(target)
 
 
-def in_batch(distinct: Any, number: int, count: int) -> Any:
+def repeat_target(distinct: Any, number: int, count: int) -> Any:
     """Return one target as often as a batch has images: an array or tensor (count, …), a list, or None."""
     one = distinct[number]
     if one is None and len(distinct) == 1:
@@ -155,7 +155,7 @@ def in_batch(distinct: Any, number: int, count: int) -> Any:
     return np.repeat(np.asarray(one)[None], count, 0) if isinstance(distinct, np.ndarray) else [one] * count
 
 
-def explained_words(kind: str, columns: Sequence[Any], digests: Sequence[str] | None) -> list[str]:
+def describe_targets(kind: str, columns: Sequence[Any], digests: Sequence[str] | None) -> list[str]:
     """Return what is explained in words, which are the same for the same alone."""
     if digests is not None:
         return [f"target {one}" for one in digests]
@@ -165,4 +165,4 @@ def explained_words(kind: str, columns: Sequence[Any], digests: Sequence[str] | 
 
 def row_id(picture: str, label: str) -> str:
     """Return the id of a row: a picture and one of its labels. No two rows have one, whatever is in the names."""
-    return f"{picture}{OF}{label.replace('%', '%25').replace(OF, '%23')}"
+    return f"{picture}{ROW_SEPARATOR}{label.replace('%', '%25').replace(ROW_SEPARATOR, '%23')}"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 WIDER = ("int8", "int16", "int32", "int64")
 
 
-def wide_enough(dtype: str, most: int) -> str:
+def widen_dtype(dtype: str, most: int) -> str:
     """Return a signed type of whole numbers where it holds `most`, else the narrowest that does.
 
     Raises

@@ -13,7 +13,7 @@ import pandas as pd
 from scipy.stats import rankdata
 
 from heatproof.base.grids import Grid
-from heatproof.base.methods import ABS
+from heatproof.base.methods import ABS_SUFFIX
 from heatproof.base.randomness import numpy_generator
 from heatproof.claims.halves import (
     LEAST_CEILING,
@@ -65,7 +65,7 @@ class Case:
         The shorter side of the images; None where it is not known.
     magnitudes
         Whether the metric reads the magnitudes of maps, to which a map with signs and its absolute values are one
-        method: see `heatproof.ranking.magnitudes.Magnitudes`.
+        method: see `heatproof.ranking.magnitudes.MagnitudeMetrics`.
     """
 
     dataset: str
@@ -120,7 +120,7 @@ def required(cases: list[Found], reason: str) -> list[Found]:
     return cases
 
 
-class Draws(NamedTuple):
+class Resampling(NamedTuple):
     """Seed and number of resamples of the images."""
 
     seed: int = 0
@@ -153,7 +153,7 @@ class Evidence:
         models: Mapping[str, Model],
         accuracy: pd.DataFrame | None = None,
         reported: Mapping[tuple[int, ...], float] | None = None,
-        draws: Draws = Draws(),  # noqa: B008 - immutable
+        draws: Resampling = Resampling(),  # noqa: B008 - immutable
     ) -> None:
         self.cases, self.methods, self.models = list(cases), list(methods), dict(models)
         kept = {case.weights for case in self.cases if case.kept_by}
@@ -268,13 +268,13 @@ class Evidence:
         """Return the indices of methods that use the model."""
         return [index for index, method in enumerate(self.methods) if method.uses_model]
 
-    def counted(self, *cases: int) -> list[int]:
+    def counted_methods(self, *cases: int) -> list[int]:
         """Return the indices of methods that count where test cases are compared: see `Case.magnitudes`."""
         chosen = self.explaining()
         if not any(self.cases[case].magnitudes for case in cases):
             return chosen
         absolute = {self.methods[index].name for index in chosen if self.methods[index].transform == "abs"}
-        return [index for index in chosen if self.methods[index].name + ABS not in absolute]
+        return [index for index in chosen if self.methods[index].name + ABS_SUFFIX not in absolute]
 
     def model_of(self, case: int) -> Model:
         """Return the model of a test case."""
@@ -400,7 +400,7 @@ class Evidence:
             if pair in self.reported:
                 compared.append(Compared(exact(self.reported[pair]), exact(1), networks))
                 continue
-            chosen = np.array(self.counted(*pair, *beside), dtype=int)
+            chosen = np.array(self.counted_methods(*pair, *beside), dtype=int)
             known = chosen[~np.isnan(self.means[0, list(pair)][:, chosen]).any(axis=0)]
             if len(known) < FEWEST_METHODS or feature(self.means[0, pair[0], known], known).size < FEWEST_METHODS:
                 continue
@@ -455,7 +455,7 @@ class Evidence:
         """
         if (case,) in self.reported:
             return np.full(1 + self.repetitions, self.reported[case,])
-        values = self.values.get(case, np.full((len(self.methods), 1), np.nan))[self.counted(case, *beside)]
+        values = self.values.get(case, np.full((len(self.methods), 1), np.nan))[self.counted_methods(case, *beside)]
         values = values[~np.isnan(values).all(1)]
         values = values[:, ~np.isnan(values).any(0)]
         if len(values) < FEWEST_METHODS or values.shape[1] < 2:

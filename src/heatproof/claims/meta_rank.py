@@ -7,7 +7,7 @@ import numpy as np
 from heatproof.claims.evidence import Evidence
 from heatproof.claims.idsds import AGREEMENT
 from heatproof.claims.registry import Measured, Untestable, claim, claim_of_difference, required
-from heatproof.ranking.kappa import kappa_of
+from heatproof.ranking.kappa import compute_kappa
 
 PAPER = "Meta-Rank"
 # What the paper calls a strong correlation (section 5.1).
@@ -101,7 +101,7 @@ def _ahead(e: Evidence, kind: str, choose: np.ufunc) -> Measured:
     units = sorted({e.unit(c) for c in required(cases, "no test case has scores of all of them")})
     counts = e.network_counts(len(units))[:, [units.index(e.unit(c)) for c in cases]]
     scores = e.means[:, cases][:, :, chosen]
-    kappa = np.stack([kappa_of(one, weights=count)[0] for one, count in zip(scores, counts, strict=True)])
+    kappa = np.stack([compute_kappa(one, weights=count)[0] for one, count in zip(scores, counts, strict=True)])
     draws = kappa[:, own] - choose.reduce(np.delete(kappa, own, axis=1), axis=1)
     basis = f"test cases: {len(cases)}, networks: {len(units)}, methods: {len(chosen)}"
     return Measured(draws, basis, len(units), choices=len(chosen) - 1)

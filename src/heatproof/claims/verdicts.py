@@ -9,7 +9,7 @@ import numpy as np
 from scipy.stats import false_discovery_control
 from scipy.stats import t as student
 
-from heatproof.metrics.bootstrap import interval_of
+from heatproof.metrics.bootstrap import bootstrap_interval
 
 REPRODUCED, CONTRADICTED, OPEN, UNTESTED = "reproduced", "contradicted", "open", "not testable here"
 # Independent networks, and trainings a side, below which there is no interval over them.
@@ -81,7 +81,7 @@ def estimate(measured: Measured, limit: float, level: float, cases: int) -> Esti
     level
         Nominal coverage of the interval.
     cases
-        Independent cases that were drawn, images or networks: the interval is wider with few, see `interval_of`.
+        Independent cases that were drawn, images or networks: the interval is wider with few, see `bootstrap_interval`.
 
     Returns
     -------
@@ -106,8 +106,8 @@ def estimate(measured: Measured, limit: float, level: float, cases: int) -> Esti
     if np.ptp(draws) == 0 and draws[0] == value:
         low = high = value
     else:
-        (low,), (high,) = interval_of(np.array([value]), draws[None], np.array([cases]), level=level)
-    # Resamples spread by a variance that is divided by the number of cases, as `interval_of` says.
+        (low,), (high,) = bootstrap_interval(np.array([value]), draws[None], np.array([cases]), level=level)
+    # Resamples spread by a variance that is divided by the number of cases, as `bootstrap_interval` says.
     spread = np.abs(draws - value) * np.sqrt(cases / (cases - 1))
     p = min(1.0, measured.choices * (1 + (spread >= away).sum()) / (1 + len(draws)))
     low, high = np.clip([low, high], -measured.largest, measured.largest)

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from heatproof.base.provenance import Key, digest
 from heatproof.files.reading import file_digest
-from heatproof.jobs.shards import comparing
+from heatproof.jobs.shards import compare_with_stored
 from heatproof.plan.graph import Graph, Job, Product
 from heatproof.plan.paths import RESULTS
-from heatproof.stores.manifest import read_sealed, verified_bytes, write_sealed
+from heatproof.stores.manifest import read_checksummed, verified_bytes, write_checksummed
 from heatproof.workflow.reconcile import Results
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def _is_of_other_code(results: Results, product: Product) -> bool:
     """Tell whether a product is of this config, and of other code alone."""
     manifest = results.manifest(product.manifest)
     then = Key.of(manifest or {})
-    return then.config == product.key.config and then.code != product.key.code and results.holds(product)
+    return then.config == product.key.config and then.code != product.key.code and results.is_complete(product)
 
 
 def _store(manifest: str) -> str:
@@ -84,30 +84,30 @@ def _compare(job: Job, todo: list[Product], differing: set[str], runtime: Runtim
 
 
 def _sample(job: Job, todo: list[Product], differing: set[str], runtime: Runtime) -> Iterator[Verdict]:
-    told = cast("ShardStage", job.told)
-    start, stop = told.shard.images
+    spec = cast("ShardStage", job.spec)
+    start, stop = spec.shard.images
     # What stands in the first shard stands for those after it.
     size = runtime.batch_size
-    few = min(start + (64 if size == "auto" else size), stop) if told.shard.number == 0 else start
+    few = min(start + (64 if size == "auto" else size), stop) if spec.shard.number == 0 else start
     names = {product.manifest for product in todo}
     refused = [name for name in sorted(names) if _store(name) in differing]
     yield from ((name, "its first shard differs") for name in refused)
     if len(refused) < len(names):
-        with comparing() as verdicts:
-            told.sampled((start, few), names.difference(refused)).run(runtime)
+        with compare_with_stored() as verdicts:
+            spec.sampled((start, few), names.difference(refused)).run(runtime)
         yield from (verdict for verdict in verdicts if verdict[0] in names)
 
 
 def _made_again(job: Job, runtime: Runtime) -> Iterator[Verdict]:
     """Make all files of a short job beside the results, and compare."""
     (product,) = job.products
-    manifest = read_sealed(product.manifest) or {}
+    manifest = read_checksummed(product.manifest) or {}
     with tempfile.TemporaryDirectory(prefix=".accept-", dir=RESULTS) as folder:
         aside = {path: str(Path(folder) / Path(path).name) for path in product.files}
-        files = {name: aside[path] for name, path in job.told.files.items()}
-        replace(job.told, files=files, manifest=aside[product.manifest]).run(runtime)
-        other = [path for path in job.told.files.values() if file_digest(aside[path]) != file_digest(path)]
-        now = read_sealed(aside[product.manifest]) or {}
+        files = {name: aside[path] for name, path in job.spec.files.items()}
+        replace(job.spec, files=files, manifest=aside[product.manifest]).run(runtime)
+        other = [path for path in job.spec.files.values() if file_digest(aside[path]) != file_digest(path)]
+        now = read_checksummed(aside[product.manifest]) or {}
     if any(now.get(key) != manifest.get(key) for key in ("name", "task", "class_names", "splits", "preprocessing")):
         other.append("the list of images")
     if other:
@@ -119,15 +119,15 @@ def _made_again(job: Job, runtime: Runtime) -> Iterator[Verdict]:
 def _first_epoch(job: Job, runtime: Runtime) -> Iterator[Verdict]:
     """Train for one epoch, and compare its row of the history."""
     # Here, because torch takes long to import.
-    from heatproof.jobs.train import first_epoch
+    from heatproof.jobs.train import history_of_first_epoch
 
     (product,) = job.products
-    told, manifest = cast("Training", job.told), read_sealed(product.manifest) or {}
-    if told.training.devices > 1:
+    spec, manifest = cast("Training", job.spec), read_checksummed(product.manifest) or {}
+    if spec.training.devices > 1:
         yield product.manifest, "a training on several devices does not repeat its digits"
         return
-    then = verified_bytes(told.files["history"], listed=False).decode("utf-8").splitlines()[:2]
-    now = first_epoch(told, runtime).splitlines()
+    then = verified_bytes(spec.files["history"], listed=False).decode("utf-8").splitlines()[:2]
+    now = history_of_first_epoch(spec, runtime).splitlines()
     other = (product.manifest, f"its first epoch is {now[-1]}, and was {then[-1]}")
     yield _date_forward(product, manifest) if now == then else other
 
@@ -136,7 +136,7 @@ def _date_forward(product: Product, manifest: Mapping[str, Any]) -> Verdict:
     updated = {**manifest, **product.key._asdict()}
     if "key" in manifest:
         updated["key"] = digest([product.key, manifest.get("input_sha256", {})])
-    write_sealed(product.manifest, updated)
+    write_checksummed(product.manifest, updated)
     return product.manifest, None
 
 

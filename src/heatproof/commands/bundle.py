@@ -21,12 +21,12 @@ from heatproof.base.typed import as_type
 from heatproof.errors import HeatproofError
 from heatproof.files.archive import MOST_UNPACKED, Member, read_archive
 from heatproof.files.publishing import public
-from heatproof.files.reading import FOLDER, one_sentence, own_folder, parse_json, read_below
+from heatproof.files.reading import FOLDER, one_sentence_errors, parse_json, read_result_bytes, resolve_user_folder
 from heatproof.files.strict_yaml import dump
-from heatproof.files.tables import MOST_BYTES, OwnTable, read_own_table
-from heatproof.files.writing import written_aside
+from heatproof.files.tables import MOST_BYTES, UserTable, read_user_table
+from heatproof.files.writing import atomic_write
 from heatproof.plan.paths import RESULTS
-from heatproof.stores.manifest import parse_sealed, read_sealed, verified_bytes
+from heatproof.stores.manifest import parse_checksummed, read_checksummed, verified_bytes
 
 if TYPE_CHECKING:
     from heatproof.plan.graph import Graph
@@ -92,11 +92,11 @@ def bundle(configs: Sequence[str], *, out: str) -> str:
         says.
     """
     from heatproof.plan.graph import Graph
-    from heatproof.workflow.last_run import follow
+    from heatproof.workflow.last_run import load_named_or_last
 
     if not out.endswith(".zip"):
         raise HeatproofError(f"The bundle is called {out}: give it a name that ends in .zip.")
-    followed = follow(configs)
+    followed = load_named_or_last(configs)
     graph = Graph(followed.plan)
     contents, keys = _made(graph, shlex.join(["heatproof", "run", *followed.named]))
     if not any(name in contents for name in RANKED):
@@ -110,12 +110,12 @@ def bundle(configs: Sequence[str], *, out: str) -> str:
     about = About(FORMAT, version("heatproof"), config, datasets, keys)
     contents[CONFIG], contents[ABOUT] = _as_yaml(config), json.dumps(asdict(about), indent=1, sort_keys=True).encode()
     contents[SUMS] = _sums({name: hashlib.sha256(data).hexdigest() for name, data in contents.items()})
-    with written_aside(out) as aside, zipfile.ZipFile(aside, "w", zipfile.ZIP_DEFLATED) as archive:
+    with atomic_write(out) as aside, zipfile.ZipFile(aside, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in sorted(contents.items()):
             archive.writestr(zipfile.ZipInfo(name, NO_TIME), data, zipfile.ZIP_DEFLATED)
     size = Path(out).stat().st_size
-    told = f"{out}: {files} files of {RESULTS}, and the config, {size / 2**20:.1f} MiB"
-    return f"{told}; `heatproof verify {out}` checks it. {followed.told}".rstrip()
+    note = f"{out}: {files} files of {RESULTS}, and the config, {size / 2**20:.1f} MiB"
+    return f"{note}; `heatproof verify {out}` checks it. {followed.note}".rstrip()
 
 
 def _made(graph: Graph, command: str) -> tuple[dict[str, bytes], dict[str, Key]]:
@@ -139,14 +139,14 @@ def _made(graph: Graph, command: str) -> tuple[dict[str, bytes], dict[str, Key]]
             names = {name: file for name, file in names.items() if _is_packed(name)}
             if not any(map(os.path.lexists, [product.manifest, *names.values()] if names else [])):
                 continue
-            if results.manifest(product.manifest) is None or not results.holds(product):
+            if results.manifest(product.manifest) is None or not results.is_complete(product):
                 lacks = next((file for file in product.files if not os.path.lexists(file)), product.manifest)
                 raise HeatproofError(f"{lacks} is missing or damaged: `{command}` makes it again; pack it then.")
             own = os.path.relpath(product.manifest, root)
             for name, file in {own: product.manifest, **names}.items():
-                with one_sentence(file, f"`{command}` makes it again; pack it then"):
-                    contents[name] = read_below(file)
-            recorded = parse_sealed(contents[own], Path(product.manifest)) or {}
+                with one_sentence_errors(file, f"`{command}` makes it again; pack it then"):
+                    contents[name] = read_result_bytes(file)
+            recorded = parse_checksummed(contents[own], Path(product.manifest)) or {}
             keys[own] = Key.of(recorded)
             for name, file in names.items():
                 if _listed(recorded, own).get(name) != (digest := hashlib.sha256(contents[name]).hexdigest()):
@@ -155,7 +155,7 @@ def _made(graph: Graph, command: str) -> tuple[dict[str, bytes], dict[str, Key]]
                         f"and `{command}` makes it again; pack the results then."
                     )
             asked += names.values()
-    for job in graph.needed(asked):
+    for job in graph.jobs_leading_to(asked):
         for product in job.products:
             if results.is_stale(job, product):
                 raise HeatproofError(
@@ -232,14 +232,14 @@ def read(path: str | Path, keep: Mapping[str, int] = {}) -> tuple[dict[str, Memb
     if SUMS not in members:
         raise HeatproofError(f"{path} has no {SUMS}: it is no bundle of heatproof, or was packed again without it.")
     sums = members.pop(SUMS).content
-    told = dict(line.split("  ", 1)[::-1] for line in sums.decode(errors="replace").split("\n") if "  " in line)
-    for what, names in (("lacks", told.keys() - members), ("has, beside what it lists,", members.keys() - told)):
+    note = dict(line.split("  ", 1)[::-1] for line in sums.decode(errors="replace").split("\n") if "  " in line)
+    for what, names in (("lacks", note.keys() - members), ("has, beside what it lists,", members.keys() - note)):
         if names:
             raise HeatproofError(f"{path} {what} {min(names)}: somebody changed it; {AGAIN}.")
     for name, member in members.items():
-        if member.sha256 != told[name]:
+        if member.sha256 != note[name]:
             raise HeatproofError(f"{name} in {path} has other bytes than its checksum says: {AGAIN}.")
-    if sums != _sums(told):
+    if sums != _sums(note):
         raise HeatproofError(f"{SUMS} in {path} is not as heatproof writes it: {AGAIN}.")
     about = _read_about(path, members)
     _require_manifests(path, members, about)
@@ -250,7 +250,7 @@ def _read_about(path: str | Path, members: Mapping[str, Member]) -> About:
     """Return what a bundle is of, whose config is the one beside it."""
     if lacks := next((name for name in (ABOUT, CONFIG) if name not in members), None):
         raise HeatproofError(f"{path} has no {lacks}: {AGAIN}.")
-    with one_sentence(f"{ABOUT} in {path}", AGAIN):
+    with one_sentence_errors(f"{ABOUT} in {path}", AGAIN):
         value = parse_json(members[ABOUT].content)
         made = value.get("format") if isinstance(value, dict) else FORMAT
         if made != FORMAT:
@@ -274,8 +274,8 @@ def _require_manifests(path: str | Path, members: Mapping[str, Member], about: A
     listed, keys = dict[str, tuple[str, int]](), dict[str, Any]()
     read: list[tuple[str, dict[str, Any]]] = []
     for name in sorted(names):
-        with one_sentence(f"{name} in {path}", AGAIN):
-            recorded = parse_sealed(members[name].content, Path(FOLDER, name))
+        with one_sentence_errors(f"{name} in {path}", AGAIN):
+            recorded = parse_checksummed(members[name].content, Path(FOLDER, name))
         if recorded is None or "files" not in recorded:
             raise HeatproofError(f"{name} in {path} is damaged, or no manifest of files: {AGAIN}.")
         if Key.of(recorded) != about.keys[name]:
@@ -300,7 +300,7 @@ def _require_manifests(path: str | Path, members: Mapping[str, Member], about: A
                     raise HeatproofError(f"{name} in {path} was made from another {inside} than it has: {AGAIN}.")
 
 
-def tables(paths: Sequence[str | Path]) -> list[OwnTable]:
+def tables(paths: Sequence[str | Path]) -> list[UserTable]:
     """Return the tables to rank of bundles and results folders, and tables of the user's own, as they are.
 
     Raises
@@ -309,26 +309,26 @@ def tables(paths: Sequence[str | Path]) -> list[OwnTable]:
         If one cannot be read, a table of a run is not as its manifest says, or bundles cannot be compared, and why: the
         same network in two of them, a dataset with other images, a metric with other options, another target or fill.
     """
-    found: list[OwnTable] = []
+    found: list[UserTable] = []
     abouts: dict[str, tuple[About, bytes]] = {}
     for path in map(Path, paths):
         if path.is_dir():
-            inside = own_folder(path / RESULTS if (path / RESULTS).is_dir() else path)
+            inside = resolve_user_folder(path / RESULTS if (path / RESULTS).is_dir() else path)
             table = next((inside / name for name in RANKED if os.path.lexists(inside / name)), None)
             if table is None:
                 raise HeatproofError(f"{path} has neither {' nor '.join(RANKED)}: name a run's results, or a table.")
-            found.append(OwnTable(table, verified_bytes(table, most=MOST_BYTES)))
+            found.append(UserTable(table, verified_bytes(table, most=MOST_BYTES)))
         elif path.suffix.lower() == ".zip":
             members, about = read(path, dict.fromkeys(RANKED, MOST_BYTES))
             name = next((name for name in RANKED if name in members), None)
             if name is None:
                 raise HeatproofError(f"{path} has neither {' nor '.join(RANKED)}: {AGAIN}.")
-            found.append(OwnTable(path / name, members[name].content))
+            found.append(UserTable(path / name, members[name].content))
             abouts[str(path)] = (about, members[name].content)
         elif FOLDER in path.absolute().parts and _is_of_a_run(path):
-            found.append(OwnTable(path, verified_bytes(path, listed=False, most=MOST_BYTES)))
+            found.append(UserTable(path, verified_bytes(path, listed=False, most=MOST_BYTES)))
         else:
-            found.append(read_own_table(path))
+            found.append(read_user_table(path))
     _require_comparable(abouts)
     return found
 
@@ -336,7 +336,7 @@ def tables(paths: Sequence[str | Path]) -> list[OwnTable]:
 def _is_of_a_run(table: Path) -> bool:
     """Tell whether what stands beside a table below a results folder can be its manifest."""
     beside = table.with_suffix(".json")
-    return beside != table and (not beside.exists() or read_sealed(beside) is not None)
+    return beside != table and (not beside.exists() or read_checksummed(beside) is not None)
 
 
 def _require_comparable(abouts: Mapping[str, tuple[About, bytes]]) -> None:
@@ -350,7 +350,7 @@ def _require_comparable(abouts: Mapping[str, tuple[About, bytes]]) -> None:
                     f"{path} and {before[0]} cannot be ranked together: {kind} {what} is {_short(value)} in one and "
                     f"{_short(before[1])} in the other. Rank each by itself, or run both with the same."
                 )
-        with one_sentence(f"The table in {path}", AGAIN):
+        with one_sentence_errors(f"The table in {path}", AGAIN):
             rows = csv.DictReader(io.StringIO(table.decode("utf-8-sig")))
             found = {(row["dataset"], row["model"], row["weights"]) for row in rows}
         for case in found:

@@ -10,10 +10,10 @@ from importlib.metadata import version
 from pkgutil import resolve_name
 from typing import Any
 
-from heatproof.base.options import seconds_of
+from heatproof.base.options import parse_duration
 from heatproof.errors import HeatproofError
 from heatproof.files.publishing import escaped
-from heatproof.workflow.job import guarded
+from heatproof.workflow.job import run_and_report_errors
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if told is not None:
             print(escaped(told))
 
-    return guarded(work)
+    return run_and_report_errors(work)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -106,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     timing = "of timing, after which each network is timed by one pass"
     costs.add_argument("--seconds", dest="budget", metavar="SECONDS", type=float, default=300, help=timing)
     fits = "instead of the config's: how many images fit"
-    costs.add_argument("--budget", dest="within", type=seconds_of, metavar="TIME", help=fits)
+    costs.add_argument("--budget", dest="within", type=parse_duration, metavar="TIME", help=fits)
     other = "hours of a device where N images a second go through MODEL, or of a GPU with a published throughput"
     costs.add_argument("--as-if", type=_throughput, metavar="MODEL=N|GPU", help=other)
 
@@ -155,9 +155,9 @@ def _names(given: str) -> list[str]:
 
 
 def _grid(given: str) -> Any:
-    from heatproof.base.grids import grid_named
+    from heatproof.base.grids import parse_grid_name
 
-    return grid_named(given)
+    return parse_grid_name(given)
 
 
 def _throughput(given: str) -> tuple[str, float] | str:
@@ -178,13 +178,13 @@ def accept(*paths: str) -> str:
     """Keep results of other code whose values are the same, and return what differs."""
     from heatproof.commands.accept import report
     from heatproof.config.files import read_config
-    from heatproof.files.lock import held_folder
+    from heatproof.files.lock import locked_folder
     from heatproof.plan.graph import Graph
     from heatproof.plan.paths import RESULTS
     from heatproof.plan.validate import make_plan
 
     plan = make_plan(read_config(*paths))
-    with held_folder(RESULTS):
+    with locked_folder(RESULTS):
         return report(Graph(plan), plan.runtime())
 
 

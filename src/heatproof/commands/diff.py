@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 from scipy.stats import norm
 
-from heatproof.base.registry import listed
+from heatproof.base.registry import join_names
 from heatproof.commands.bundle import tables
 from heatproof.errors import HeatproofError
 from heatproof.files.publishing import escaped, public
-from heatproof.files.reading import one_sentence
+from heatproof.files.reading import one_sentence_errors
 from heatproof.files.tables import parse_csv
 from heatproof.files.writing import write_table, write_text
 from heatproof.report.results import CASE, render, rounded, told
@@ -75,7 +75,7 @@ def diff(before: str | Path, after: str | Path, *, level: float = LEVEL) -> Diff
 
 def _read(path: str | Path) -> pd.DataFrame:
     ((_, content),) = tables([path])
-    with one_sentence(f"The table of {path}", "name results of the workflow, or a bundle of them"):
+    with one_sentence_errors(f"The table of {path}", "name results of the workflow, or a bundle of them"):
         table = parse_csv(content)
     if missing := [name for name in (*KEY, *NUMBERS, "in_best_set") if name not in table]:
         raise HeatproofError(f"The table of {path} has no column {missing[0]!r}: name results of the workflow.")
@@ -148,13 +148,13 @@ def _sentences(table: pd.DataFrame) -> Iterator[str]:
             for now, other in (("after", "before"), ("before", "after"))
         )
         if came or went:
-            said = [f"{listed(came)} came in"] * bool(came) + [f"{listed(went)} went out"] * bool(went)
+            said = [f"{join_names(came)} came in"] * bool(came) + [f"{join_names(went)} went out"] * bool(went)
             yield f"The set of the best on {' / '.join(case[:3])}, {case[3]}: {', '.join(said)}."
     for one in ("before", "after"):
         alone = table[table["only"] == one]
         if len(alone):
             methods = sorted(set(alone["method"]) - set(shared["method"]))
-            told = f", among them all of {listed(methods[:MOST])}" if methods else ""
+            told = f", among them all of {join_names(methods[:MOST])}" if methods else ""
             yield f"{len(alone)} scores are only in the run {one}{told}."
 
 

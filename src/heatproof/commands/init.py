@@ -10,11 +10,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from heatproof.base.grids import patches_in
-from heatproof.base.options import as_option, height_and_width
+from heatproof.base.grids import patch_count
+from heatproof.base.options import as_size_option, height_and_width
 from heatproof.base.registry import is_reference, look_up
 from heatproof.base.specs import DatasetSpec
-from heatproof.base.tasks import gives
+from heatproof.base.tasks import task_provides
 from heatproof.config.files import default_config, merge
 from heatproof.data.label_search import FoundTable, find_labels
 from heatproof.data.opening import picture_size
@@ -22,12 +22,12 @@ from heatproof.data.pictures import pictures_below
 from heatproof.data.registry import DATASETS
 from heatproof.data.rows import as_rows
 from heatproof.errors import HeatproofError
-from heatproof.estimate.account import map_bytes, planned, size_told
+from heatproof.estimate.account import format_bytes, jobs_to_tables, map_bytes
 from heatproof.files.publishing import escaped
 from heatproof.files.reading import require_utf8
 from heatproof.files.strict_yaml import dump
 from heatproof.files.writing import write_text
-from heatproof.models.from_transformers import CONFIG, PROCESSOR, is_there, read_file
+from heatproof.models.from_transformers import CONFIG, PROCESSOR, has_file, read_json_file
 from heatproof.models.packaged import is_file
 from heatproof.models.preprocessing import preprocessing
 from heatproof.models.published import look_up_architecture
@@ -143,7 +143,7 @@ def init(
                     "dataset": "image_folder",
                     "root": photos,
                     **of_labels,
-                    "size": as_option((height, width)),
+                    "size": as_size_option((height, width)),
                     **published,
                     **head.labels,
                 }
@@ -165,7 +165,7 @@ def init(
     if not head.is_kept:
         config["pretraining"] = {"epochs": 10 if checkpoint else 30, "batch_size": 32, "lr": 0.01}
     plan = make_plan(merge(default_config(), config))
-    variants = sum(patches_in(grid) + 1 for grid in plan.config["drops"]["grids"])
+    variants = sum(patch_count(grid) + 1 for grid in plan.config["drops"]["grids"])
     about = HEAD.format(
         # A comment ends with its line, and what follows would be a key.
         photos=escaped(photos, keep=""),
@@ -179,9 +179,9 @@ def init(
         mean=_listed(facts.mean),
         deviation=_listed(facts.std),
         grids=", ".join(map(str, sorted(grids))),
-        jobs=len(planned(Graph(plan), False)),
+        jobs=len(jobs_to_tables(Graph(plan), False)),
         passes=plan.drop_images * variants * len(list(plan.networks())),
-        maps=size_told(map_bytes(plan)),
+        maps=format_bytes(map_bytes(plan)),
     )
     scratch = f"It trains {name} from scratch: give published weights with --checkpoint{_weights_of(settings)}."
     weights = OWN_WEIGHTS if checkpoint else scratch
@@ -198,7 +198,7 @@ def init(
 def _metrics_of(task: str) -> list[Any]:
     """Return further metrics, reading the number itself where there is no probability."""
     names = ("deletion_morf", "deletion_lerf")
-    return [name if gives(task, "probability") else {name: {"output": "logit"}} for name in names]
+    return [name if task_provides(task, "probability") else {name: {"output": "logit"}} for name in names]
 
 
 def _columns_of(given: Sequence[str]) -> dict[str, Any]:
@@ -221,7 +221,7 @@ def _told_of(table: FoundTable | None) -> list[str]:
     """Return what comments say of a table of labels, one line each."""
     if table is None:
         return []
-    said = [*(f"{note}." for note in table.table.notes), *(f"Assumed: {one}." for one in table.assumed)]
+    said = [*(f"{note}." for note in table.table.notes), *(f"Assumed: {one}." for one in table.assumptions)]
     return [escaped(" ".join(line.split()), keep="") for line in said]
 
 
@@ -235,7 +235,7 @@ class _Head(NamedTuple):
 
 def _read_head(settings: dict[str, Any], checkpoint: str, named: str, dataset: Any) -> _Head:
     """Look at the head of weights, and write the options of the network with which the rest of them fits."""
-    from heatproof.jobs.fetch import head_of
+    from heatproof.jobs.fetch import inspect_head
 
     classes = list(dataset.class_names)
     # One output says which of two classes it is.
@@ -248,7 +248,7 @@ def _read_head(settings: dict[str, Any], checkpoint: str, named: str, dataset: A
     spec = ModelSpec(settings["architecture"], module, settings["options"])
     labels = _labels_of(settings, classes)
     try:
-        head = head_of(spec, local, labels.get("num_outputs", outputs))
+        head = inspect_head(spec, local, labels.get("num_outputs", outputs))
     except Exception:  # a builder or a library can fail in any way, and `heatproof check` says of what file
         return _Head("", False, {})
     settings["options"] = head.options or settings["options"]
@@ -279,14 +279,14 @@ def _weights_of(settings: Mapping[str, Any]) -> str:
     """Return where the weights of a network of transformers are, as the end of a sentence."""
     folder = settings["options"].get("name", "") if settings["architecture"] == LIBRARIES["transformers"] else ""
     weights = Path(folder) / "model.safetensors"
-    return f", as {escaped(str(weights), keep='')}" if folder and is_there(folder, weights.name) else ""
+    return f", as {escaped(str(weights), keep='')}" if folder and has_file(folder, weights.name) else ""
 
 
 def _labels_of(settings: Mapping[str, Any], classes: Sequence[str]) -> dict[str, Any]:
     """Return options of the dataset with which labels are outputs, where the network's folder names all classes."""
     if settings["architecture"] != LIBRARIES["transformers"]:
         return {}
-    told = read_file(settings["options"]["name"], CONFIG).get("id2label")
+    told = read_json_file(settings["options"]["name"], CONFIG).get("id2label")
     named: dict[str, Any] = told if isinstance(told, dict) else {}
     names = {str(name): number for number, name in named.items()}
     try:
@@ -345,7 +345,7 @@ def facts_of(settings: Mapping[str, Any]) -> tuple[InputFacts, bool]:
     architecture, options = settings["architecture"], settings["options"]
     if is_reference(architecture):
         return InputFacts(), False
-    is_known = architecture != LIBRARIES["transformers"] or is_there(options["name"], PROCESSOR)
+    is_known = architecture != LIBRARIES["transformers"] or has_file(options["name"], PROCESSOR)
     return look_up_architecture(architecture).facts_for(options, () if is_known else ("mean", "std")), is_known
 
 

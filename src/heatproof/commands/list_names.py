@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from heatproof.attribution.registry import EXPLAINERS, KINDS
+from heatproof.attribution.registry import EXPLAINERS, NETWORK_KINDS
 from heatproof.config.files import default_config, read_config, workflow_folder
 from heatproof.data.registry import DATASETS
 from heatproof.files.publishing import escaped
@@ -105,7 +105,7 @@ LISTED = {
     "metrics": "metrics, with direction, range, source and options",
 }
 # What a metric needs of the network, in words.
-READ = {"number": "any number", "probability": "a probability", "decision": "a class decision"}
+OUTPUT_KINDS = {"number": "any number", "probability": "a probability", "decision": "a class decision"}
 _SECTIONS = {
     "datasets": _datasets,
     "models": _models,
@@ -130,7 +130,7 @@ def _facts_of_explainer(entry: Any) -> Iterator[str]:
     if entry.needs:
         yield "needs the model's " + ", ".join(sorted(entry.needs))
     if entry.applies_to != {"any"}:
-        yield "applies to networks with: " + "; or ".join(KINDS[kind] for kind in sorted(entry.applies_to))
+        yield "applies to networks with: " + "; or ".join(NETWORK_KINDS[kind] for kind in sorted(entry.applies_to))
     for name, promised in entry.sums_to.items():
         yield f"{name} sums to {promised}" if len(entry.maps) > 1 else f"sums to {promised}"
     if not entry.uses_model:
@@ -140,6 +140,6 @@ def _facts_of_explainer(entry: Any) -> Iterator[str]:
 def _facts_of_metric(entry: Any) -> Iterator[str]:
     better = "higher" if entry.higher_is_better else "lower"
     yield f"{better} is better, {entry.range[0]:g} to {entry.range[1]:g}"
-    needs = list(dict.fromkeys(READ[entry.needs({"output": output})] for output in outputs_of(entry)))
+    needs = list(dict.fromkeys(OUTPUT_KINDS[entry.needs({"output": output})] for output in outputs_of(entry)))
     yield "reads " + ", or ".join(needs) + (", by `output`" if len(needs) > 1 else "")
     yield entry.source

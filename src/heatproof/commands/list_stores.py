@@ -9,7 +9,7 @@ from pathlib import Path
 from heatproof.errors import HeatproofError
 from heatproof.files.publishing import escaped
 from heatproof.report.page.plain_text import in_columns, kind_with_options
-from heatproof.report.stores import Stored, open_stored, stores_below
+from heatproof.report.stores import StoreInfo, read_store_info, stores_below
 
 # Begins what is said of a store that cannot be read.
 DAMAGED = "damaged"
@@ -46,7 +46,7 @@ def _store_row(path: Path) -> tuple[str, ...]:
 
 
 def _readable_row(path: Path) -> tuple[str, ...]:
-    stored = open_stored(path)
+    stored = read_store_info(path)
     return (
         str(path),
         f"{stored.images}/{len(stored.image_ids)}",
@@ -58,7 +58,7 @@ def _readable_row(path: Path) -> tuple[str, ...]:
     )
 
 
-def _made_by(stored: Stored) -> str:
+def _made_by(stored: StoreInfo) -> str:
     made_by = stored.made_by
     if "explainer" in made_by:
         return kind_with_options(made_by["explainer"]["kind"], made_by["explainer"]["options"])

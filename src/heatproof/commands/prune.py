@@ -12,19 +12,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from heatproof.base.registry import nearest
+from heatproof.base.registry import suggest_name
 from heatproof.config.files import read_config
 from heatproof.errors import HeatproofError
-from heatproof.estimate.account import size_told
-from heatproof.files.lock import held_folder
+from heatproof.estimate.account import format_bytes
+from heatproof.files.lock import locked_folder
 from heatproof.files.reading import refuse_links
 from heatproof.files.writing import write_text
 from heatproof.plan.folder import STORED as RESPONSES
 from heatproof.plan.graph import Graph, Job, Product
 from heatproof.plan.paths import RESULTS
 from heatproof.plan.validate import make_plan
-from heatproof.stores.manifest import read_sealed
-from heatproof.workflow.reconcile import Results, pruned_file
+from heatproof.stores.manifest import read_checksummed
+from heatproof.workflow.reconcile import Results, pruned_list_path
 
 KINDS = {
     "maps": "attribution maps that everything which read them is done with",
@@ -78,7 +78,7 @@ class Prunable:
         """Remove it, and return its size."""
         if self.manifest:
             # Before the files: what is missing without a word would be made again where Snakemake remembers nothing.
-            write_text(pruned_file(self.manifest), "\n".join(path.name for path in self.paths))
+            write_text(pruned_list_path(self.manifest), "\n".join(path.name for path in self.paths))
         for path in map(refuse_links, self.paths):
             if path.is_dir():
                 shutil.rmtree(path)
@@ -110,21 +110,21 @@ def prune(
     """
     for kind in delete:
         if kind not in KINDS:
-            raise HeatproofError(f"--delete {kind}: there is no such kind, {nearest(kind, KINDS)}")
+            raise HeatproofError(f"--delete {kind}: there is no such kind, {suggest_name(kind, KINDS)}")
     if not Path(folder).is_dir():
         raise HeatproofError(f"There is no folder {folder} here: run this where the results are.")
     plan = make_plan(read_config(*configs))
     graph = Graph(plan)
-    wanted = graph.needed(targets or graph.targets())
+    wanted = graph.jobs_leading_to(targets or graph.targets())
     if not wanted:
         raise HeatproofError(f"No job of this config makes {targets[0]}: name a file as Snakemake is asked for it.")
-    with held_folder(str(folder)):
+    with locked_folder(str(folder)):
         results = Results(graph)
         damaged = list(filter(None, (results.damage(product) for job in graph.jobs() for product in job.products)))
         found = find(graph, wanted, folder)
         lines = [_line(kind, [one for one in found if one.kind == kind]) for kind in KINDS]
         removed = sum(one.remove() for one in found if one.kind in delete)
-    last = f"Removed {size_told(removed)}." if delete else "Nothing was removed: --delete KIND removes a kind."
+    last = f"Removed {format_bytes(removed)}." if delete else "Nothing was removed: --delete KIND removes a kind."
     return "\n".join(
         [
             *damaged,
@@ -169,7 +169,7 @@ def find(graph: Graph, wanted: Sequence[Job], folder: str | Path = RESULTS) -> l
 def _line(kind: str, found: Sequence[Prunable]) -> str:
     again = f"{sum(one.passes for one in found):,} passes, {sum(one.seconds for one in found):,.0f} s"
     cost = again if any(one.passes or one.seconds for one in found) else ""
-    size = size_told(sum(one.bytes for one in found))
+    size = format_bytes(sum(one.bytes for one in found))
     return f"{kind:<10} {len(found):>7} {size:>9} {cost:<34} {KINDS[kind]}"
 
 
@@ -217,7 +217,7 @@ def _others(jobs: Sequence[Job], folder: Path) -> Iterator[Prunable]:
             if ending and base not in known:
                 found.setdefault(base, []).append(path)
     for base, paths in found.items():
-        manifests = [read_sealed(path) or {} for path in paths if path.suffix == ".json"]
+        manifests = [read_checksummed(path) or {} for path in paths if path.suffix == ".json"]
         passes = sum(recorded.get("network_passes", 0) for recorded in manifests)
         seconds = sum(recorded.get("seconds", 0.0) for recorded in manifests)
         yield Prunable("others", os.path.relpath(base, folder), paths, passes, seconds)

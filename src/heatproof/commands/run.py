@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from heatproof.base.ending import CONTROLLER, SIGNALS, sentence
+from heatproof.base.ending import CONTROLLER, SIGNALS, describe_signal
 from heatproof.config.files import config_file, read_config, workflow_folder
 from heatproof.errors import HeatproofError
 from heatproof.files.publishing import escaped
-from heatproof.files.reading import shown
+from heatproof.files.reading import printable_path
 from heatproof.files.strict_yaml import dump
 
 # Of a working folder; in the first, Snakemake imports every plugin that it finds, and in the others it makes no files
@@ -99,7 +99,7 @@ def _start(
     number = -code if code < 0 else code - 128
     if number in SIGNALS or code < 0:
         # Snakemake alone was asked to end.
-        print(f"heatproof: {sentence('command', number)}", file=sys.stderr, flush=True)
+        print(f"heatproof: {describe_signal('command', number)}", file=sys.stderr, flush=True)
         raise SystemExit(128 + number)
     if code:
         raise SystemExit(code)
@@ -121,7 +121,7 @@ def refuse_code_of_snakemake() -> None:
         )
     if odd := _no_file(SNAKEMAKE):
         raise HeatproofError(
-            f"{shown(odd)} is neither a file nor a folder, and Snakemake would write through it or wait for it: remove "
+            f"{printable_path(odd)} is neither a file nor a folder, and Snakemake would write through it or wait for it: remove "
             "it."
         )
     profiles = os.environ.get("SNAKEMAKE_PROFILE", "").split(",")
@@ -165,27 +165,27 @@ def report(configs: Sequence[str], *, cores: str | None = None) -> None:
         If networks would have to be trained, or images to pass through them; nothing is done then.
     """
     from heatproof.plan.graph import Graph
-    from heatproof.workflow.changed_data import look_at_data, looks
-    from heatproof.workflow.last_run import NAMED, follow
+    from heatproof.workflow.changed_data import changes_by_dataset, inspect_data
+    from heatproof.workflow.last_run import NAMES_VARIABLE, load_named_or_last
     from heatproof.workflow.reconcile import Results
 
-    followed = follow(configs)
+    followed = load_named_or_last(configs)
     graph = Graph(followed.plan)
-    page = graph.told("report_page").files["page"]
-    results = Results(graph, looks(look_at_data(graph)))
-    lacking = Counter(job.stage for job in results.to_make([page]) if job.told.runs_network)
+    page = graph.spec("report_page").files["page"]
+    results = Results(graph, changes_by_dataset(inspect_data(graph)))
+    lacking = Counter(job.stage for job in results.jobs_to_run([page]) if job.spec.runs_network)
     if lacking:
         stages = ", ".join(f"{count} of {stage}" for stage, count in lacking.items())
         raise HeatproofError(
-            f"{followed.told} The page needs {lacking.total()} jobs first that train networks or pass images through "
+            f"{followed.note} The page needs {lacking.total()} jobs first that train networks or pass images through "
             f"them ({stages}): {_command(followed.named, page)} runs them.".strip()
         )
-    if followed.told:
-        print(escaped(followed.told))
+    if followed.note:
+        print(escaped(followed.note))
     with TemporaryDirectory() as folder:
         values = Path(folder) / "config.yaml"
         values.write_text(dump(followed.config), encoding="utf-8")
-        _start([str(values)], cores=cores, targets=[page], **{NAMED: json.dumps(followed.named)})
+        _start([str(values)], cores=cores, targets=[page], **{NAMES_VARIABLE: json.dumps(followed.named)})
     print(escaped(str(Path(page).resolve()), keep=""))
 
 
@@ -197,17 +197,17 @@ def _command(named: Sequence[str], target: str = "") -> str:
 def status(configs: Sequence[str]) -> str:
     """Return how much of a config, or of that of the last run, is made, a line for each stage."""
     from heatproof.plan.graph import Graph
-    from heatproof.workflow.changed_data import look_at_data, looks
-    from heatproof.workflow.last_run import follow
+    from heatproof.workflow.changed_data import changes_by_dataset, inspect_data
+    from heatproof.workflow.last_run import load_named_or_last
     from heatproof.workflow.reconcile import Results
 
-    followed = follow(configs)
+    followed = load_named_or_last(configs)
     graph = Graph(followed.plan)
-    seen = look_at_data(graph)
-    results = Results(graph, looks(seen))
+    seen = inspect_data(graph)
+    results = Results(graph, changes_by_dataset(seen))
     stages: dict[str, list[bool]] = {}
     damaged: list[str] = []
-    for job in graph.needed(graph.targets()):
+    for job in graph.jobs_leading_to(graph.targets()):
         found = list(filter(None, map(results.damage, job.products)))
         whole = all(results.manifest(one.manifest) and not results.is_stale(job, one) for one in job.products)
         stages.setdefault(job.stage, []).append(whole and not found)
@@ -217,5 +217,8 @@ def status(configs: Sequence[str]) -> str:
     left = len(every) - sum(every)
     rest = f", {left} are left: {_command(followed.named)} runs them." if left else "."
     said = f"{sum(every)} of {len(every)} jobs are made{rest}"
-    told = [*filter(None, [followed.told]), *(sentence for one in seen.values() for sentence in one.sentences)]
-    return "\n".join([*told, *damaged, *lines, "", said])
+    spec = [
+        *filter(None, [followed.note]),
+        *(describe_signal for one in seen.values() for describe_signal in one.sentences),
+    ]
+    return "\n".join([*spec, *damaged, *lines, "", said])

@@ -12,11 +12,11 @@ from typing import Any
 
 from yaml.representer import SafeRepresenter
 
-from heatproof.base.options import AtMost
-from heatproof.base.registry import nearest
+from heatproof.base.options import DefaultCount
+from heatproof.base.registry import suggest_name
 from heatproof.errors import HeatproofError
 from heatproof.files import strict_yaml
-from heatproof.files.reading import shown
+from heatproof.files.reading import printable_path
 
 Config = dict[str, Any]
 PACKAGED = Path(__file__).parents[1] / "_workflow"
@@ -28,7 +28,7 @@ TEMPLATE = "__use_yte__"
 
 
 # Written as the number that it is.
-SafeRepresenter.add_representer(AtMost, SafeRepresenter.represent_int)
+SafeRepresenter.add_representer(DefaultCount, SafeRepresenter.represent_int)
 
 
 def default_config(folder: str | Path | None = None) -> Config:
@@ -45,7 +45,7 @@ def default_config(folder: str | Path | None = None) -> Config:
     default = read_mapping(path)
     evaluation = default.get("evaluation")
     if isinstance(evaluation, dict):
-        evaluation |= {key: AtMost(evaluation[key]) for key in COUNTS if type(evaluation.get(key)) is int}
+        evaluation |= {key: DefaultCount(evaluation[key]) for key in COUNTS if type(evaluation.get(key)) is int}
     return default
 
 
@@ -53,7 +53,7 @@ def unset_counts(config: Mapping[str, Any]) -> list[str]:
     """Return the numbers of images under `evaluation` that are those of the embedded default, or of no config."""
     evaluation = config.get("evaluation")
     given = evaluation if isinstance(evaluation, Mapping) else {}
-    return [key for key in COUNTS if key not in given or isinstance(given[key], AtMost)]
+    return [key for key in COUNTS if key not in given or isinstance(given[key], DefaultCount)]
 
 
 def workflow_folder() -> Path:
@@ -92,12 +92,14 @@ def config_file(given: str | Path) -> Path:
     is_path = bool(where) or Path(name).suffix in (".yaml", ".yml")
     close = get_close_matches(Path(name).stem, beside, n=1)
     if is_path and close:
-        hint = f"did you mean {shown(beside[close[0]])}?"
+        hint = f"did you mean {printable_path(beside[close[0]])}?"
     elif is_path:
         hint = "check the path, or let `heatproof init PHOTOS --model MODEL` write one."
     else:
-        hint = nearest(str(given), known, "configs")
-    raise HeatproofError(f"There is no config {shown(given)}, neither a file nor one that comes with heatproof: {hint}")
+        hint = suggest_name(str(given), known, "configs")
+    raise HeatproofError(
+        f"There is no config {printable_path(given)}, neither a file nor one that comes with heatproof: {hint}"
+    )
 
 
 def read_config(*configs: str | Path) -> Config:
@@ -127,13 +129,13 @@ def read_mapping(path: str | Path) -> Config:
     given = strict_yaml.read_mapping(path)
     if TEMPLATE in given:
         raise HeatproofError(
-            f"The config {shown(path)} has the key {TEMPLATE!r}, with which Snakemake runs what stands in the other "
+            f"The config {printable_path(path)} has the key {TEMPLATE!r}, with which Snakemake runs what stands in the other "
             "keys: remove it."
         )
     return given
 
 
-def read_given(given: Mapping[str, Any], settings: Any, folder: str | None) -> Config:
+def read_snakemake_config(given: Mapping[str, Any], settings: Any, folder: str | None) -> Config:
     """Return the config of a Snakefile: the files that Snakemake was given, as all commands read them.
 
     Parameters

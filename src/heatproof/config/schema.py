@@ -14,10 +14,18 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Tag, ValidationError, create_model
 from pydantic_core import ErrorDetails
 
-from heatproof.base.registry import is_reference, like, nearest
+from heatproof.base.registry import colliding_name, is_reference, suggest_name
 from heatproof.config import types
 from heatproof.config.files import Config, merge
-from heatproof.config.types import ONE, SEVERAL, AtOnce, Entries, NumberOrAuto, OneOrSeveral, Precision
+from heatproof.config.types import (
+    ONE_VALUE,
+    SEVERAL_VALUES,
+    Entries,
+    ImagesPerBatch,
+    NumberOrAuto,
+    OneOrSeveral,
+    Precision,
+)
 from heatproof.errors import HeatproofError
 
 # The value of a key without a default that was not given.
@@ -200,7 +208,9 @@ class ImagesOfResponses(Section):
 class Evaluation(Section):
     """Number of images that are scored."""
 
-    images: Annotated[Annotated[types.Images, Tag(ONE)] | Annotated[ImagesOfResponses, Tag(SEVERAL)], OneOrSeveral] = 64
+    images: Annotated[
+        Annotated[types.Images, Tag(ONE_VALUE)] | Annotated[ImagesOfResponses, Tag(SEVERAL_VALUES)], OneOrSeveral
+    ] = 64
     """Number of evaluation images that are explained and scored: of rows, where each of several labels of a picture, or
     each of its numbers, is one. Raise it for narrower intervals; only the new images
     are computed. Or a number for each kind of response, as `{drops: 500, curves: 64}`, with `subsets` and `parts` as
@@ -338,7 +348,7 @@ class Settings(Section):
     pretraining, and the drops, responses and scores of each are made on those weights. The first carries the plain
     names and takes the place of `finetuning.baseline` and `drops.baselines`; the others are a suffix, as in
     `finetuned_zeros`. `results/baselines.csv` compares them. `[]` for the one of `finetuning`."""
-    target: Annotated[str | int, BeforeValidator(types.known_target)] = "label"
+    target: Annotated[str | int, BeforeValidator(types.validate_target)] = "label"
     """What is explained and scored, the same for all maps and metrics: `label`, `predicted` (the class that the
     network predicts for the intact image), or one class of all images, by its number. Of several labels, `label` is
     each that a picture has; of a regression, each number. Or any other number of an image: `package.module:function` of
@@ -376,21 +386,23 @@ class Settings(Section):
     similarity: Similarity = Similarity()
     leaderboard: Leaderboard = Leaderboard()
     report: Report = Report()
-    shard_size: AtOnce = 256
+    shard_size: ImagesPerBatch = 256
     """Images in one job. Lower it to distribute a large evaluation over more jobs; the stores are recomputed."""
     attribution_jobs: Literal["together", "apart"] = "together"
     """`together` computes all maps of a model and shard in one job, and each response curve for all maps in another;
     `apart` uses one job per explainer. Use `apart` on a cluster."""
-    batch_size: Annotated[Annotated[AtOnce, Tag(ONE)] | Annotated[Literal["auto"], Tag(SEVERAL)], NumberOrAuto] = 64
+    batch_size: Annotated[
+        Annotated[ImagesPerBatch, Tag(ONE_VALUE)] | Annotated[Literal["auto"], Tag(SEVERAL_VALUES)], NumberOrAuto
+    ] = 64
     """Images in one network pass; `auto` starts with 512 on an NVIDIA GPU, and 64 on a CPU. Halved if memory runs out.
     Reruns nothing."""
     threads: types.Devices = 1
     """CPU threads per job, independent of `--cores` because float sums depend on it. Reruns nothing."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """`auto` uses a GPU if one is allocated to the job, else the CPU. Reruns nothing."""
-    precision: Annotated[Annotated[Precision, Tag(ONE)] | Annotated[PrecisionOfStages, Tag(SEVERAL)], OneOrSeveral] = (
-        "float32"
-    )
+    precision: Annotated[
+        Annotated[Precision, Tag(ONE_VALUE)] | Annotated[PrecisionOfStages, Tag(SEVERAL_VALUES)], OneOrSeveral
+    ] = "float32"
     """Precision of the networks in drops, maps and responses: `float32`, `tf32` (NVIDIA's tensor cores) or `bfloat16`
     (autocast); or one for each stage, as `{maps: bfloat16, curves: bfloat16}`, with `drops`, `subsets` and `parts` as
     further ones, which are `float32` where left out. Lower precision is faster and changes scores slightly
@@ -451,7 +463,7 @@ def _over_baselines(config: Config) -> Config:
             continue
         for baseline in others:
             variant = f"{name}_{baseline.rpartition(':')[2]}"
-            if other := like(variant, config["weights"]):
+            if other := colliding_name(variant, config["weights"]):
                 raise HeatproofError(
                     f"The weights {other!r} have the name that `baselines` gives to {name!r}: rename them."
                 )
@@ -460,16 +472,18 @@ def _over_baselines(config: Config) -> Config:
     return {**made, "weights": weights}
 
 
-def label_baselines(config: Any, found: dict[str, None], is_baseline: bool = False) -> Any:
+def shorten_baseline_names(config: Any, found: dict[str, None], is_baseline: bool = False) -> Any:
     """Return a config with the callable's name in place of every baseline of the user's own, and note those in `found`.
 
     Names of baselines stand in paths and tables, where ``package.module:callable`` cannot.
     """
     if isinstance(config, Mapping):
         kinds = {"baseline": str, "baselines": list}
-        return {key: label_baselines(one, found, isinstance(one, kinds.get(key, ()))) for key, one in config.items()}
+        return {
+            key: shorten_baseline_names(one, found, isinstance(one, kinds.get(key, ()))) for key, one in config.items()
+        }
     if isinstance(config, list):
-        return [label_baselines(one, found, is_baseline) for one in config]
+        return [shorten_baseline_names(one, found, is_baseline) for one in config]
     if is_baseline and isinstance(config, str) and ":" in config:
         found[config] = None
         return config.rpartition(":")[2]
@@ -479,7 +493,11 @@ def label_baselines(config: Any, found: dict[str, None], is_baseline: bool = Fal
 def _sentence(error: ErrorDetails) -> str:
     """Say in one sentence what pydantic found."""
     # Of a key of several types pydantic names the type that it tried as well.
-    loc = [key for key in error["loc"] if not str(key).startswith("constrained-") and key not in (ONE, SEVERAL)]
+    loc = [
+        key
+        for key in error["loc"]
+        if not str(key).startswith("constrained-") and key not in (ONE_VALUE, SEVERAL_VALUES)
+    ]
     inside: Any = Settings
     where = "the config"
     if loc[0] in ("models", "weights"):
@@ -491,11 +509,11 @@ def _sentence(error: ErrorDetails) -> str:
         for key in section:
             inside = _section_in(inside.model_fields[key].annotation)
         under = f" under {'.'.join(map(str, section))!r}" if section else ""
-        return f"There is no key {unknown!r}{under} in {where}: {nearest(str(unknown), inside.model_fields)}"
+        return f"There is no key {unknown!r}{under} in {where}: {suggest_name(str(unknown), inside.model_fields)}"
     key_path = f"{'.'.join(map(str, loc))!r} in {where}"
     if error["type"] == "literal_error" and isinstance(value, str):
         known = re.findall(r"'(\w+)'", error["ctx"]["expected"])
-        return f"{key_path} cannot be {value!r}: {nearest(value, known)}"
+        return f"{key_path} cannot be {value!r}: {suggest_name(value, known)}"
     if error["type"] == "twice":
         return f"{key_path} {error['msg']}."
     return f"{key_path} must be {_expected(error)}, not {value!r}{_hint(error, value)}."

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError, PydanticKnownError, core_schema
 
-from heatproof.base.grids import MOST, as_grid, shape_of
-from heatproof.base.options import seconds_of
-from heatproof.base.registry import folded, is_reference
+from heatproof.base.grids import MOST, as_grid, grid_shape
+from heatproof.base.options import parse_duration
+from heatproof.base.registry import fold_name, is_reference
 from heatproof.errors import HeatproofError
 
 # File systems take 255 bytes; endings, numbers and the names of temporary files come on top.
@@ -64,7 +64,7 @@ class Entries:
                     f"{name!r} in {key} cannot name a folder: use letters, digits, '_', '-' and '.', {LONGEST_NAME} "
                     "bytes at most; what it refers to goes into its settings."
                 )
-            if (other := files.setdefault(folded(name), name)) != name:
+            if (other := files.setdefault(fold_name(name), name)) != name:
                 raise HeatproofError(
                     f"{key} names {other!r} and {name!r}, which some file systems take for one name: rename one of "
                     "the two."
@@ -87,7 +87,7 @@ class NameOf:
         return {NAMES: self.kind}
 
 
-def distinct(values: list[Any]) -> list[Any]:
+def require_distinct(values: list[Any]) -> list[Any]:
     """Return a list, if it names nothing twice and is not out of all proportion."""
     if len(values) > MOST_ENTRIES:
         told = {"count": len(values), "most": MOST_ENTRIES}
@@ -98,7 +98,7 @@ def distinct(values: list[Any]) -> list[Any]:
     return values
 
 
-def known_target(value: Any) -> Any:
+def validate_target(value: Any) -> Any:
     """Return what a config can name as its target: ``label``, ``predicted``, the number of a class, or a function."""
     named = isinstance(value, str) and (value in ("label", "predicted") or is_reference(value))
     if not named and (type(value) is not int or not 0 <= value < MOST_IMAGES):
@@ -110,7 +110,7 @@ def known_target(value: Any) -> Any:
     return value
 
 
-def known_grid(value: Any) -> Any:
+def validate_grid(value: Any) -> Any:
     """Return a grid of at least two patches in the one form of `heatproof.base.grids.as_grid`."""
     if type(value) is int and value < 2:
         raise PydanticKnownError("greater_than_equal", {"ge": 2})
@@ -120,16 +120,16 @@ def known_grid(value: Any) -> Any:
         grid = as_grid(value)
     except HeatproofError:
         grid = 1
-    if grid == 1 or max(shape_of(grid)) > MOST:
+    if grid == 1 or max(grid_shape(grid)) > MOST:
         told = f"a whole number of at least 2 and at most {MOST}, or [rows, columns]"
         raise PydanticCustomError("grid", told)
     return grid
 
 
-def known_time(value: str) -> str:
-    """Return a time that `seconds_of` reads, or ``none``."""
+def validate_time(value: str) -> str:
+    """Return a time that `parse_duration` reads, or ``none``."""
     try:
-        _ = value == "none" or seconds_of(value)
+        _ = value == "none" or parse_duration(value)
     except HeatproofError:
         raise PydanticCustomError("time", "a time such as 2h, 15min or 90s, or none") from None
     return value
@@ -142,11 +142,11 @@ MOST_IN_BATCH = 1_000_000
 Images = Annotated[int, Field(ge=2, le=MOST_IMAGES)]
 # A layer by its name in the network, with the number of one of its channels behind a colon.
 Layer = Annotated[str, Field(pattern=r"^[^:\s]+(:[0-9]{1,9})?$", max_length=LONGEST_NAME)]
-AtOnce = Annotated[int, Field(ge=1, le=MOST_IN_BATCH)]
+ImagesPerBatch = Annotated[int, Field(ge=1, le=MOST_IN_BATCH)]
 # Tags of a value that is one for all, or several by name; they stand in no message.
-ONE, SEVERAL = "one value", "several values"
-OneOrSeveral = Discriminator(lambda value: ONE if isinstance(value, int | float | str) else SEVERAL)
-NumberOrAuto = Discriminator(lambda value: SEVERAL if value == "auto" else ONE)
+ONE_VALUE, SEVERAL_VALUES = "one value", "several values"
+OneOrSeveral = Discriminator(lambda value: ONE_VALUE if isinstance(value, int | float | str) else SEVERAL_VALUES)
+NumberOrAuto = Discriminator(lambda value: SEVERAL_VALUES if value == "auto" else ONE_VALUE)
 Precision = Literal["float32", "tf32", "bfloat16"]
 Devices = Annotated[int, Field(ge=1, le=1024)]
 Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
@@ -154,7 +154,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0, le=1000)]
 Grid = Annotated[
     Any,
-    BeforeValidator(known_grid),
+    BeforeValidator(validate_grid),
     WithJsonSchema(
         {
             "anyOf": [
@@ -170,7 +170,7 @@ Grid = Annotated[
     ),
 ]
 Baseline = Annotated[str, NameOf("baseline")]
-Time = Annotated[str, AfterValidator(known_time)]
+Time = Annotated[str, AfterValidator(validate_time)]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{8,64}$")]
-Distinct = AfterValidator(distinct)
+Distinct = AfterValidator(require_distinct)
 ChannelNumbers = Field(min_length=1, max_length=1000)

@@ -13,7 +13,7 @@ from heatproof.base.tasks import EXCLUSIVE
 from heatproof.data.lazy import NAMES, LazyDataset
 from heatproof.data.pictures import PictureReader
 from heatproof.data.registry import DATASETS, Dataset, Split
-from heatproof.data.rows import Rows, as_rows, pictures_of
+from heatproof.data.rows import Rows, as_rows, unwrap_rows
 from heatproof.data.survey import survey
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import require_utf8
@@ -37,15 +37,15 @@ def check_target(target: str | int, dataset: Dataset) -> str | int:
 
 def open_dataset(spec: DatasetSpec) -> Dataset:
     """Open a dataset with the rows that its spec asks for; imports only the module that registers it."""
-    return as_rows(DATASETS.code_of(spec.kind, spec.module)(seed=spec.seed, **spec.options), spec)
+    return as_rows(DATASETS.load_callable(spec.kind, spec.module)(seed=spec.seed, **spec.options), spec)
 
 
-def said_of_rows(dataset: Dataset, called: str) -> list[str]:
+def describe_rows(dataset: Dataset, called: str) -> list[str]:
     """Say how many rows the evaluation pictures are, and how many pictures have none, in a line; none for classes."""
     if not isinstance(dataset, Rows) or dataset.targets is not None:
         return []
-    rows, pictures = len(dataset.splits["evaluation"]), len(pictures_of(dataset).splits["evaluation"])
-    none = dataset.without_rows
+    rows, pictures = len(dataset.splits["evaluation"]), len(unwrap_rows(dataset).splits["evaluation"])
+    none = dataset.num_without_rows
     if rows == pictures and not none:
         return []
     without = f"; {none} without a label that is present have no row, and are not scored" if none else ""
@@ -67,7 +67,7 @@ def check_pictures(dataset: Dataset, called: str, most: int | None = None) -> li
     HeatproofError
         If pictures cannot be read: how many, the names of the first, and the remedy.
     """
-    dataset = pictures_of(dataset)
+    dataset = unwrap_rows(dataset)
     if not isinstance(dataset, LazyDataset) or not isinstance(dataset.reader, PictureReader):
         return []
     said = [words for words in (dataset.preprocessing, *dataset.notes) if words]
@@ -77,10 +77,10 @@ def check_pictures(dataset: Dataset, called: str, most: int | None = None) -> li
         chosen = places[:: math.ceil(len(places) / most)] if most else places
         if len(chosen) < len(places):
             said.append(f"{len(chosen):,} of {len(places):,} pictures looked at, and all of them in the prepare stage")
-        found = survey(chosen, dataset.reader.box, dataset.reader.turned, dataset.reader.channels)
+        found = survey(chosen, dataset.reader.box, dataset.reader.apply_exif, dataset.reader.channels)
         found.require_readable(called)
         said += found.words()
-    said += dataset.look(most)
+    said += dataset.inspect_files(most)
     return [f"{called}: {words}" for words in said]
 
 
@@ -96,7 +96,7 @@ def check_dataset(dataset: Dataset, called: str, task: str = "multiclass") -> di
     """
     seen: set[str] = set()
     splits: dict[str, dict[str, list[Any]]] = {}
-    dataset = pictures_of(dataset)
+    dataset = unwrap_rows(dataset)
     _check_task(dataset, called, task)
     for class_name in dataset.class_names:
         require_utf8(class_name, f"class of {called!r}")

@@ -8,12 +8,12 @@ from typing import Any
 
 from heatproof.data.registry import Dataset
 
-IMAGES = 4
+PROBE_IMAGES = 4
 # Of images that could be blank.
 MOST_LOOKED_AT = 64
 
 
-def few_of(keys: Sequence[str], is_blank: Callable[[int], bool], count: int = IMAGES) -> list[int]:
+def probe_rows(keys: Sequence[str], is_blank: Callable[[int], bool], count: int = PROBE_IMAGES) -> list[int]:
     """Return the rows of the few images that are checked, which their order does not decide.
 
     They are those whose keys have the smallest digests, so that an added image seldom changes them. Blank images tell
@@ -46,15 +46,15 @@ def is_blank(image: Any) -> bool:
     return bool((rows == rows[:, :1]).all())
 
 
-def few_of_split(dataset: Dataset, split: str = "evaluation") -> list[int]:
+def probe_rows_of_split(dataset: Dataset, split: str = "evaluation") -> list[int]:
     """Return the rows of the few images of a split, of which as many are read as are blank."""
-    from heatproof.base.batches import READING
+    from heatproof.base.batches import READ_LOCK
 
     def is_blank_image(row: int) -> bool:
-        with READING:
+        with READ_LOCK:
             return is_blank(dataset.images(split, row, row + 1)[0])
 
-    return few_of(dataset.splits[split].ids, is_blank_image)
+    return probe_rows(dataset.splits[split].ids, is_blank_image)
 
 
 def read_rows(dataset: Dataset, rows: Sequence[int], split: str = "evaluation") -> Any:
@@ -64,6 +64,6 @@ def read_rows(dataset: Dataset, rows: Sequence[int], split: str = "evaluation") 
     return np.concatenate([dataset.images(split, row, row + 1) for row in rows])
 
 
-def few_of_images(digests: Sequence[str], images: Any) -> list[int]:
+def probe_rows_of_images(digests: Sequence[str], images: Any) -> list[int]:
     """Return the rows of the few of the images (N, C, H, W), of which there are N digests."""
-    return few_of(digests, lambda row: is_blank(images[row]))
+    return probe_rows(digests, lambda row: is_blank(images[row]))

@@ -17,7 +17,7 @@ from heatproof.data.lazy import FileList, LazyDataset
 from heatproof.data.pictures import Interpolation, find_folder, picture_reader
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
-from heatproof.files.reading import MOST_JSON_BYTES, one_sentence, parse_json, read_bytes, shown
+from heatproof.files.reading import MOST_JSON_BYTES, one_sentence_errors, parse_json, printable_path, read_bytes
 
 # Colours of the pieces of each part in a part map. Others are the body, and what stands behind the bird.
 COLOURS = {
@@ -84,7 +84,7 @@ class FunnyBirds(LazyDataset):
         places = self._places(split)
         return [(place, *_beside(place)) for place in places] if split == "evaluation" else places
 
-    def look(self, most: int | None = None) -> list[str]:
+    def inspect_files(self, most: int | None = None) -> list[str]:
         """Look at the size of what belongs to evaluation images, and say which parts are seen too little to be scored.
 
         Parameters
@@ -105,7 +105,7 @@ class FunnyBirds(LazyDataset):
             seen[number] = self.part_masks("evaluation", row, row + 1).any(axis=(0, 2, 3))
         if not seen.any():
             raise HeatproofError(
-                f"{shown(_part_map(places[rows[0]]))} has none of the colours of parts, and neither have the other "
+                f"{printable_path(_part_map(places[rows[0]]))} has none of the colours of parts, and neither have the other "
                 f"part maps: {AGAIN}."
             )
         said = []
@@ -124,7 +124,7 @@ class FunnyBirds(LazyDataset):
         for path in others:
             if (size := self.reader.size_of(path)) != wanted:
                 raise HeatproofError(
-                    f"{shown(path)} has {size[0]}×{size[1]} pixels, and its image {shown(place)} has "
+                    f"{printable_path(path)} has {size[0]}×{size[1]} pixels, and its image {printable_path(place)} has "
                     f"{wanted[0]}×{wanted[1]}: {AGAIN}."
                 )
 
@@ -200,7 +200,7 @@ def funny_birds(
 
 
 def _read(path: Path) -> Any:
-    with one_sentence(path, AGAIN):
+    with one_sentence_errors(path, AGAIN):
         return parse_json(read_bytes(path, MOST_JSON_BYTES))
 
 

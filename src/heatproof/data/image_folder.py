@@ -20,9 +20,9 @@ from heatproof.data.pictures import (
     find_folder,
     folders_below,
     list_classes,
-    looked_for,
     picture_reader,
     pictures_below,
+    search_hint,
     subfolders,
 )
 from heatproof.data.registry import Dataset, dataset
@@ -110,7 +110,7 @@ def image_folder(
     top = Path(root).expanduser()
     if not top.is_dir():
         raise HeatproofError(
-            f"There is no folder {root}{looked_for(root)}: `root` has to be a folder of pictures with one folder for "
+            f"There is no folder {root}{search_hint(root)}: `root` has to be a folder of pictures with one folder for "
             "each class."
         )
     of_table = {
@@ -155,7 +155,7 @@ def image_folder(
     return LazyDataset(
         names,
         parts,
-        picture_reader(size, resize, interpolation, turned=exif, channels=channels),
+        picture_reader(size, resize, interpolation, apply_exif=exif, channels=channels),
         seed=seed,
         shares=shares,
         limits={"train": train_images, "validation": validation_images},

@@ -25,11 +25,11 @@ IN_LIST = re.compile(r"'([^']*)'|\"([^\"]*)\"|“([^”]*)”|([^\s,'\"“”][^
 LONGEST_NUMBER = 300
 
 
-class Spelled:
+class CellSet:
     """Cells that a config lists, such as ``[blank, -1]``: texts in any capitals, and numbers in any spelling."""
 
     def __init__(self, given: Any) -> None:
-        texts = ["" if str(one).casefold() == BLANK else str(one).strip() for one in listed(given)]
+        texts = ["" if str(one).casefold() == BLANK else str(one).strip() for one in as_list(given)]
         self._texts = {text.casefold() for text in texts}
         self._numbers = {number for text in texts if (number := number_of(text)) is not None}
 
@@ -37,7 +37,7 @@ class Spelled:
         return text.casefold() in self._texts or (bool(self._numbers) and number_of(text) in self._numbers)
 
 
-def listed(given: Any) -> list[Any]:
+def as_list(given: Any) -> list[Any]:
     """Return what a config gives as a list, as one value or not at all."""
     return [] if given is None else list(given) if isinstance(given, list | tuple) else [given]
 
@@ -55,7 +55,7 @@ def number_of(text: str) -> int | float | None:
     return number if abs(number) < float("inf") else None
 
 
-def name_of(number: float, spelled: Iterable[str]) -> str:
+def class_name_of(number: float, spelled: Iterable[str]) -> str:
     """Return the name of the class of a number: its digits, as they stand where that is one spelling of digits."""
     several = set(spelled)
     alone = next(iter(several))
@@ -70,13 +70,13 @@ def is_mapping(cell: str) -> bool:
     return cell[:2] == '{"' and cell[-1:] == "}"
 
 
-def looks(text: str) -> str:
+def normalised_text(text: str) -> str:
     """Return what texts have in common that look alike: capitals, blanks and signs that are not seen do not count."""
     seen = "".join(sign for sign in unicodedata.normalize("NFKC", text) if unicodedata.category(sign) != "Cf")
     return " ".join(seen.casefold().split())
 
 
-def of_list(cell: Cell) -> list[str]:
+def parse_list(cell: Cell) -> list[str]:
     """Return the labels of a list, or of one that is written as a text."""
     if isinstance(cell, list):
         return [part.strip() for part in cell]
@@ -85,7 +85,7 @@ def of_list(cell: Cell) -> list[str]:
     return [next(part for part in parts if part).strip() for parts in IN_LIST.findall(cell[1:-1]) if any(parts)]
 
 
-def parts_of(cell: str, separator: str | None) -> list[str]:
+def split_cell(cell: str, separator: str | None) -> list[str]:
     """Return the labels in a cell; one that is empty stays, because nothing is known of it."""
     if separator is None:
         return [cell]

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from heatproof.errors import HeatproofError
-from heatproof.files.reading import one_sentence, parse_json, read_bytes, shown
-from heatproof.files.tables import MOST_BYTES, MOST_COLUMNS, parse_csv, parse_parquet, rows_of, unpacked
+from heatproof.files.reading import one_sentence_errors, parse_json, printable_path, read_bytes
+from heatproof.files.tables import MOST_BYTES, MOST_COLUMNS, decompressed, parse_csv, parse_parquet, rows_of
 
 AS_LABELS = (
     "save it again as CSV in UTF-8, with quotes around cells that hold a separator, or as JSON lines",
@@ -48,7 +48,7 @@ class RawTable(NamedTuple):
     names: list[str]
     columns: list[list[Cell]]
     first: int = 2
-    is_guess: bool = False
+    is_encoding_guessed: bool = False
 
     @property
     def rows(self) -> int:
@@ -74,21 +74,23 @@ def read_raw_table(path: Path, *, header: bool = True, encoding: str | None = No
         If it is missing, none of these, or larger than any table.
     """
     if not path.is_file():
-        raise HeatproofError(f"There is no table of labels {shown(path)}: `labels` has to be a path from `root`.")
-    with one_sentence(path, *AS_LABELS):
-        content = unpacked(read_bytes(path, MOST_BYTES))
+        raise HeatproofError(
+            f"There is no table of labels {printable_path(path)}: `labels` has to be a path from `root`."
+        )
+    with one_sentence_errors(path, *AS_LABELS):
+        content = decompressed(read_bytes(path, MOST_BYTES))
         for mark, what in NO_TABLES.items():
             if content.startswith(mark):
                 raise HeatproofError(
-                    f"{shown(path)} {what}, which no library of heatproof's reads: save the table as CSV (in Excel: "
+                    f"{printable_path(path)} {what}, which no library of heatproof's reads: save the table as CSV (in Excel: "
                     "Save as, CSV UTF-8), and name that file in `labels`."
                 )
         if content.startswith(b"PAR1"):
             return _of_frame(parse_parquet(content))
-        text, is_guess = _decoded(path, content, encoding)
+        text, is_encoding_guessed = _decoded(path, content, encoding)
         if text.lstrip()[:1] in ("[", "{"):
-            return _of_records(_records(text))._replace(is_guess=is_guess)
-        return _of_lines(text, header)._replace(is_guess=is_guess)
+            return _of_records(_records(text))._replace(is_encoding_guessed=is_encoding_guessed)
+        return _of_lines(text, header)._replace(is_encoding_guessed=is_encoding_guessed)
 
 
 def _decoded(path: Path, content: bytes, encoding: str | None) -> tuple[str, bool]:
@@ -103,7 +105,7 @@ def _decoded(path: Path, content: bytes, encoding: str | None) -> tuple[str, boo
             ) from None
         except UnicodeError:
             raise HeatproofError(
-                f"{shown(path)} is not text in {encoding}: name another `encoding`, such as utf-16 or cp1252, or save "
+                f"{printable_path(path)} is not text in {encoding}: name another `encoding`, such as utf-16 or cp1252, or save "
                 "the table as CSV in UTF-8."
             ) from None
         # UTF-8 with its mark is called utf-8 as well.

@@ -15,7 +15,7 @@ LOOKED_AT = 100
 SEVERAL = ""
 
 
-class Pictures:
+class PictureIndex:
     """The pictures of a folder, to be found by the names that tables give them.
 
     A name is a path from the folder, with its ending or without, or the end of one that no other picture has. Folders
@@ -53,7 +53,7 @@ class Pictures:
                 found = again
         return found
 
-    def named_by(self, cells: Sequence[object]) -> bool:
+    def is_named_by(self, cells: Sequence[object]) -> bool:
         """Tell whether the cells of a column name pictures, each another one."""
         texts = [cell for cell in cells[:LOOKED_AT] if isinstance(cell, str)]
         if not texts or len(texts) < min(len(cells), LOOKED_AT):
@@ -116,7 +116,7 @@ def match_pictures(
     """
     found: list[str] = []
     missing: list[tuple[str, int]] = []
-    for number, (name, picture) in enumerate(zip(named, Pictures(paths).find_all(named), strict=True), start=first):
+    for number, (name, picture) in enumerate(zip(named, PictureIndex(paths).find_all(named), strict=True), start=first):
         if picture == SEVERAL:
             raise HeatproofError(
                 f"{path} names {name} in row {number}, and several folders in {root} have a picture of that name: "

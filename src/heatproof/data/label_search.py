@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from heatproof.data.label_file import RawTable, read_raw_table
-from heatproof.data.label_paths import Pictures
-from heatproof.data.label_table import GROUPS, LabelTable, read_label_table, same_name
-from heatproof.data.label_values import LabelOptions, LabelQuestion
+from heatproof.data.label_paths import PictureIndex
+from heatproof.data.label_table import GROUP_COLUMNS, LabelTable, normalised_column, read_label_table
+from heatproof.data.label_values import AmbiguousTableError, LabelOptions
 from heatproof.data.pictures import pictures_below, subfolders
 from heatproof.errors import HeatproofError
 
@@ -40,7 +40,7 @@ class FoundTable(NamedTuple):
 
     options: dict[str, Any]
     table: LabelTable
-    assumed: list[str]
+    assumptions: list[str]
 
 
 def find_labels(
@@ -70,7 +70,7 @@ def find_labels(
             raise HeatproofError(f"There is no file {labels}: --labels is a table of labels, or {FOLDERS}.")
         return find_options(folder, Path(labels).expanduser(), task, columns)
     has_classes = len(subfolders(folder)) > 1
-    pictures = Pictures([picture.path for picture in pictures_below(folder)])
+    pictures = PictureIndex([picture.path for picture in pictures_below(folder)])
     tables = _tables_in(folder, pictures)
     if not tables and not has_classes:
         tables = _tables_in(folder.resolve().parent, pictures)
@@ -86,27 +86,31 @@ def find_labels(
     return find_options(folder, tables[0], task, columns) if tables else None
 
 
-def _tables_in(place: Path, pictures: Pictures) -> list[Path]:
+def _tables_in(place: Path, pictures: PictureIndex) -> list[Path]:
     files = sorted(path for path in place.iterdir() if path.name.lower().endswith(ENDINGS) and path.is_file())
     return [path for path in files[:MOST_TABLES] if _names_pictures(path, pictures)]
 
 
-def _names_pictures(path: Path, pictures: Pictures) -> bool:
+def _names_pictures(path: Path, pictures: PictureIndex) -> bool:
     try:
         raw: RawTable = read_raw_table(path)
     except HeatproofError:
         return False
     columns = zip(raw.names, raw.columns, strict=True)
-    return raw.rows > 0 and any(pictures.named_by(column) for _, column in columns)
+    return raw.rows > 0 and any(pictures.is_named_by(column) for _, column in columns)
 
 
 def _group_in(raw: RawTable, columns: Mapping[str, Any]) -> str | None:
     """Return the column of patients or the like, where several pictures have one and there are enough to be divided."""
-    if any(same_name(name) == "group" for name in [*raw.names, *columns]):
+    if any(normalised_column(name) == "group" for name in [*raw.names, *columns]):
         return None
     taken = [each for one in columns.values() for each in (one if isinstance(one, list) else [one])]
     for name, column in zip(raw.names, raw.columns, strict=True):
-        if same_name(name) in GROUPS and name not in taken and LEAST_GROUPS <= len(set(map(str, column))) < raw.rows:
+        if (
+            normalised_column(name) in GROUP_COLUMNS
+            and name not in taken
+            and LEAST_GROUPS <= len(set(map(str, column))) < raw.rows
+        ):
             return name
     return None
 
@@ -130,13 +134,13 @@ def find_options(
     """
     labels = os.path.relpath(os.path.realpath(table), os.path.realpath(folder))
     options: dict[str, Any] = {"columns": dict(columns or {})} | ({"task": task} if task else {})
-    assumed: list[str] = []
+    assumptions: list[str] = []
     for _ in range(MOST_QUESTIONS):
         reading = {key: options[key] for key in ("header", "encoding") if key in options}
         said = LabelOptions(**{key: options[key] for key in LabelOptions._fields if key in options})
         try:
             found = read_label_table(folder, labels, options["columns"], said, **reading)
-        except LabelQuestion as error:
+        except AmbiguousTableError as error:
             if not error.answer:
                 raise HeatproofError(
                     f"{error} `heatproof init` takes that as --task TASK or --column label=NAME."
@@ -146,13 +150,13 @@ def find_options(
             given = "; ".join(
                 f"{option}: {json.dumps(value, ensure_ascii=False)}" for option, value in error.answer.items()
             )
-            assumed.append(f"{given} ({str(error).removesuffix('.')})")
+            assumptions.append(f"{given} ({str(error).removesuffix('.')})")
             continue
         group = _group_in(read_raw_table(folder / labels, **reading), options["columns"])
         if group is not None:
             options["columns"]["group"] = group
-            assumed.append(f"group: {group}, so that what has one is in one split")
+            assumptions.append(f"group: {group}, so that what has one is in one split")
             continue
         shown = {key: value for key, value in options.items() if key != "columns" or value}
-        return FoundTable({"labels": Path(labels).as_posix(), "task": found.task, **shown}, found, assumed)
+        return FoundTable({"labels": Path(labels).as_posix(), "task": found.task, **shown}, found, assumptions)
     raise HeatproofError(f"{table} leaves more open than can be found: write `labels` and its options into a config.")

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from heatproof.base.registry import nearest
-from heatproof.data.label_cells import number_of, parts_of
+from heatproof.base.registry import suggest_name
+from heatproof.data.label_cells import number_of, split_cell
 from heatproof.data.label_file import Cell, RawTable, read_raw_table
-from heatproof.data.label_paths import Pictures, match_pictures
+from heatproof.data.label_paths import PictureIndex, match_pictures
 from heatproof.data.label_values import (
+    AmbiguousTableError,
     LabelOptions,
-    LabelQuestion,
     LabelReader,
     Labels,
     Task,
@@ -36,7 +36,9 @@ COLUMNS = {
     "group": ("group",),
 }
 # Columns that say what pictures have in common, and are named in `group` by the user alone.
-GROUPS = (*("patient", "patient_id", "patientid", "subject", "subject_id", "lesion_id", "case_id", "participant_id"),)
+GROUP_COLUMNS = (
+    *("patient", "patient_id", "patientid", "subject", "subject_id", "lesion_id", "case_id", "participant_id"),
+)
 # Columns that say for what a picture is, in numbers of a data set's own.
 DIVIDES = ("partition", "subset", "set", "fold", "is_valid", "is_test", "phase", "usage", "evaluation_status")
 # Rows without a picture, of which the first is named.
@@ -93,7 +95,7 @@ def read_label_table(
     Parameters
     ----------
     root
-        The folder; `heatproof.data.label_paths.Pictures` says how the table may name its pictures.
+        The folder; `heatproof.data.label_paths.PictureIndex` says how the table may name its pictures.
     table
         A path from `root` to a file that `heatproof.data.label_file` reads.
     columns
@@ -111,7 +113,7 @@ def read_label_table(
     HeatproofError
         If the table has not these columns, a picture has no row or two, a row has no picture or an unknown split, a
         label is missing or has a single picture that would have to be divided, a group is in two splits, or a
-        `heatproof.data.label_values.LabelQuestion` if the table may be read in several ways.
+        `heatproof.data.label_values.AmbiguousTableError` if the table may be read in several ways.
     """
     path = root / Path(table).expanduser()
     pictures = {picture.path: picture for picture in pictures_below(root, endings)}
@@ -127,7 +129,7 @@ def read_label_table(
         )
     if not raw.rows:
         raise HeatproofError(f"{path} has no rows: add one for each picture.")
-    chosen = _choose(path, raw, columns, Pictures(pictures), header)
+    chosen = _choose(path, raw, columns, PictureIndex(pictures), header)
     _require_encoding(path, raw, [name for several in chosen.values() for name in several])
     texts = {what: _texts(path, raw, names[0]) for what, names in chosen.items() if what != "label"}
     if "group" in texts:
@@ -174,7 +176,7 @@ def _joined(
         for name, several in rows.items():
             if len({texts[what][row] for row in several if what in texts}) > 1:
                 raise HeatproofError(f"{path} has the picture {name} in two {what}s: leave one.")
-    cells = [cell if isinstance(cell, list) else parts_of(cell, separator) for cell in column]
+    cells = [cell if isinstance(cell, list) else split_cell(cell, separator) for cell in column]
     joined: list[Cell] = [
         list(dict.fromkeys(part for row in several for part in cells[row])) for several in rows.values()
     ]
@@ -185,7 +187,7 @@ def _refuse_denied(path: Path, raw: RawTable, chosen: Mapping[str, list[str]]) -
     """Refuse rows that say that a picture has not their label, as those of Open Images."""
     taken = {name for names in chosen.values() for name in names}
     for name, column in zip(raw.names, raw.columns, strict=True):
-        if same_name(name) == "confidence" and name not in taken:
+        if normalised_column(name) == "confidence" and name not in taken:
             numbers = [number_of(cell) if isinstance(cell, str) else None for cell in column]
             if set(numbers) == {0, 1}:
                 raise HeatproofError(
@@ -212,7 +214,7 @@ def _one_spelling(groups: Sequence[str]) -> list[str]:
     return [group if (number := numbers[group]) is None else spelled.setdefault(number, group) for group in groups]
 
 
-def same_name(name: str) -> str:
+def normalised_column(name: str) -> str:
     """Return what names of columns have in common that differ in capitals, blanks, hyphens and underscores alone."""
     return "_".join(name.casefold().replace("-", " ").replace("_", " ").split())
 
@@ -223,7 +225,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _choose(
-    path: Path, raw: RawTable, columns: Mapping[str, Any], pictures: Pictures, header: bool
+    path: Path, raw: RawTable, columns: Mapping[str, Any], pictures: PictureIndex, header: bool
 ) -> dict[str, list[str]]:
     """Return the names of the columns of files, labels, and splits and groups where there are such."""
     if header:
@@ -231,7 +233,7 @@ def _choose(
     chosen: dict[str, list[str]] = {}
     for what, given in columns.items():
         if what not in COLUMNS:
-            raise HeatproofError(f"`columns` has {what!r}, which it does not know: {nearest(what, COLUMNS)}")
+            raise HeatproofError(f"`columns` has {what!r}, which it does not know: {suggest_name(what, COLUMNS)}")
         if isinstance(given, list | tuple) and (what != "label" or len(set(map(str, given))) < max(len(given), 2)):
             raise HeatproofError(
                 f"`columns` has a list for `{what}`: name one column, or for `label` two columns or more, each once, "
@@ -241,9 +243,11 @@ def _choose(
         chosen[what] = [_known(path, raw, what, str(one), header) for one in several]
     for what, usual in COLUMNS.items():
         if what not in chosen and header:
-            found = next(filter(None, ([name for name in raw.names if same_name(name) == one] for one in usual)), [])
+            found = next(
+                filter(None, ([name for name in raw.names if normalised_column(name) == one] for one in usual)), []
+            )
             if len(set(found)) > 1:
-                raise LabelQuestion(
+                raise AmbiguousTableError(
                     f"{path} has the columns {' and '.join(found)}: name the right one as columns: {{{what}: …}}."
                 )
             chosen |= {what: found[:1]} if found else {}
@@ -271,7 +275,7 @@ def _known(path: Path, raw: RawTable, what: str, given: str, header: bool) -> st
     """Return the column that the config names, by its name or by one that differs in capitals alone."""
     if given in raw.names:
         return given
-    alike = [name for name in raw.names if same_name(name) == same_name(given)]
+    alike = [name for name in raw.names if normalised_column(name) == normalised_column(given)]
     if len(alike) == 1:
         return alike[0]
     number = "" if header else " (header: false, so that columns are numbers, counted from 1)"
@@ -281,15 +285,15 @@ def _known(path: Path, raw: RawTable, what: str, given: str, header: bool) -> st
     )
 
 
-def _ask_header(path: Path, raw: RawTable, pictures: Pictures) -> None:
+def _ask_header(path: Path, raw: RawTable, pictures: PictureIndex) -> None:
     """Ask whether the table has a header, where its first line names a picture."""
-    places = [place for place, name in enumerate(raw.names) if pictures.named_by([name])]
+    places = [place for place, name in enumerate(raw.names) if pictures.is_named_by([name])]
     if raw.first == 1 or not places:
         return
-    whole = [name for name in raw.names if "." in name and pictures.named_by([name])]
-    if not whole and not any(pictures.named_by([raw.names[place], *raw.columns[place]]) for place in places):
+    whole = [name for name in raw.names if "." in name and pictures.is_named_by([name])]
+    if not whole and not any(pictures.is_named_by([raw.names[place], *raw.columns[place]]) for place in places):
         return
-    raise LabelQuestion(
+    raise AmbiguousTableError(
         f"The first line of {path} names the picture {raw.names[places[0]]}, so that it is no header: say header: "
         f"false, and name columns by their numbers, such as columns: {{file: {places[0] + 1}, label: …}}, or add a "
         "first line with names of columns.",
@@ -297,11 +301,11 @@ def _ask_header(path: Path, raw: RawTable, pictures: Pictures) -> None:
     )
 
 
-def _ask_files(path: Path, raw: RawTable, pictures: Pictures) -> None:
+def _ask_files(path: Path, raw: RawTable, pictures: PictureIndex) -> None:
     """Ask for the column of files; the answer is the one column whose cells name pictures."""
-    found = [name for name, column in zip(raw.names, raw.columns, strict=True) if pictures.named_by(column)]
+    found = [name for name, column in zip(raw.names, raw.columns, strict=True) if pictures.is_named_by(column)]
     hint = f"; the pictures are named by {_listed(found)}" if found else ", or add one, as none names the pictures"
-    raise LabelQuestion(
+    raise AmbiguousTableError(
         f"{path} has no column {' or '.join(COLUMNS['file'][:5])}; its columns are {_listed(raw.names)}: name the "
         f"right one as columns: {{file: …}}{hint}.",
         {"columns": {"file": found[0]}} if len(found) == 1 else None,
@@ -318,23 +322,23 @@ def _find_labels(path: Path, raw: RawTable, chosen: Mapping[str, list[str]]) -> 
             f"{path} has {'one column' if len(raw.names) == 1 else 'the columns'}, {_listed(raw.names)}, and none of "
             "labels: add one, or name another table in `labels`."
         )
-    is_split = same_name(left[0]) in DIVIDES or all(str(cell).casefold() in SPLITS for cell in columns[left[0]])
+    is_split = normalised_column(left[0]) in DIVIDES or all(str(cell).casefold() in SPLITS for cell in columns[left[0]])
     if len(left) == 1 and is_split:
-        raise LabelQuestion(
+        raise AmbiguousTableError(
             f"{path} has the columns {_listed(raw.names)}, and {left[0]} looks like one of splits: say columns: "
             f"{{label: {left[0]}}} if it is the label, or add a column of labels, or name another table in `labels`."
         )
-    if len(left) == 1 and same_name(left[0]) not in GROUPS:
+    if len(left) == 1 and normalised_column(left[0]) not in GROUP_COLUMNS:
         return left[0]
     classes = columns_of_classes({name: columns[name] for name in left})
     if classes:
-        raise LabelQuestion(
+        raise AmbiguousTableError(
             f"{path} has no column {' or '.join(COLUMNS['label'])}, and {len(classes)} columns of 1 and 0: name those "
             f"that are classes as columns: {{label: [{', '.join(classes)}]}} and the task, or the "
             f"one that is the label as columns: {{label: …}}; its columns are {_listed(raw.names)}.",
             {"columns": {"label": classes}},
         )
-    raise LabelQuestion(
+    raise AmbiguousTableError(
         f"{path} has no column {' or '.join(COLUMNS['label'])}; its columns are {_listed(raw.names)}: name the right "
         "one as columns: {label: …}, or several, one a class, as columns: {label: [first, second, …]}."
     )
@@ -342,14 +346,14 @@ def _find_labels(path: Path, raw: RawTable, chosen: Mapping[str, list[str]]) -> 
 
 def _require_encoding(path: Path, raw: RawTable, names: Sequence[str]) -> None:
     """Ask for the encoding where it is a guess and decides what a label or a picture is called."""
-    if not raw.is_guess:
+    if not raw.is_encoding_guessed:
         return
     for name in names:
         for number, cell in enumerate(raw.columns[_place(raw, name)], start=raw.first):
             text = cell if isinstance(cell, str) else " ".join(cell)
             for shown, where in ((name, "its header"), (text, f"row {number}")):
                 if not shown.isascii():
-                    raise LabelQuestion(
+                    raise AmbiguousTableError(
                         f"{path} is not text in UTF-8; read as Excel in western Europe saves it, {where} has "
                         f"{shown!r}: say encoding: cp1252 if that is right, or name the encoding in which it was "
                         "saved, or save it again as CSV in UTF-8.",
@@ -418,5 +422,5 @@ def _notes(path: Path, raw: RawTable, chosen: Mapping[str, list[str]], labels: L
             yield f"{none:,} of {len(known):,} pictures have no label"
     if "group" not in chosen:
         for name in raw.names:
-            if same_name(name) in GROUPS and name not in chosen["label"]:
+            if normalised_column(name) in GROUP_COLUMNS and name not in chosen["label"]:
                 yield f"columns: {{group: {name}}} would keep what has one {name} in one split"

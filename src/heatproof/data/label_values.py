@@ -13,14 +13,14 @@ from heatproof.data.label_cells import (
     BLANK,
     NEARLY_NUMBER,
     THOUSANDS,
-    Spelled,
+    CellSet,
+    as_list,
+    class_name_of,
     is_mapping,
-    listed,
-    looks,
-    name_of,
+    normalised_text,
     number_of,
-    of_list,
-    parts_of,
+    parse_list,
+    split_cell,
 )
 from heatproof.data.label_file import Cell
 from heatproof.errors import HeatproofError
@@ -50,7 +50,7 @@ MANY = 20
 NAMED = 4
 
 
-class LabelQuestion(HeatproofError):
+class AmbiguousTableError(HeatproofError):
     """What a table leaves open; the sentence names the option that answers it.
 
     Attributes
@@ -121,7 +121,7 @@ class LabelReader:
         if said.separator == "":
             raise HeatproofError("`separator` is empty: give what stands between labels in a cell, such as '|'.")
         self._where, self._said, self._numbers = where, said, numbers
-        self._unknown, self._none = Spelled(said.unknown), Spelled(said.none)
+        self._unknown, self._none = CellSet(said.unknown), CellSet(said.none)
 
     def read(self, names: Sequence[str], columns: Sequence[Sequence[Cell]], *, is_list: bool = False) -> Labels:
         """Return the labels of all rows.
@@ -134,7 +134,7 @@ class LabelReader:
         Raises
         ------
         HeatproofError
-            If a cell is none of what a label can be, or `LabelQuestion` if it may be several.
+            If a cell is none of what a label can be, or `AmbiguousTableError` if it may be several.
         """
         if is_list:
             return self._one_hot(
@@ -149,10 +149,10 @@ class LabelReader:
         separator = self._said.separator
         if separator is not None:
             self._require_multilabel(f"`separator` says that cells of the column {name!r} have several labels")
-        if self._said.task in (None, "multilabel") and not any(len(parts_of(cell, separator)) > 1 for cell in cells):
+        if self._said.task in (None, "multilabel") and not any(len(split_cell(cell, separator)) > 1 for cell in cells):
             self.ask_separator(name, cells)
         if separator is not None or self._said.task == "multilabel":
-            return self._several(name, [parts_of(cell, separator) for cell in cells])
+            return self._several(name, [split_cell(cell, separator) for cell in cells])
         return self._number(name, cells) if self._said.task == "regression" else self._class(name, cells)
 
     def _row(self, place: int) -> str:
@@ -176,7 +176,7 @@ class LabelReader:
         filled = [cell for cell in column if isinstance(cell, list) or (cell and not self._is_said(cell))]
         if not filled or not all(isinstance(one, list) or (one[0] == "[" and one[-1] == "]") for one in filled):
             return None
-        lists = [of_list(cell) for cell in column]
+        lists = [parse_list(cell) for cell in column]
         for place, cell in enumerate(column):
             within = [part.strip() for part in cell] if isinstance(cell, list) else [cell[1:-1].strip()]
             if any(part.startswith("[") or is_mapping(part) for part in within):
@@ -204,7 +204,7 @@ class LabelReader:
         """
         several = places is not None
         counts = Counter(cells)
-        is_said = self._said.unknown is not None and not listed(self._said.unknown)
+        is_said = self._said.unknown is not None and not as_list(self._said.unknown)
         numbers = {number for cell in counts if (number := number_of(cell)) is not None}
         is_odd_one = len(numbers) > 1 and {number for number in numbers if number < 0} == {-1}
         odd = [
@@ -232,11 +232,11 @@ class LabelReader:
             names = [cell for cell in odd if cell.casefold() in NAMES]
             other = f", or call {names[0]} something else in the table where it is a class" if names else ""
         at = list(cells).index(odd[0])
-        raise LabelQuestion(
+        raise AmbiguousTableError(
             f"{self._row(at if places is None else places[at])} {what} in the column {name!r}{more}: "
             f"fill it in, or say unknown: [{spelled}], with which what is not known is left out{other}.",
             # -1 beside 1 alone is the other of two classes.
-            {"unknown": [] if numbers == {-1, 1} else [*listed(self._said.unknown), *dict.fromkeys(answer)]},
+            {"unknown": [] if numbers == {-1, 1} else [*as_list(self._said.unknown), *dict.fromkeys(answer)]},
         )
 
     def ask_separator(self, name: str, cells: Sequence[str]) -> None:
@@ -244,7 +244,7 @@ class LabelReader:
         distinct = {cell for cell in cells if cell and not self._is_said(cell)}
         are_numbers = all(number_of(cell) is not None for cell in distinct)
         for separator in SEPARATORS:
-            parted = {cell: parts_of(cell, separator) for cell in distinct}
+            parted = {cell: split_cell(cell, separator) for cell in distinct}
             several = {cell for cell, parts in parted.items() if len(parts) > 1}
             # A comma in every number is that of decimals; in some of them it may stand between two.
             if not several or (are_numbers and len(several) == len(distinct)):
@@ -265,7 +265,7 @@ class LabelReader:
                 elif are_numbers:
                     other = "or task: regression, or multiclass, if it is one number"
                 is_clear = is_sure or separator != " " or self._said.task is not None
-                raise LabelQuestion(
+                raise AmbiguousTableError(
                     f"The column {name!r} of {self._where} has cells such as {shown!r}: say separator: {separator!r} "
                     f"if that is {labels}, {other}.",
                     {"separator": separator} if is_clear and not are_numbers else None,
@@ -282,7 +282,7 @@ class LabelReader:
         ):
             return
         several = ", or separator: ',' if cells have several labels" if any("," in text for text in values) else ""
-        raise LabelQuestion(
+        raise AmbiguousTableError(
             f"The column {name!r} of {self._where} has {len(distinct):,} different numbers, from {distinct[0]:g} to "
             f"{distinct[-1]:g}: say task: regression if they are measured, or task: multiclass if each is a class"
             f"{several}."
@@ -293,9 +293,9 @@ class LabelReader:
         spelled: dict[str, str] = {}
         is_open = self._said.task is None or (self._said.task == "binary" and len(distinct) > 2)
         for cell in sorted(distinct) if is_open else ():
-            first = spelled.setdefault(looks(cell), cell)
+            first = spelled.setdefault(normalised_text(cell), cell)
             if first != cell and (number_of(first) is None or number_of(cell) is None):
-                raise LabelQuestion(
+                raise AmbiguousTableError(
                     f"The column {name!r} of {self._where} has {first!a} and {cell!a}, which look alike: write "
                     f"both as one if they are one class, or say task: {task} if they are two."
                 )
@@ -304,7 +304,7 @@ class LabelReader:
         """Ask whether numbers with signs of their own are classes."""
         others = sorted(text for text in distinct if text not in values)
         if self._said.task is None and others and all(map(NEARLY_NUMBER.fullmatch, others)):
-            raise LabelQuestion(
+            raise AmbiguousTableError(
                 f"The column {name!r} of {self._where} has {others[0]!r}, which is nearly a number: write digits with "
                 "a point at most, or say task: multiclass if each is a class."
             )
@@ -415,7 +415,7 @@ class LabelReader:
             together = {part for row in kept if len(row) > 1 for part in row}
             nothing = sorted(part for part in distinct - together if part.casefold() in NOTHING)
             if nothing:
-                raise LabelQuestion(
+                raise AmbiguousTableError(
                     f"The column {name!r} of {self._where} has {nothing[0]!r}, always alone: say none: [{nothing[0]}] "
                     "if it means that an image has none of the labels, or none: [] if it is a label.",
                     {"none": nothing},
@@ -443,7 +443,7 @@ class LabelReader:
         if task is None:
             found = "multiclass" if (ones == 1).all() else "multilabel"
             seen = "exactly one is, in all rows" if found == "multiclass" else "not exactly one is, in some rows"
-            raise LabelQuestion(
+            raise AmbiguousTableError(
                 f"`columns` names {len(names)} columns of labels of {self._where}: say task: multiclass if one of them "
                 f"is 1 in each row, or task: multilabel if several can be ({seen}).",
                 {"task": found},
@@ -485,13 +485,13 @@ class LabelReader:
         # -1 beside 1 alone is the other of two values, as in CelebA.
         option = "none" if answer == [-1] and not (codes == 0).any() else "unknown"
         are_usual = all(cell.casefold() in MISSING or number_of(cell) == -1 for cell in odd)
-        raise LabelQuestion(
+        raise AmbiguousTableError(
             f"{self._row(rows[0])} has {repr(odd[0]) if odd[0] else 'an empty cell'} in the column "
             f"{names[places[0]]!r}, neither 1 nor 0 ({len(rows)} cells have such): "
             f"{'' if are_usual else 'write 1 or 0, or '}say unknown: "
             f"[{spelled}] if nothing is known of the label there, or "
             f"none: [{spelled}] if the image has it not.",
-            {option: [*listed(getattr(self._said, option)), *dict.fromkeys(answer)]} if are_usual else None,
+            {option: [*as_list(getattr(self._said, option)), *dict.fromkeys(answer)]} if are_usual else None,
         )
 
 
@@ -528,7 +528,7 @@ def _numbered(distinct: Iterable[str], values: Mapping[str, float]) -> tuple[lis
     numbers: dict[str, int] = {}
     for number in sorted(spelled):
         numbers |= dict.fromkeys(spelled[number], len(names))
-        names.append(name_of(number, spelled[number]))
+        names.append(class_name_of(number, spelled[number]))
     for text in sorted(text for text in distinct if text not in values):
         numbers[text] = len(names)
         names.append(text)

@@ -153,16 +153,16 @@ class LazyDataset:
         return self._shared_files()
 
     @property
-    def crops(self) -> bool:
+    def can_crop(self) -> bool:
         """Whether the images are pictures of which other crops can be read."""
         return hasattr(self._read, "crop")
 
-    def cropped(self, split: str, row: int, draws: np.ndarray, smallest: float) -> np.ndarray:
+    def random_crop(self, split: str, row: int, draws: np.ndarray, smallest: float) -> np.ndarray:
         """Return a random crop (1, C, H, W) of the picture of one image; see `heatproof.data.pictures.crop_box`."""
         listed, rows = self._chosen(split)
         return self.reader.crop(listed.places[rows[row]], draws, smallest)
 
-    def look(self, most: int | None = None) -> list[str]:
+    def inspect_files(self, most: int | None = None) -> list[str]:
         """Look at what belongs to pictures and is not read with them, and return what is to be known of it.
 
         Parameters

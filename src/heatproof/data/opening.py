@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 from heatproof.base.options import Size, height_and_width
 from heatproof.data.bands import AS_STACK, Channels, is_stack, planes_of, stack_planes, stack_shape
 from heatproof.errors import HeatproofError
-from heatproof.files.reading import open_regular, shown
+from heatproof.files.reading import open_regular, printable_path
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -28,7 +28,7 @@ MOST_PIXELS = 178_956_970
 MOST_BYTES = 8 * MOST_PIXELS + 2**24
 
 
-def covering(height: int, width: int, box: tuple[int, int]) -> tuple[int, int]:
+def covering_size(height: int, width: int, box: tuple[int, int]) -> tuple[int, int]:
     """Return the height and width of a picture that covers a box, no larger than needed."""
     # The longer side is rounded downwards, as in torchvision.
     if box[0] * width >= box[1] * height:
@@ -36,7 +36,7 @@ def covering(height: int, width: int, box: tuple[int, int]) -> tuple[int, int]:
     return box[1] * height // width, box[1]
 
 
-def open_picture(path: str | Path, box: Size, *, turned: bool = False) -> Image.Image:
+def open_picture(path: str | Path, box: Size, *, apply_exif: bool = False) -> Image.Image:
     """Return a picture with three channels, which is not too large to be resized to cover a box.
 
     Raises
@@ -44,10 +44,10 @@ def open_picture(path: str | Path, box: Size, *, turned: bool = False) -> Image.
     HeatproofError
         As `read_picture` does.
     """
-    return open_planes(path, box, turned=turned)[0]
+    return open_planes(path, box, apply_exif=apply_exif)[0]
 
 
-def open_planes(path: Any, box: Size, *, turned: bool = False, channels: Channels = 3) -> list[Image.Image]:
+def open_planes(path: Any, box: Size, *, apply_exif: bool = False, channels: Channels = 3) -> list[Image.Image]:
     """Return a picture whose bands are the channels, or one for each channel; see `heatproof.data.bands.planes_of`.
 
     Raises
@@ -63,7 +63,7 @@ def open_planes(path: Any, box: Size, *, turned: bool = False, channels: Channel
             return stack_planes(file)
     with opened_picture(path, box) as opened:
         planes = planes_of(opened, channels)
-        if not turned:
+        if not apply_exif:
             return planes
         from PIL import ImageOps
 
@@ -74,7 +74,7 @@ def open_planes(path: Any, box: Size, *, turned: bool = False, channels: Channel
         return [ImageOps.exif_transpose(plane) for plane in planes]
 
 
-def picture_size(path: Any, *, turned: bool = False) -> tuple[int, int]:
+def picture_size(path: Any, *, apply_exif: bool = False) -> tuple[int, int]:
     """Return height and width of a picture by its header.
 
     Raises
@@ -86,7 +86,7 @@ def picture_size(path: Any, *, turned: bool = False) -> tuple[int, int]:
         with _opened(path) as file:
             return stack_shape(file)[1:]
     with opened_picture(path, 1) as picture:
-        is_across = turned and picture.getexif().get(ORIENTATION, 1) in ACROSS
+        is_across = apply_exif and picture.getexif().get(ORIENTATION, 1) in ACROSS
         return picture.size if is_across else picture.size[::-1]
 
 
@@ -94,7 +94,7 @@ class UnreadablePictureError(HeatproofError):
     """A picture that cannot be read; `path` and `reason` say which and why."""
 
     def __init__(self, path: str | Path, reason: str) -> None:
-        super().__init__(f"The picture {shown(path)} cannot be read ({reason}): repair or remove it.")
+        super().__init__(f"The picture {printable_path(path)} cannot be read ({reason}): repair or remove it.")
         self.path, self.reason = path, reason
 
 
@@ -132,7 +132,9 @@ def _opened(path: str | Path) -> Iterator[IO[bytes]]:
             file.seek(0)
             yield file
     except FileNotFoundError:
-        raise HeatproofError(f"The picture {shown(path)} does not exist: unpack the dataset completely.") from None
+        raise HeatproofError(
+            f"The picture {printable_path(path)} does not exist: unpack the dataset completely."
+        ) from None
     except (HeatproofError, MemoryError):
         raise
     except Exception as error:  # readers of damaged files fail in any way
@@ -148,7 +150,7 @@ def _require_pixels(height: int, width: int, box: tuple[int, int]) -> None:
         raise ValueError("it has no pixels")
     if width * height > MOST_PIXELS:
         raise ValueError(f"it has {width}×{height} pixels, and {MOST_PIXELS:,} is the limit")
-    resized = covering(height, width, box)
+    resized = covering_size(height, width, box)
     if resized[0] * resized[1] > MOST_PIXELS:
         raise ValueError(
             f"its {width}×{height} pixels would be resized to {max(resized)}×{min(resized)}, and {MOST_PIXELS:,} is "

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from heatproof.base.options import Size, as_option, height_and_width
+from heatproof.base.options import Size, as_size_option, height_and_width
 from heatproof.data.bands import STACK, Channels, pixels_of
 from heatproof.data.lazy import FileList
-from heatproof.data.opening import covering, open_picture, open_planes, picture_size
+from heatproof.data.opening import covering_size, open_picture, open_planes, picture_size
 from heatproof.errors import HeatproofError
-from heatproof.files.reading import require_regular, require_utf8, shown
+from heatproof.files.reading import printable_path, require_regular, require_utf8
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -29,7 +29,7 @@ ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".
 SAMPLE = 100
 # Of a random crop. Its draws are area and shape of every try, and the place.
 TRIES = 10
-DRAWS = 2 * TRIES + 2
+CROP_DRAWS = 2 * TRIES + 2
 # Width over height, as of torchvision's `RandomResizedCrop`.
 RATIO = (3 / 4, 4 / 3)
 
@@ -44,7 +44,7 @@ class PictureReader:
     interpolation: Interpolation
     # Whether `box` is the default, which pictures that are not larger than `size` are spared.
     by_default: bool = False
-    turned: bool = False
+    apply_exif: bool = False
     channels: Channels = 3
 
     @property
@@ -61,7 +61,7 @@ class PictureReader:
                 images = np.empty((len(paths), *image.shape), dtype=np.float32)
             if image.shape != images.shape[1:]:
                 raise HeatproofError(
-                    f"The picture {shown(path)} has {len(image)} channels, and {shown(paths[0])} has "
+                    f"The picture {printable_path(path)} has {len(image)} channels, and {printable_path(paths[0])} has "
                     f"{images.shape[1]}: remove one of them, or give the dataset channels: 3 or channels: 1."
                 )
             images[row] = image
@@ -70,7 +70,7 @@ class PictureReader:
 
     def planes(self, path: Any) -> list[Image.Image]:
         """Return a picture as it is, whose bands are the channels, or one for each channel."""
-        return open_planes(path, self.box, turned=self.turned, channels=self.channels)
+        return open_planes(path, self.box, apply_exif=self.apply_exif, channels=self.channels)
 
     def sizes(self, paths: Sequence[Any]) -> list[tuple[int, int]]:
         """Return height and width of `SAMPLE` pictures of a set, evenly spaced, where readable."""
@@ -83,7 +83,7 @@ class PictureReader:
 
     def size_of(self, path: Any) -> tuple[int, int]:
         """Return height and width of a picture by its header, as it is looked at."""
-        return picture_size(path, turned=self.turned)
+        return picture_size(path, apply_exif=self.apply_exif)
 
     def fitted(self, paths: Sequence[Any]) -> PictureReader:
         """Return the reader for a set of pictures: without a zoom where they are not larger than what is cut.
@@ -133,7 +133,7 @@ def picture_reader(
     resize: Size | None,
     interpolation: Interpolation,
     *,
-    turned: bool = False,
+    apply_exif: bool = False,
     channels: Channels = 3,
 ) -> PictureReader:
     """Return a function from paths to images, (N, C, height, width) float32 in [0, 1].
@@ -167,20 +167,20 @@ def picture_reader(
         box = height_and_width(resize)
     if box[0] < sides[0] or box[1] < sides[1]:
         what = "square" if sides[0] == sides[1] else "part that is cut"
-        given = as_option(box) if resize is None else resize
+        given = as_size_option(box) if resize is None else resize
         raise HeatproofError(
-            f"resize is {given} and size {as_option(sides)}: the {what} has to fit in the resized image."
+            f"resize is {given} and size {as_size_option(sides)}: the {what} has to fit in the resized image."
         )
-    return PictureReader(sides, box, interpolation, by_default=resize is None, turned=turned, channels=channels)
+    return PictureReader(sides, box, interpolation, by_default=resize is None, apply_exif=apply_exif, channels=channels)
 
 
 def read_picture(
-    path: str | Path, size: Size, shorter: Size, interpolation: str = "bilinear", *, turned: bool = False
+    path: str | Path, size: Size, shorter: Size, interpolation: str = "bilinear", *, apply_exif: bool = False
 ) -> np.ndarray:
     """Read a file, resize it to cover a box, and cut from its centre, as torchvision's transforms do with a square.
 
     Grey is repeated over three channels. What a picture says of transparency is left alone, as torchvision does, and so
-    is its orientation (EXIF) unless `turned`.
+    is its orientation (EXIF) unless `apply_exif`.
 
     Parameters
     ----------
@@ -202,7 +202,7 @@ def read_picture(
         If the file is not there, is not a regular file or no picture that can be read, or is too large to be resized.
     """
     box = height_and_width(shorter)
-    return _centre([open_picture(path, box, turned=turned)], height_and_width(size), box, interpolation)
+    return _centre([open_picture(path, box, apply_exif=apply_exif)], height_and_width(size), box, interpolation)
 
 
 def crop_box(
@@ -218,7 +218,7 @@ def crop_box(
     height, width
         Of the picture.
     draws
-        (`DRAWS`,) in [0, 1).
+        (`CROP_DRAWS`,) in [0, 1).
     smallest
         Smallest share of the area.
     shape
@@ -240,7 +240,7 @@ def crop_box(
 def _centre(
     planes: Sequence[Image.Image], size: tuple[int, int], box: tuple[int, int], interpolation: str
 ) -> np.ndarray:
-    height, width = covering(planes[0].height, planes[0].width, box)
+    height, width = covering_size(planes[0].height, planes[0].width, box)
     if (width, height) != planes[0].size:
         planes = _resized(planes, (width, height), interpolation)
     top, left = round((height - size[0]) / 2), round((width - size[1]) / 2)
@@ -278,7 +278,7 @@ def find_folder(root: str, inside: Sequence[str], marks: Sequence[str], what: st
             return folder
     if not top.is_dir():
         raise HeatproofError(
-            f"There is no folder {root}{looked_for(root)} for {what}: {remedy}, and name the folder in `root`."
+            f"There is no folder {root}{search_hint(root)} for {what}: {remedy}, and name the folder in `root`."
         )
     nearest = next((top / name for name in inside if (top / name).is_dir()), top)
     missing = next(mark for mark in marks if not (nearest / mark).exists())
@@ -287,7 +287,7 @@ def find_folder(root: str, inside: Sequence[str], marks: Sequence[str], what: st
     )
 
 
-def looked_for(root: str) -> str:
+def search_hint(root: str) -> str:
     """Return where a relative path was looked for, to be put behind it."""
     # Not the whole path, which names a home folder and may be published.
     absolute = Path(root).expanduser().is_absolute()
@@ -321,7 +321,7 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
             return sorted(entries, key=lambda entry: entry.name)
     except OSError as error:
         raise HeatproofError(
-            f"The folder {shown(folder)} cannot be listed ({error.strerror}): make it readable, or remove it."
+            f"The folder {printable_path(folder)} cannot be listed ({error.strerror}): make it readable, or remove it."
         ) from None
 
 
@@ -421,7 +421,7 @@ def _follow(
     except OSError as error:
         if is_picture:
             raise HeatproofError(
-                f"The picture {shown(link.path)} is a link that leads nowhere ({error.strerror}): unpack the dataset "
+                f"The picture {printable_path(link.path)} is a link that leads nowhere ({error.strerror}): unpack the dataset "
                 "completely."
             ) from None
         return
@@ -430,7 +430,7 @@ def _follow(
         # A link upwards is a loop: following it would list every picture again.
         if not (target.is_relative_to(top) or top.is_relative_to(target)):
             raise HeatproofError(
-                f"The folder {shown(link.path)} is a link out of {shown(folder)}: move its pictures there, or link "
+                f"The folder {printable_path(link.path)} is a link out of {printable_path(folder)}: move its pictures there, or link "
                 "every picture instead."
             )
     elif is_picture:

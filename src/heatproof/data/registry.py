@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 
 from heatproof.base.options import height_and_width
-from heatproof.base.registry import Described, Registry, options_of
+from heatproof.base.registry import Registry, RegistryEntry, options_of
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class HasParts(Protocol):
 
 
 @dataclass(frozen=True)
-class DatasetEntry(Described):
+class DatasetEntry(RegistryEntry):
     """A registered dataset loader.
 
     Attributes

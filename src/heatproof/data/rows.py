@@ -20,20 +20,20 @@ from heatproof.data.registry import Dataset, HasParts, Split
 EVALUATION = "evaluation"
 
 
-def has_other_rows(spec: DatasetSpec) -> bool:
+def has_label_rows(spec: DatasetSpec) -> bool:
     """Tell whether rows of the evaluation split are anything but pictures that have one class each."""
     return spec.task not in EXCLUSIVE or spec.rows == "distinct"
 
 
 def as_rows(dataset: Dataset, spec: DatasetSpec) -> Dataset:
     """Return a dataset with the rows that its spec asks for: the dataset itself where each picture has one class."""
-    if not has_other_rows(spec):
+    if not has_label_rows(spec):
         return dataset
     kind = RowsWithParts if isinstance(dataset, HasParts) else Rows
     return cast("Dataset", kind(dataset, spec))
 
 
-def pictures_of(dataset: Dataset) -> Dataset:
+def unwrap_rows(dataset: Dataset) -> Dataset:
     """Return the dataset behind one with rows, with labels as it gives them; any other as it is."""
     return dataset.dataset if isinstance(dataset, Rows) else dataset
 
@@ -90,7 +90,7 @@ class Rows:
         return self._made[2]
 
     @property
-    def without_rows(self) -> int:
+    def num_without_rows(self) -> int:
         """How many pictures of the evaluation split have no label that could be explained."""
         return len(self._labels) - len(np.unique(self.pictures))
 

@@ -13,7 +13,7 @@ from heatproof.base.options import Size
 from heatproof.data.bands import Channels, is_stack
 from heatproof.data.opening import ORIENTATION, open_planes, opened_picture
 from heatproof.errors import HeatproofError
-from heatproof.files.reading import shown
+from heatproof.files.reading import printable_path
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -81,7 +81,7 @@ class Survey(NamedTuple):
             )
 
 
-def survey(paths: Sequence[str | Path], shorter: Size, turned: bool = False, channels: Channels = 3) -> Survey:
+def survey(paths: Sequence[str | Path], shorter: Size, apply_exif: bool = False, channels: Channels = 3) -> Survey:
     """Look at every picture: its header, and whether its file is whole.
 
     The end of JPEG files and the checksums of PNG files are looked at, and only files of other formats, or JPEG files
@@ -100,13 +100,15 @@ def survey(paths: Sequence[str | Path], shorter: Size, turned: bool = False, cha
     """
     with ThreadPoolExecutor(THREADS) as pool:
         found = list(pool.map(lambda path: _look(path, shorter, channels), paths, chunksize=64))
-    unreadable = [(shown(path), each) for path, each in zip(paths, found, strict=True) if isinstance(each, str)]
+    unreadable = [
+        (printable_path(path), each) for path, each in zip(paths, found, strict=True) if isinstance(each, str)
+    ]
     kinds = Counter(kind for each in found if isinstance(each, set) for kind in each)
     bands: dict[int, list[str]] = {}
     for path, each in zip(paths, found, strict=True):
         if isinstance(each, int):
-            bands.setdefault(each, []).append(shown(path))
-    if turned:
+            bands.setdefault(each, []).append(printable_path(path))
+    if apply_exif:
         del kinds["exif"]
     return Survey(len(paths), unreadable, kinds, bands)
 

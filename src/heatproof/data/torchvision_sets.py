@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from heatproof.base.options import ImageCount, Size
-from heatproof.base.registry import nearest
+from heatproof.base.registry import suggest_name
 from heatproof.data.bands import three_channels
 from heatproof.data.lazy import FileList, LazyDataset
 from heatproof.data.pictures import Interpolation, PictureReader, folders_below, picture_reader
@@ -104,7 +104,7 @@ def torchvision_dataset(
 
     known = [each for each in datasets.__all__ if "root" in inspect.signature(getattr(datasets, each)).parameters]
     if name not in known:
-        raise HeatproofError(f"torchvision has no dataset {name!r}: {nearest(name, known)}")
+        raise HeatproofError(f"torchvision has no dataset {name!r}: {suggest_name(name, known)}")
     sets = _open(getattr(datasets, name), root)
     given = {"validation": (validation, 0.1), "evaluation": (evaluation, 0.2)}
     for split, (share, _) in given.items():

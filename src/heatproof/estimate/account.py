@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, cast
 
-from heatproof.base.grids import Grid, shape_of
-from heatproof.estimate.measure import Timed
+from heatproof.base.grids import Grid, grid_shape
+from heatproof.estimate.measure import JobCost
 from heatproof.plan.graph import Graph
 from heatproof.plan.graph import Job as PlannedJob
 from heatproof.plan.validate import Plan
@@ -73,8 +73,8 @@ class Measured:
     """
 
     start_up: float
-    stages: dict[tuple[str, str | None], dict[str, Timed]] = field(default_factory=dict)
-    score: Timed = field(default_factory=lambda: Timed(0.0))
+    stages: dict[tuple[str, str | None], dict[str, JobCost]] = field(default_factory=dict)
+    score: JobCost = field(default_factory=lambda: JobCost(0.0))
     forward: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def as_if(self, pair: tuple[str, str], images_per_second: float) -> float:
@@ -102,22 +102,22 @@ class Measured:
             if model is not None:
                 stages.update({name: timed.scaled(1 / faster) for name, timed in stages.items()})
 
-    def cost(self, job: PlannedJob, images: int) -> tuple[Timed, float]:
+    def cost(self, job: PlannedJob, images: int) -> tuple[JobCost, float]:
         """Return what a job costs, and for how many images; `images` are those of a scoring."""
         if job.stage == "score":
             return self.score, images
         if job.stage in ("tables", "all_scores"):
-            return Timed(self.score.fixed), 0
+            return JobCost(self.score.fixed), 0
         stages, kind = self.stages.get(network_of(job), {}), kind_of(job)
         if job.stage == "guard":
             # All that runs this network, in two precisions.
             kinds = [name for name in stages if not name.startswith(TRAININGS)]
             once = sum(sum(stages[name].per_image.values()) for name in kinds)
-            return Timed(self.start_up, {"guard": 2 * once}), cast("Guard", job.told).images
+            return JobCost(self.start_up, {"guard": 2 * once}), cast("Guard", job.spec).images
         if is_shard(job):
-            start, stop = cast("ShardStage", job.told).shard.images
+            start, stop = cast("ShardStage", job.spec).shard.images
             return stages[kind], stop - start
-        return stages.get(kind, Timed(self.start_up)), 1
+        return stages.get(kind, JobCost(self.start_up)), 1
 
 
 def network_of(job: PlannedJob) -> tuple[str, str | None]:
@@ -136,41 +136,41 @@ def is_shard(job: PlannedJob) -> bool:
     return job.products[0].images is not None
 
 
-def planned(graph: Graph, responses: bool) -> list[PlannedJob]:
+def jobs_to_tables(graph: Graph, responses: bool) -> list[PlannedJob]:
     """Return the jobs that lead to the tables, upstream first; with `responses`, to that of all metrics as well."""
-    made = [graph.told(name) for name in ("tables", *(["all_scores"] if responses else []))]
-    return graph.needed(file for told in made for file in told.files.values())
+    made = [graph.spec(name) for name in ("tables", *(["all_scores"] if responses else []))]
+    return graph.jobs_leading_to(file for spec in made for file in spec.files.values())
 
 
-def training_cost(told: Training, found: CountedSteps, start_up: float) -> Timed:
+def training_cost(spec: Training, found: CountedSteps, start_up: float) -> JobCost:
     """Return what a training costs: epochs over training and validation images, and their reading.
 
     A finetuning validates on every image twice, intact and with a patch deleted. Several devices are counted as sharing
     the training images evenly, at no cost; one of them validates. Start and reading pictures are not the device's.
     """
     train, validation = found["splits"]["train"], found["splits"]["validation"]
-    twice = 2 if told.name == "finetune" else 1
-    devices = told.training.devices
+    twice = 2 if spec.name == "finetune" else 1
+    devices = spec.training.devices
     epoch = train * found["train"] / devices + twice * validation * found["validate"]
     start = max(start_up, found.get("start", 0.0))
-    return Timed(start + (train + validation) * found["read"], {"epochs": told.training.epochs * epoch})
+    return JobCost(start + (train + validation) * found["read"], {"epochs": spec.training.epochs * epoch})
 
 
-def jobs_of(plan: Plan, measured: Measured, responses: bool) -> list[Job]:
-    """Return the jobs of `planned` with what they cost."""
+def jobs_with_costs(plan: Plan, measured: Measured, responses: bool) -> list[Job]:
+    """Return the jobs of `jobs_to_tables` with what they cost."""
     jobs: list[Job] = []
     maker: dict[str, int] = {}
-    for job in planned(Graph(plan), responses):
+    for job in jobs_to_tables(Graph(plan), responses):
         after = sorted({maker[file] for file in job.inputs if file in maker})
         maker |= dict.fromkeys(job.outputs, len(jobs))
         timed, images = measured.cost(job, plan.images_of(job.wildcards.get("metric", "")))
-        asked = [entry.name for entry in getattr(job.told, "explainers", ())]
+        asked = [entry.name for entry in getattr(job.spec, "explainers", ())]
         each = {name: images * timed.per_image.get(name, 0.0) for name in asked}
         # Of the bytes of all explainers, those of one where it has a job of its own.
         share = len(timed.per_image.keys() & set(asked)) / max(len(timed.per_image), 1) if asked else 1.0
         stage, seconds = TABLE_OF.get(job.stage, job.stage), timed.seconds(images, asked or None)
         training, left = job.stage in TRAININGS, timed.bytes_per_image * images * share
-        devices = cast("Training", job.told).training.devices if training else 1
+        devices = cast("Training", job.spec).training.devices if training else 1
         jobs.append(Job(stage, seconds, after, training or is_shard(job), devices, left, timed.memory, each))
     return jobs
 
@@ -207,7 +207,7 @@ def cost_by_explainer(jobs: Iterable[Job]) -> dict[str, tuple[float, float]]:
     return {name: (maps, curves) for name, (maps, curves) in sorted(hours.items(), key=lambda item: -sum(item[1]))}
 
 
-def size_told(count: float) -> str:
+def format_bytes(count: float) -> str:
     """Write a number of bytes for reading, in powers of 1000."""
     power = min(int(math.log10(max(count, 1)) // 3), 4)
     return f"{count / 1000**power:.0f} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
@@ -226,5 +226,5 @@ def map_bytes(plan: Plan, number: int = 4, grid: Grid = 0) -> float:
         Of patch sums.
     """
     maps = sum(len(plan.explainers[name].maps) for name in plan.model_explainers)
-    sizes = [shape_of(grid) if grid else plan.size_of(*network[:2]) or (224, 224) for network in plan.networks()]
+    sizes = [grid_shape(grid) if grid else plan.size_of(*network[:2]) or (224, 224) for network in plan.networks()]
     return plan.images * maps * number * sum(height * width for height, width in sizes)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pkgutil import resolve_name
 from typing import Any, TypedDict
 
-from heatproof.base.ending import end_with_controller
+from heatproof.base.ending import end_with_parent
 from heatproof.base.specs import DatasetSpec, FinetuningSettings, Runtime, TrainingSettings
 from heatproof.base.typed import as_type
 from heatproof.models.registry import ModelSpec
@@ -48,7 +48,7 @@ class CountedSteps(TimedSteps):
 
 def main(arguments: list[str]) -> None:
     """Run a job of a stage, or a timing below: its class as ``module:name``, its fields and how jobs run, as JSON."""
-    end_with_controller()
+    end_with_parent()
     runtime = Runtime(**json.loads(arguments[2]))
     job: Any = as_type(resolve_name(arguments[0]), json.loads(arguments[1]), "the job")
     # Jobs return nothing.
@@ -85,9 +85,9 @@ class TimeWeights:
 
         from heatproof.data.checks import open_dataset
         from heatproof.models.memory import batch_size_of
-        from heatproof.models.network import build_network, normalise, reader_of_dataset, save_weights, use_machine
+        from heatproof.models.network import build_network, configure_torch, normalise, reader_of_dataset, save_weights
 
-        device = use_machine(runtime)
+        device = configure_torch(runtime)
         dataset = open_dataset(self.dataset)
         reader = reader_of_dataset(self.dataset, dataset, self.target)
         network = build_network(self.model, reader.classes or 1, reader=reader)
@@ -130,9 +130,9 @@ class TimeResnet50:
         import torch
         from torchvision.models import resnet50
 
-        from heatproof.models.network import set_precision, use_machine
+        from heatproof.models.network import configure_torch, set_precision
 
-        device = use_machine(runtime)
+        device = configure_torch(runtime)
         network = resnet50().to(device, memory_format=torch.channels_last).eval().requires_grad_(False)
         network = set_precision(network, self.precision, device)
         count = 256 if device.type == "cuda" else 4
@@ -153,20 +153,20 @@ class TimeTraining:
     model: ModelSpec
     training: FinetuningSettings | TrainingSettings
     images: int
-    whole_output: bool = False
+    ignores_labels: bool = False
 
     def run(self, runtime: Runtime) -> TimedSteps:
         """Time the loop that trains, on a few batches; its start imports more than other jobs."""
         import torch
 
         from heatproof.data.checks import open_dataset
-        from heatproof.data.rows import pictures_of
-        from heatproof.jobs.train import of_whole_output
-        from heatproof.models.network import build_network, normalise, reader_of_dataset, use_machine
+        from heatproof.data.rows import unwrap_rows
+        from heatproof.jobs.train import use_whole_output
+        from heatproof.models.network import build_network, configure_torch, normalise, reader_of_dataset
         from heatproof.training.loop import Examples, fit, validate
 
-        device = use_machine(runtime)
-        dataset = pictures_of(open_dataset(self.dataset))
+        device = configure_torch(runtime)
+        dataset = unwrap_rows(open_dataset(self.dataset))
         reader = reader_of_dataset(self.dataset, dataset)
         network = build_network(self.model, reader.classes or 1, reader=reader).to(device)
         schedule = replace(self.training, epochs=1)
@@ -180,8 +180,8 @@ class TimeTraining:
         labels = torch.from_numpy(dataset.splits[split].labels[:size])
         if self.dataset.task == "regression":
             labels = labels.float()
-        if self.whole_output:
-            of_whole_output(network.eval(), [Examples(images, labels)], size)
+        if self.ignores_labels:
+            use_whole_output(network.eval(), [Examples(images, labels)], size)
             with torch.no_grad():
                 labels = network(images.to(device)).cpu()
         # One image to validate on: `fit` is the loop as it is, and wants some.
@@ -218,9 +218,9 @@ def device_of(runtime: Runtime) -> str:
         return ""
     import torch
 
-    from heatproof.models.network import use_machine
+    from heatproof.models.network import configure_torch
 
-    device = use_machine(runtime)
+    device = configure_torch(runtime)
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 

@@ -10,15 +10,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from heatproof.base.options import check_options, height_and_width, seconds_of
-from heatproof.base.registry import nearest
+from heatproof.base.options import check_options, height_and_width, parse_duration
+from heatproof.base.registry import suggest_name
 from heatproof.config.files import merge, read_config
 from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.estimate import account, synthetic
-from heatproof.estimate.account import size_told
+from heatproof.estimate.account import format_bytes
 from heatproof.estimate.child import TimeResnet50
-from heatproof.estimate.measure import Bench, Timed
+from heatproof.estimate.measure import Bench, JobCost
 from heatproof.plan.graph import Graph
 from heatproof.plan.graph import Job as PlannedJob
 from heatproof.plan.validate import Plan, make_plan
@@ -92,11 +92,11 @@ def estimate(
         raise HeatproofError("--gpus and --images have to be at least 1.")
     plan, missing = plan_of(paths, device, images)
     if within is None and plan.config["budget"] != "none":
-        within = seconds_of(plan.config["budget"])
+        within = parse_duration(plan.config["budget"])
     precision = plan.precision_of("maps")
     pair = _pair_of(plan, *as_if) if isinstance(as_if, tuple) else None
     published = throughput(as_if, precision) if isinstance(as_if, str) else None
-    few = min(images or few_of(max(_size_of(plan, *pair) for pair in plan.pairs())), plan.images)
+    few = min(images or images_to_time(max(_size_of(plan, *pair) for pair in plan.pairs())), plan.images)
     with tempfile.TemporaryDirectory(prefix="heatproof-estimate-") as folder:
         bench = Bench(plan, Path(folder), few, partial(log.info, "timing %s"))
         measured, scaled = time_all(bench, responses, budget, missing)
@@ -113,16 +113,16 @@ def estimate(
         notes.append(f"Noise stood for what is not here: {', '.join(missing)}. Reading pictures comes on top.")
     if scaled:
         notes.append(f"By one pass, and the explainers of another network: {', '.join(scaled)}.")
-    told = _told(" under ".join(map(str, paths)), where, bench, measured, workers, responses)
-    told += ["", _maps_told(plan)]
+    spec = _told(" under ".join(map(str, paths)), where, bench, measured, workers, responses)
+    spec += ["", _maps_told(plan)]
     if within is not None:
-        told += ["", _fitting_told(plan, measured, workers, responses, within)]
-    return "\n".join([*told, *notes, RANDOM])
+        spec += ["", _fitting_told(plan, measured, workers, responses, within)]
+    return "\n".join([*spec, *notes, RANDOM])
 
 
 def _maps_told(plan: Plan) -> str:
     kinds = {"float32": (4, 0), "float16": (2, 0), "patch_sums": (16, plan.config["drops"]["grids"][0])}
-    sizes = [f"{size_told(account.map_bytes(plan, *kind))} as {name}" for name, kind in kinds.items()]
+    sizes = [f"{format_bytes(account.map_bytes(plan, *kind))} as {name}" for name, kind in kinds.items()]
     return (
         f"Maps take {', '.join(sizes)} (attribution.stored_as), before compression; "
         "heatproof prune removes them once they are scored."
@@ -137,7 +137,7 @@ def _fitting_told(plan: Plan, measured: account.Measured, workers: int, response
         images = {kind: max(2, round(count * share)) for kind, count in given.items()}
         accuracy = round(plan.config["evaluation"]["accuracy_images"] * share)
         fewer = Plan(merge(plan.config, {"evaluation": {"images": images, "accuracy_images": accuracy}}))
-        return images, account.wall_time(account.jobs_of(fewer, measured, responses), workers)
+        return images, account.wall_time(account.jobs_with_costs(fewer, measured, responses), workers)
 
     if lasts(1.0)[1] <= within:
         return f"That is within the budget of {_clock(within)}."
@@ -188,7 +188,7 @@ def throughput(name: str, precision: str) -> tuple[float, str]:
     """
     if name not in GPUS:
         raise HeatproofError(
-            f"--as-if {name}: no published throughput of such a GPU is stored here, {nearest(name, GPUS)} For any "
+            f"--as-if {name}: no published throughput of such a GPU is stored here, {suggest_name(name, GPUS)} For any "
             "other device give one of your own as MODEL=N."
         )
     rates, source = GPUS[name]
@@ -200,7 +200,7 @@ def throughput(name: str, precision: str) -> tuple[float, str]:
     return rates[precision], source
 
 
-def few_of(size: int) -> int:
+def images_to_time(size: int) -> int:
     """Return how many images of this side in pixels are timed."""
     return 16 if size <= 64 else 2
 
@@ -227,9 +227,9 @@ def plan_of(paths: Sequence[str | Path], device: str | None, images: int | None 
                 entry.count(**options)
             except (HeatproofError, TypeError):
                 check_options(entry.load, options, f"dataset {name!r}", keywords=("seed",))
-                instead = synthetic.in_place_of(kind, options, entry.image_size(options))
+                instead = synthetic.noise_dataset_for(kind, options, entry.image_size(options))
         if instead:
-            instead["evaluation_images"] = images or few_of(max(height_and_width(instead["size"])))
+            instead["evaluation_images"] = images or images_to_time(max(height_and_width(instead["size"])))
             instead |= {"task": given["task"]} if "task" in given else {}
             missing.append(name)
         datasets.append({name: instead or dict(given)})
@@ -262,15 +262,15 @@ def time_all(
     """
     plan, graph, began, scaled = bench.plan, Graph(bench.plan), time.monotonic(), []
     measured = account.Measured(bench.start_up())
-    jobs = account.planned(graph, responses)
+    jobs = account.jobs_to_tables(graph, responses)
     kinds = shards_to_time(graph, jobs)
     # By the size of images: the seconds of a gradient, and what was timed on a network.
-    known: dict[Any, tuple[float, dict[str, Timed], TimedSteps]] = {}
+    known: dict[Any, tuple[float, dict[str, JobCost], TimedSteps]] = {}
     for dataset in plan.datasets if plan.reference_explainers else ():
-        bench.say(f"maps of {dataset} that know no model")
+        bench.report_progress(f"maps of {dataset} that know no model")
         measured.stages[dataset, None] = {kind: bench.shard(job) for kind, job in kinds[dataset, None].items()}
     for dataset, model in plan.pairs():
-        bench.say(f"{model} on {dataset}")
+        bench.report_progress(f"{model} on {dataset}")
         network = bench.weights(dataset, model)
         measured.forward[dataset, model] = network["forward"]
         size = tuple(network["size"])
@@ -293,7 +293,7 @@ def time_all(
             splits = {"train": options["train_images"], "validation": options["train_images"] // 50}
         found: CountedSteps = {**steps, "splits": splits}
         trained = {
-            account.kind_of(job): account.training_cost(cast("Training", job.told), found, measured.start_up)
+            account.kind_of(job): account.training_cost(cast("Training", job.spec), found, measured.start_up)
             for job in jobs
             if job.stage in account.TRAININGS and account.network_of(job) == (dataset, model)
         }
@@ -302,7 +302,7 @@ def time_all(
 
 
 def _told(name: str, where: str, bench: Bench, measured: account.Measured, workers: int, responses: bool) -> list[str]:
-    jobs = account.jobs_of(bench.plan, measured, responses)
+    jobs = account.jobs_with_costs(bench.plan, measured, responses)
     target = "results/idsds_table.csv" + (" and results/scores.csv" if responses else "")
     total, disk = sum(job.seconds for job in jobs), sum(job.bytes for job in jobs)
     # Of a run of minutes, hours would be zeros.
@@ -317,12 +317,12 @@ def _told(name: str, where: str, bench: Bench, measured: account.Measured, worke
         seconds, memory = [job.seconds for job in own], max(job.memory for job in own)
         lines.append(
             f"{stage:<10} {len(own):>7} {sum(seconds) / length:>9.3g} {_clock(max(seconds)):>12} "
-            f"{size_told(sum(job.bytes for job in own)):>10} {f'{memory:6.1f} G' if memory else '':>8}"
+            f"{format_bytes(sum(job.bytes for job in own)):>10} {f'{memory:6.1f} G' if memory else '':>8}"
         )
     network = sum(job.seconds * job.devices for job in jobs if job.network)
     wall = account.wall_time(jobs, workers)
     lines += [
-        f"{'all':<10} {len(jobs):>7} {total / length:>9.3g} {'':>12} {size_told(disk):>10}",
+        f"{'all':<10} {len(jobs):>7} {total / length:>9.3g} {'':>12} {format_bytes(disk):>10}",
         "",
         f"{network / length:.3g} {unit} of the device; the jobs last {total / length:.3g} {unit} together.",
         f"With {workers} at once: {_clock(wall)}, and about {_clock(measured.start_up * 2)} of Snakemake's own.",

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Timed:
+class JobCost:
     """What one kind of job costs.
 
     Attributes
@@ -53,7 +53,7 @@ class Timed:
     memory: float = 0.0
     device_memory: float = 0.0
 
-    def scaled(self, ratio: float) -> Timed:
+    def scaled(self, ratio: float) -> JobCost:
         """Return the same with a network whose passes take `ratio` times as long."""
         return replace(self, per_image={name: seconds * ratio for name, seconds in self.per_image.items()})
 
@@ -66,9 +66,9 @@ class Timed:
 class Bench:
     """Runs jobs of a plan on its first few images, in a folder of its own."""
 
-    def __init__(self, plan: Plan, folder: Path, images: int, say: Callable[[str], None]) -> None:
+    def __init__(self, plan: Plan, folder: Path, images: int, report_progress: Callable[[str], None]) -> None:
         self.plan = replace(plan, results=Folder(str(folder / "results")))
-        self.images, self.say = images, say
+        self.images, self.report_progress = images, report_progress
         self.runtime = plan.runtime()
         self.device = ""
 
@@ -99,12 +99,12 @@ class Bench:
         seconds = min(wall, found["processor"]) if found["device"] in ("", "cpu") else wall
         return seconds, found["memory"], {**found, "share": seconds / wall}
 
-    def shard(self, job: Job) -> Timed:
+    def shard(self, job: Job) -> JobCost:
         """Run a job that makes shards of stores, and read from their manifests what each of them cost."""
-        told = cast("ShardStage", job.told)
-        seconds, memory, found = self.run(replace(told, shard=ShardRange(0, self.images, (0, self.images))))
-        timed = Timed(seconds, memory=memory, device_memory=found["device_gib"])
-        names = [entry.name for entry in getattr(told, "explainers", ())] or [job.stage]
+        spec = cast("ShardStage", job.spec)
+        seconds, memory, found = self.run(replace(spec, shard=ShardRange(0, self.images, (0, self.images))))
+        timed = JobCost(seconds, memory=memory, device_memory=found["device_gib"])
+        names = [entry.name for entry in getattr(spec, "explainers", ())] or [job.stage]
         for name, product in zip(names, job.products, strict=True):
             made = read_json(product.manifest)
             if made is None or made["gap"]:
@@ -127,7 +127,7 @@ class Bench:
     def training(self, dataset: str, model: str, weights: str) -> TimedSteps:
         """Time training steps of a model: seconds to ``train``, to ``validate`` and to ``read`` an image."""
         # A kept epoch is of its finetuning.
-        trained = self.plan.kept[weights][0] if weights in self.plan.kept else weights
+        trained = self.plan.saved_epochs[weights][0] if weights in self.plan.saved_epochs else weights
         made = weights_of(Graph(self.plan), Network(dataset, model, trained))
         # Where a checkpoint is fetched, what a finetuning would take.
         task = self.plan.trained_on(dataset).task
@@ -141,17 +141,17 @@ class Bench:
         self.run(StartUp())
         return self.run(StartUp())[0]
 
-    def scores(self, dataset: str, model: str, metrics: list[str]) -> Timed:
+    def scores(self, dataset: str, model: str, metrics: list[str]) -> JobCost:
         """Time the scoring of some metrics on the stores that are there; their mean cost."""
         where = (dataset, model, self.plan.weights[-1])
         total, memory, marginal = 0.0, 0.0, 0.0
         for metric in metrics:
             job = Graph(self.plan).job("score", self.plan.case(*where, metric).where)
-            told = replace(cast("Score", job.told), shard_size=self.images)
-            one, used, _ = self.run(replace(told, images=1))
-            more, used, _ = self.run(replace(told, images=self.images))
+            spec = replace(cast("Score", job.spec), shard_size=self.images)
+            one, used, _ = self.run(replace(spec, images=1))
+            more, used, _ = self.run(replace(spec, images=self.images))
             # Below a tenth of a second it is noise of the start-up.
             slope = (more - one) / max(self.images - 1, 1) if more - one > 0.1 else 0.0
             total, marginal, memory = total + one, marginal + slope, max(memory, used)
         count = max(len(metrics), 1)
-        return Timed(total / count, {"score": marginal / count}, memory=memory)
+        return JobCost(total / count, {"score": marginal / count}, memory=memory)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from heatproof.base.options import Bounds, ImageCount, Size, as_option, height_and_width
+from heatproof.base.options import Bounds, ImageCount, Size, as_size_option, height_and_width
 from heatproof.base.randomness import numpy_generator
 from heatproof.data.registry import Split
 
@@ -93,12 +93,12 @@ def load(
     return Noise(classes, size, seed, evaluation_images)
 
 
-def in_place_of(kind: str, options: dict[str, Any], size: tuple[int, int] | None) -> dict[str, Any] | None:
+def noise_dataset_for(kind: str, options: dict[str, Any], size: tuple[int, int] | None) -> dict[str, Any] | None:
     """Return the config's settings of a stand-in for a dataset; None where its size is not known."""
     if kind not in KNOWN:
         return None
     classes, train = KNOWN[kind]
     train = min(train, options.get("train_images") or train)
-    side = as_option(size) if size else 224
+    side = as_size_option(size) if size else 224
     told = {"dataset": f"{__name__}:load", "classes": classes, "size": side, "train_images": train}
     return told | ({"parts": PARTS[kind]} if kind in PARTS else {})

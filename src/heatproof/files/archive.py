@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heatproof.files.publishing import HIDDEN, escaped
-from heatproof.files.reading import one_sentence, open_regular
+from heatproof.files.reading import one_sentence_errors, open_regular
 
 # No bundle of a run comes near them: members, bytes of the list of members, and bytes of all members, unpacked.
 MOST_MEMBERS, MOST_LISTING, MOST_UNPACKED = 10_000, 2**22, 2**30
@@ -66,7 +66,7 @@ def read_archive(path: str | Path, wanted: Mapping[str, int], remedy: str, kind:
         If it is no zip archive and nothing else, a member is not a plain file, stored or deflated, of the size that the
         archive says, with a name that is the same on every system, or the archive is larger than any bundle.
     """
-    with one_sentence(path, remedy, kind), open_regular(path) as file:
+    with one_sentence_errors(path, remedy, kind), open_regular(path) as file:
         _require_plain_end(file)
         with zipfile.ZipFile(file) as archive:
             listed = archive.infolist()

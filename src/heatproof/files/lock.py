@@ -14,7 +14,7 @@ from typing import IO, Any
 
 import psutil
 
-from heatproof.errors import HeatproofError, fault_of
+from heatproof.errors import HeatproofError, machine_fault
 from heatproof.files.reading import read_json
 from heatproof.files.writing import open_lock
 
@@ -23,8 +23,8 @@ LOCK = ".lock"
 BEAT = 15.0
 
 
-def hold_folder(folder: str, kind: str = "results folder") -> IO[str]:
-    """Refuse to run beside another run on the same results, and hold them until `let_go`.
+def lock_folder(folder: str, kind: str = "results folder") -> IO[str]:
+    """Refuse to run beside another run on the same results, and hold them until `unlock_folder`.
 
     The system lets go of the lock when the process ends, even by a kill. Where a file system has no locks between
     hosts, the file says who holds it; its time, which is set every few seconds, says that the holder is alive.
@@ -48,7 +48,7 @@ def hold_folder(folder: str, kind: str = "results folder") -> IO[str]:
         locked, holder = _lock(file), read_json(path) or {}
         age = time.time() - os.fstat(file.fileno()).st_mtime
     except OSError as error:
-        raise HeatproofError(fault_of(error) or f"{path} cannot be opened ({error.strerror}).") from None
+        raise HeatproofError(machine_fault(error) or f"{path} cannot be opened ({error.strerror}).") from None
     me = {"host": os.uname().nodename, "process": os.getpid(), "started": psutil.Process().create_time()}
     if not locked or _is_alive(holder, me, age):
         process, host = holder.get("process", "unknown"), holder.get("host", "an unknown host")
@@ -65,16 +65,16 @@ def hold_folder(folder: str, kind: str = "results folder") -> IO[str]:
 
 
 @contextmanager
-def held_folder(folder: str, kind: str = "results folder") -> Iterator[None]:
-    """Hold a folder within a context, as `hold_folder` does."""
-    held = hold_folder(folder, kind)
+def locked_folder(folder: str, kind: str = "results folder") -> Iterator[None]:
+    """Hold a folder within a context, as `lock_folder` does."""
+    held = lock_folder(folder, kind)
     try:
         yield
     finally:
-        let_go(held)
+        unlock_folder(held)
 
 
-def let_go(file: IO[str]) -> None:
+def unlock_folder(file: IO[str]) -> None:
     """Give the results folder back."""
     # Closed already, or the folder is gone: there is nothing to give back.
     with suppress(OSError, ValueError):

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from heatproof.errors import HeatproofError, fault_of
+from heatproof.errors import HeatproofError, machine_fault
 
 # The folder below which no symbolic link is followed; it may be one itself.
 FOLDER = "results"
@@ -37,7 +37,7 @@ ESCAPED_IN_JSON = re.compile(rb"\\u[dD][89a-fA-F]")
 KEY_IN_JSON, LONG_NUMBER_IN_JSON = re.compile(rb'"\s*:'), re.compile(rb"[0-9]{19}")
 
 
-def own_folder(folder: str | Path) -> Path:
+def resolve_user_folder(folder: str | Path) -> Path:
     """Return a folder that the user names; where a link leads to it, the place that it really is.
 
     The user may name a link. Below what is returned, `refuse_links` refuses all of them.
@@ -65,7 +65,7 @@ def refuse_links(path: str | Path) -> Path:
         part = os.sep.join(parts[:end])
         if part and os.path.islink(part):
             raise HeatproofError(
-                f"{shown(part)} is a symbolic link, and nothing is read or written through one below {FOLDER}/: put "
+                f"{printable_path(part)} is a symbolic link, and nothing is read or written through one below {FOLDER}/: put "
                 f"the files in its place, or make {FOLDER} itself the link."
             )
     return path
@@ -109,7 +109,9 @@ def require_regular(path: str | Path, mode: int) -> None:
     """
     if not stat.S_ISREG(mode):
         kind = KINDS.get(stat.S_IFMT(mode), "something else")
-        raise HeatproofError(f"{shown(path)} is {kind}, not a regular file: remove it or put the file in its place.")
+        raise HeatproofError(
+            f"{printable_path(path)} is {kind}, not a regular file: remove it or put the file in its place."
+        )
 
 
 def open_regular(path: str | Path) -> io.BufferedReader:
@@ -158,7 +160,7 @@ def read_bytes(path: str | Path, most: int | None = None) -> bytes:
     return content
 
 
-def read_below(path: str | Path, most: int | None = None) -> bytes:
+def read_result_bytes(path: str | Path, most: int | None = None) -> bytes:
     """Return the bytes of a regular file below a results folder, on the way to which there is no link.
 
     Raises
@@ -250,16 +252,18 @@ def read_list(path: Path) -> str:
     try:
         content = read_bytes(path, LONGEST_LIST)
     except OSError as error:
-        raise HeatproofError(f"{shown(path)} cannot be read ({reason_of(error)}): download it again.") from None
+        raise HeatproofError(
+            f"{printable_path(path)} cannot be read ({reason_of(error)}): download it again."
+        ) from None
     try:
         # As text files are read: every kind of line end becomes \n.
         return content.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError:
-        raise HeatproofError(f"{shown(path)} is not text in UTF-8: download it again.") from None
+        raise HeatproofError(f"{printable_path(path)} is not text in UTF-8: download it again.") from None
 
 
 @contextmanager
-def one_sentence(path: str | Path, remedy: str, kind: str = "") -> Iterator[None]:
+def one_sentence_errors(path: str | Path, remedy: str, kind: str = "") -> Iterator[None]:
     """Turn whatever goes wrong while a file is read into a sentence that names the file and the remedy.
 
     Libraries fail in any way on damaged bytes. Where memory ran out or a disk failed, the sentence says that instead:
@@ -285,9 +289,9 @@ def one_sentence(path: str | Path, remedy: str, kind: str = "") -> Iterator[None
         raise
     except Exception as error:
         if isinstance(error, FileNotFoundError) and not kind:
-            raise HeatproofError(f"{shown(path)} is missing: {remedy}.") from None
+            raise HeatproofError(f"{printable_path(path)} is missing: {remedy}.") from None
         what = f"cannot be read as {kind}" if kind else "cannot be read"
-        said = fault_of(error) or f"{shown(path)} {what} ({reason_of(error)}): {remedy}."
+        said = machine_fault(error) or f"{printable_path(path)} {what} ({reason_of(error)}): {remedy}."
         raise HeatproofError(said) from None
 
 
@@ -297,7 +301,7 @@ def reason_of(error: BaseException) -> str:
     return " ".join(said.split())[:200] or type(error).__name__
 
 
-def shown(path: str | Path) -> str:
+def printable_path(path: str | Path) -> str:
     """Return a path as text that can be printed and written, bytes that are not UTF-8 escaped."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
@@ -313,4 +317,4 @@ def require_utf8(path: str | Path, what: str) -> None:
     try:
         str(path).encode("utf-8")
     except UnicodeEncodeError:
-        raise HeatproofError(f"The name of the {what} {shown(path)} is not UTF-8: rename it.") from None
+        raise HeatproofError(f"The name of the {what} {printable_path(path)} is not UTF-8: rename it.") from None

@@ -17,7 +17,7 @@ from yaml import events
 
 from heatproof.errors import HeatproofError
 from heatproof.files.publishing import escaped
-from heatproof.files.reading import open_regular, shown
+from heatproof.files.reading import open_regular, printable_path
 
 # Far above what anybody writes. Nodes are counted where they are used, so that aliases of aliases do not multiply.
 MOST_BYTES = 2**20
@@ -76,7 +76,7 @@ def read_mapping(path: str | Path) -> dict[str, Any]:
     HeatproofError
         One sentence with the file, the line and the remedy, whatever the file holds.
     """
-    name = f"The config {escaped(shown(path), keep='')}"
+    name = f"The config {escaped(printable_path(path), keep='')}"
     try:
         with open_regular(path) as file:
             content = file.read(MOST_BYTES + 1)

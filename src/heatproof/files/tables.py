@@ -8,7 +8,7 @@ from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from heatproof.files.reading import one_sentence, read_bytes
+from heatproof.files.reading import one_sentence_errors, read_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 # A table of a run with 300 networks, 60 metrics and 100 methods is a tenth of it. A cell takes some 60 bytes of memory.
 MOST_BYTES, MOST_CELLS, MOST_COLUMNS = 2**29, 2**24, 2**12
 # What to do about a table of the user's own that cannot be read, and what it is.
-AS_TABLE = ("give a CSV file with a header", "a table")
+TABLE_REMEDY_AND_KIND = ("give a CSV file with a header", "a table")
 # In memory, of scores of images, each text once, and then as a table. Rows that are unpacked at once.
 MOST_UNPACKED, ROWS = 2**30, 2**16
 
 
-class OwnTable(NamedTuple):
+class UserTable(NamedTuple):
     """A table as it was read: its path, to be named in errors, and its bytes."""
 
     path: Path
     content: bytes
 
 
-def read_own_table(path: str | Path) -> OwnTable:
+def read_user_table(path: str | Path) -> UserTable:
     """Return a table that the user names, which no manifest need list.
 
     Raises
@@ -36,8 +36,8 @@ def read_own_table(path: str | Path) -> OwnTable:
     HeatproofError
         If it is no regular file, or larger than any table.
     """
-    with one_sentence(path, *AS_TABLE):
-        return OwnTable(Path(path), read_bytes(path, MOST_BYTES))
+    with one_sentence_errors(path, *TABLE_REMEDY_AND_KIND):
+        return UserTable(Path(path), read_bytes(path, MOST_BYTES))
 
 
 def rows_of(content: bytes, separator: str) -> Iterator[list[str]]:
@@ -56,7 +56,7 @@ def rows_of(content: bytes, separator: str) -> Iterator[list[str]]:
         raise ValueError(str(error)) from None
 
 
-def unpacked(content: bytes, most: int = MOST_BYTES) -> bytes:
+def decompressed(content: bytes, most: int = MOST_BYTES) -> bytes:
     """Return the bytes of a file, unpacked if it is packed by gzip.
 
     Raises
@@ -148,11 +148,11 @@ def parse_parquet(content: bytes, columns: list[str] | None = None) -> pd.DataFr
         cells = facts.num_rows * facts.num_columns
         if cells > MOST_CELLS * 4:
             raise ValueError(f"it has {cells:,} cells, and {MOST_CELLS * 4:,} is the limit")
-        batches, unpacked = [], 0
+        batches, decompressed = [], 0
         # Threads that cannot be started, where memory runs out, are an error of their own kind.
         for batch in file.iter_batches(ROWS, columns=columns, use_threads=False):
-            unpacked += sum(map(_unpacked, batch.columns))
-            if unpacked > MOST_UNPACKED:
+            decompressed += sum(map(_unpacked, batch.columns))
+            if decompressed > MOST_UNPACKED:
                 raise ValueError(f"it has more than {MOST_UNPACKED >> 30} GiB, unpacked")
             batches.append(batch)
         found = Table.from_batches(batches, None if batches else file.schema_arrow)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
+def file_lock(path: Path) -> Iterator[None]:
     """Hold a lock that the system releases if the process dies; where locks do not work, go without."""
     with open_lock(path) as file:
         with suppress(OSError):
@@ -70,7 +70,7 @@ def open_lock(path: str | Path) -> IO[str]:
 
 
 @contextmanager
-def written_aside(path: str | Path) -> Iterator[Path]:
+def atomic_write(path: str | Path) -> Iterator[Path]:
     """Yield a path to write to, and move what was written there into place; a failure leaves nothing behind.
 
     Parameters
@@ -117,7 +117,7 @@ def write_json(path: str | Path, value: Any) -> None:
 
 def write_text(path: str | Path, text: str) -> None:
     """Write a text file aside and move it into place."""
-    with written_aside(path) as aside:
+    with atomic_write(path) as aside:
         aside.write_text(text, encoding="utf-8")
 
 
@@ -126,25 +126,25 @@ def write_table(table: pd.DataFrame, path: str | Path) -> None:
 
     In a CSV file, which spreadsheets open, no text begins as a formula.
     """
-    with written_aside(path) as aside:
+    with atomic_write(path) as aside:
         if aside.suffix == ".parquet":
             table.to_parquet(aside, index=False)
         else:
             without_formulas(table).to_csv(aside, index=False, lineterminator="\n", float_format="%.8g")
 
 
-class WriteBehind:
+class BackgroundWriter:
     """Writes in a thread of its own, in order, while the next batch is computed; at most one write waits.
 
     What a write raises is raised by the next call, or at the end of the context. A process that ends lets the write in
-    progress end first, and one that is killed leaves what `written_aside` leaves: the whole file, or none.
+    progress end first, and one that is killed leaves what `atomic_write` leaves: the whole file, or none.
     """
 
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
         self._last: Future[None] | None = None
 
-    def __enter__(self) -> WriteBehind:
+    def __enter__(self) -> BackgroundWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -152,7 +152,7 @@ class WriteBehind:
         with suppress(Exception) if kind else nullcontext():
             self.wait()
 
-    def do(self, write: Callable[[], None]) -> None:
+    def submit(self, write: Callable[[], None]) -> None:
         """Wait for the write before this one, and begin this one."""
         self.wait()
         # Not before it is needed: most processes that import this write nothing.

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from heatproof.base.named_axes import IMAGES, in_order
-from heatproof.base.options import short
+from heatproof.base.named_axes import IMAGE_DIMS, in_dimension_order
+from heatproof.base.options import short_repr
 from heatproof.errors import HeatproofError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def check_images(images: Any) -> torch.Tensor:
     """
     import torch
 
-    images = in_order(images, IMAGES, "images")
+    images = in_dimension_order(images, IMAGE_DIMS, "images")
     is_array = isinstance(images, np.ndarray)
     if is_array:
         try:
@@ -147,7 +147,7 @@ def check_targets(targets: Any, count: int) -> torch.Tensor:
         raise HeatproofError(
             f"The targets are None: {wanted}; model(images).argmax(1) are the classes that it predicts."
         )
-    values = in_order(targets, ("image",), "targets")
+    values = in_dimension_order(targets, ("image",), "targets")
     if isinstance(values, list | tuple) and any(isinstance(one, str) for one in values[:1]):
         values = np.array(values, dtype=str)
     if hasattr(values, "iloc") and getattr(values, "ndim", 1) == 2 and values.shape[1] == 1:
@@ -157,7 +157,7 @@ def check_targets(targets: Any, count: int) -> torch.Tensor:
         kind = getattr(getattr(array, "dtype", None), "kind", "")
         if kind in "OUST" and kind and _has_names(array):
             raise HeatproofError(
-                f"The targets are class names, as {short(str(array.ravel()[0]))}: give their numbers, as "
+                f"The targets are class names, as {short_repr(str(array.ravel()[0]))}: give their numbers, as "
                 "[names.index(one) for one in targets], with `names` in the order of the model's outputs."
             )
         try:

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from heatproof.base.grids import Grid, as_grid
 from heatproof.base.tasks import CALLABLE
-from heatproof.metrics.single_deletion import Deletion
+from heatproof.metrics.single_deletion import PatchDeletion
 from heatproof.perturbation.baselines import BASELINES
 
 if TYPE_CHECKING:
     import torch
 
 # The attribute of a network that holds the record of its finetuning.
-HELD = "heatproof"
+RECORD_ATTRIBUTE = "heatproof"
 PRECISIONS = ("float64", "float32", "bfloat16", "float16")
 
 
@@ -36,7 +36,7 @@ class Domain:
         What the finetuning left on the network; empty where it left nothing.
     """
 
-    finetuned: Deletion | None
+    finetuned: PatchDeletion | None
     reason: str
     record: Mapping[str, Any]
 
@@ -109,13 +109,13 @@ def domain_of(model: Any, images: Any = None, task: str = "") -> Domain:
     return Domain(deletion_of(record), "", record)
 
 
-def deletion_of(options: Mapping[str, Any]) -> Deletion:
+def deletion_of(options: Mapping[str, Any]) -> PatchDeletion:
     """Return the deletion of patches with a ``grid``, a ``baseline`` and all of its ``baseline_options``."""
     known = BASELINES[options["baseline"]].options
     filled = {**known, **(options.get("baseline_options") or {})}
     if "grid" in filled:
         filled["grid"] = as_grid(filled["grid"] or options["grid"])
-    return Deletion(as_grid(options["grid"]), options["baseline"], filled)
+    return PatchDeletion(as_grid(options["grid"]), options["baseline"], filled)
 
 
 def warn_out_of_domain(scored: Sequence[Mapping[str, Any]], domain: Domain) -> None:
@@ -145,7 +145,7 @@ def _within(model: Any) -> Any:
 
 
 def _record_of(model: Any) -> Mapping[str, Any] | None:
-    record = getattr(model, "__dict__", {}).get(HELD)
+    record = getattr(model, "__dict__", {}).get(RECORD_ATTRIBUTE)
     return record if isinstance(record, Mapping) and "weights" in record else None
 
 

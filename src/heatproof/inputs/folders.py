@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heatproof.data.opening import open_picture
-from heatproof.data.pictures import list_classes, looked_for, pictures_below, subfolders
-from heatproof.errors import HeatproofError, first_line, runs_out
+from heatproof.data.pictures import list_classes, pictures_below, search_hint, subfolders
+from heatproof.errors import HeatproofError, first_line, is_out_of_memory
 from heatproof.inputs.arrays import configuration_of
 from heatproof.inputs.loaders import PROBED, refuse_random
 from heatproof.inputs.source import ImageSource
@@ -43,7 +43,7 @@ def read_folder(folder: str | Path, model: Any, transform: Callable[[Any], Any] 
         if top.exists():
             raise HeatproofError(f"{folder} is a file: name the folder that it is in.")
         raise HeatproofError(
-            f"There is no folder {folder}{looked_for(str(folder))}: name a folder of pictures, or give the images as a "
+            f"There is no folder {folder}{search_hint(str(folder))}: name a folder of pictures, or give the images as a "
             "tensor."
         )
     names, ids, numbers = _listed(top)
@@ -108,7 +108,7 @@ def _picture(path: Path, name: str, transform: Callable[[Any], Any]) -> torch.Te
     try:
         made = transform(picture)
     except Exception as error:
-        if isinstance(error, HeatproofError) or runs_out(error):
+        if isinstance(error, HeatproofError) or is_out_of_memory(error):
             raise
         raise HeatproofError(
             f"The `transform` fails on the picture {name!r} ({type(error).__name__}: {first_line(error)[:200]}): give "

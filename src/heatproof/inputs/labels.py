@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from heatproof.base.named_axes import is_labelled_array
-from heatproof.base.options import short
-from heatproof.base.tasks import CALLABLE, explained_words
+from heatproof.base.options import short_repr
+from heatproof.base.tasks import CALLABLE, describe_targets
 from heatproof.errors import HeatproofError
 
 if TYPE_CHECKING:
     from heatproof.inputs.source import ImageSource
 
-DIGEST = "image_digest"
+IMAGE_DIGEST = "image_digest"
 # Of maps that explain no class: the task, and of a function of outputs what tells it and the target from others.
 TASK, TARGET_DIGEST = "task", "target_digest"
 # Names of dimensions of what metrics are given beside maps, in our order.
@@ -68,7 +68,7 @@ class Labels(NamedTuple):
         """What each row explains, as `heatproof.inputs.source.ImageSource.explained`; None where it is not said."""
         if self.targets is None or (self.kind == CALLABLE and self.target_digests is None):
             return None
-        return explained_words(self.kind, self.targets.tolist(), self.target_digests)
+        return describe_targets(self.kind, self.targets.tolist(), self.target_digests)
 
 
 def labels_of(values: Any) -> Labels | None:
@@ -88,7 +88,7 @@ def labels_of(values: Any) -> Labels | None:
             return np.full(values.sizes["image"], found.values)
         return found.values if found.dims == ("image",) else None
 
-    names, digests, of_targets, kind = along("image"), along(DIGEST), along(TARGET_DIGEST), along(TASK)
+    names, digests, of_targets, kind = along("image"), along(IMAGE_DIGEST), along(TARGET_DIGEST), along(TASK)
     if names is None and digests is None:
         return None
     return Labels(
@@ -100,7 +100,9 @@ def labels_of(values: Any) -> Labels | None:
     )
 
 
-def rows_of(values: Any, images: ImageSource, what: str, explained: Sequence[str] | None = None) -> np.ndarray | None:
+def match_rows(
+    values: Any, images: ImageSource, what: str, explained: Sequence[str] | None = None
+) -> np.ndarray | None:
     """Return the row of labelled values that belongs to each image; None where rows are in the order of the images.
 
     Parameters
@@ -146,10 +148,10 @@ def rows_of(values: Any, images: ImageSource, what: str, explained: Sequence[str
         )
     if len(places) < len(ids):
         twice = next(name for name in ids if ids.count(name) > 1)
-        raise HeatproofError(f"The {what} have the image {short(twice)} twice: give each image once.")
+        raise HeatproofError(f"The {what} have the image {short_repr(twice)} twice: give each image once.")
     if missing is not None:
         raise HeatproofError(
-            f"The {what} are labelled {_some(ids)} and have no image {short(missing)}: give those of these images, or "
+            f"The {what} are labelled {_some(ids)} and have no image {short_repr(missing)}: give those of these images, or "
             "an array without labels in their order."
         )
     return np.array([places[name] for name in images.ids])
@@ -188,21 +190,21 @@ def _by_content(labels: Labels, images: ImageSource, what: str, explained: Seque
                 f"The maps explain {PLURALS[made]}, and what is scored are {PLURALS[asked]}: {_remedy(made, asked)}."
             )
         raise HeatproofError(
-            f"The {what} are of other images than {short(name)}, by their coordinate {DIGEST}: give the images that "
-            f"they were made of, or {what}.drop_vars({DIGEST!r}) if they are of these in another form."
+            f"The {what} are of other images than {short_repr(name)}, by their coordinate {IMAGE_DIGEST}: give the images that "
+            f"they were made of, or {what}.drop_vars({IMAGE_DIGEST!r}) if they are of these in another form."
         )
     return np.array(rows)
 
 
-def by_image(name: str, values: Any, images: ImageSource) -> Any:
+def align_to_images(name: str, values: Any, images: ImageSource) -> Any:
     """Return what a metric is given beside maps, such as ``masks``, in the order of the images and of our axes.
 
     Raises
     ------
     HeatproofError
-        As `rows_of` does, or if the dimensions have other names.
+        As `match_rows` does, or if the dimensions have other names.
     """
-    rows = rows_of(values, images, name)
+    rows = match_rows(values, images, name)
     if is_labelled_array(values):
         axes, given = AXES[name], tuple(map(str, values.dims))
         if sorted(given) != sorted(axes):
@@ -222,7 +224,7 @@ def by_image(name: str, values: Any, images: ImageSource) -> Any:
     return values if rows is None else values[rows]
 
 
-def joined_options(options: dict[str, Any], images: ImageSource, known: dict[int, Any]) -> dict[str, Any]:
+def align_options(options: dict[str, Any], images: ImageSource, known: dict[int, Any]) -> dict[str, Any]:
     """Return options of a metric in which all that is of images has their order, and parts have one order.
 
     Parameters
@@ -243,21 +245,21 @@ def joined_options(options: dict[str, Any], images: ImageSource, known: dict[int
             if sorted(own) != sorted(parts) or len(set(own)) < len(own):
                 raise HeatproofError(f"The {name} are of the parts {_some(own)} and the masks of {_some(parts)}.")
             value = value.isel(part=[own.index(one) for one in parts])
-            found[name] = by_image(name, value, images)
+            found[name] = align_to_images(name, value, images)
             continue
         if id(value) not in known:
-            known[id(value)] = by_image(name, value, images)
+            known[id(value)] = align_to_images(name, value, images)
         found[name] = known[id(value)]
     return found
 
 
-def options_of_rows(options: dict[str, Any], rows: Any, count: int) -> dict[str, Any]:
+def select_option_rows(options: dict[str, Any], rows: Any, count: int) -> dict[str, Any]:
     """Return options of a metric in which what is of each image is that of some of them.
 
     Parameters
     ----------
     options
-        As `joined_options` returns them.
+        As `align_options` returns them.
     rows
         Numbers of images.
     count
@@ -276,7 +278,7 @@ def _parts_of(values: Any) -> list[str] | None:
     return None
 
 
-class Scored(NamedTuple):
+class ScoredTargets(NamedTuple):
     """What is scored.
 
     Attributes
@@ -292,7 +294,7 @@ class Scored(NamedTuple):
     remedy: str = "give targets=maps['target'], or maps that explain these targets"
 
 
-def check_explained(explained: Sequence[str], scored: Scored, ids: Sequence[str]) -> None:
+def check_explained(explained: Sequence[str], scored: ScoredTargets, ids: Sequence[str]) -> None:
     """Refuse maps that say that they explain something else than what is scored.
 
     Raises
@@ -327,7 +329,7 @@ def check_explained(explained: Sequence[str], scored: Scored, ids: Sequence[str]
 
 
 def _word(kind: str) -> str:
-    return explained_words(kind, [""], [""] if kind == CALLABLE else None)[0].strip()
+    return describe_targets(kind, [""], [""] if kind == CALLABLE else None)[0].strip()
 
 
 def _remedy(theirs: str, ours: str) -> str:

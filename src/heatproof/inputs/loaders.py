@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from heatproof.base.named_axes import is_labelled_array
-from heatproof.errors import HeatproofError, first_line, runs_out
+from heatproof.errors import HeatproofError, first_line, is_out_of_memory
 from heatproof.inputs.arrays import IMAGE_KEYS, check_images, check_targets
-from heatproof.inputs.source import AT_ONCE, ImageSource, in_memory
+from heatproof.inputs.source import READ_BATCH_SIZE, ImageSource, source_of_tensor
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +29,7 @@ PROBED, TIMES = 4, 4
 
 
 @dataclass(frozen=True, eq=False)
-class Loaded:
+class LoaderInfo:
     """A data set that is read by number, or batches that were read.
 
     Attributes
@@ -70,7 +70,7 @@ def is_loader(images: Any) -> bool:
     return isinstance(images, Iterable) and not any(kind.__module__.startswith("PIL.") for kind in type(images).__mro__)
 
 
-def read_loader(images: Any) -> tuple[ImageSource, Loaded]:
+def read_loader(images: Any) -> tuple[ImageSource, LoaderInfo]:
     """Return the images of a loader, and what else it says.
 
     Raises
@@ -81,9 +81,9 @@ def read_loader(images: Any) -> tuple[ImageSource, Loaded]:
     from torch.utils.data import DataLoader, Dataset, IterableDataset
 
     if isinstance(images, list | tuple) and _holds_samples(images):
-        images = DataLoader(images, batch_size=AT_ONCE)  # type: ignore[arg-type]
+        images = DataLoader(images, batch_size=READ_BATCH_SIZE)  # type: ignore[arg-type]
     if isinstance(images, Dataset) and not isinstance(images, IterableDataset):
-        images = DataLoader(images, batch_size=AT_ONCE)
+        images = DataLoader(images, batch_size=READ_BATCH_SIZE)
     has_numbers = isinstance(images, DataLoader) and not isinstance(images.dataset, IterableDataset)
     return _by_number(images) if has_numbers and images.batch_sampler is not None else _read_once(images)
 
@@ -93,7 +93,7 @@ def _holds_samples(images: Sequence[Any]) -> bool:
     return getattr(first, "ndim", 0) == 3
 
 
-def _by_number(loader: Any) -> tuple[ImageSource, Loaded]:
+def _by_number(loader: Any) -> tuple[ImageSource, LoaderInfo]:
     dataset = loader.dataset
     with random_states(loader), sentences("where its sampler is asked"):
         places, is_shuffled = _places(loader)
@@ -148,11 +148,11 @@ def _by_number(loader: Any) -> tuple[ImageSource, Loaded]:
                 found = check_targets([listed[place] for place in places], len(places))
                 if bool((found[probed] == first).all()):
                     return found
-            every = [range(low, min(low + AT_ONCE, len(ids))) for low in range(0, len(ids), AT_ONCE)]
+            every = [range(low, min(low + READ_BATCH_SIZE, len(ids))) for low in range(0, len(ids), READ_BATCH_SIZE)]
             parts = [_in_rows(batch(rows)[1], len(rows)) for rows in every]
         return _joined(parts)
 
-    return ImageSource(ids, read, is_named=names is not None), Loaded(labels, is_shuffled)
+    return ImageSource(ids, read, is_named=names is not None), LoaderInfo(labels, is_shuffled)
 
 
 def _places(loader: Any) -> tuple[list[int], bool]:
@@ -198,7 +198,7 @@ def refuse_random(read: Any, rows: Sequence[int], ids: Sequence[str], what: str)
                     )
 
 
-def _read_once(batches: Iterable[Any]) -> tuple[ImageSource, Loaded]:
+def _read_once(batches: Iterable[Any]) -> tuple[ImageSource, LoaderInfo]:
     """Read all batches into memory."""
     import torch
 
@@ -229,7 +229,7 @@ def _read_once(batches: Iterable[Any]) -> tuple[ImageSource, Loaded]:
         _refuse_several(labels[0])
         return _joined(labels)
 
-    return in_memory(whole), Loaded(joined)
+    return source_of_tensor(whole), LoaderInfo(joined)
 
 
 def _is_number(said: Any) -> bool:
@@ -269,7 +269,7 @@ def sentences(where: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if isinstance(error, HeatproofError) or runs_out(error):
+        if isinstance(error, HeatproofError) or is_out_of_memory(error):
             raise
         told = first_line(error)
         if "PIL" in told:

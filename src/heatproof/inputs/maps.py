@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from heatproof.base.named_axes import MAPS, in_order, is_labelled_array
+from heatproof.base.named_axes import MAP_DIMS, in_dimension_order, is_labelled_array
 from heatproof.errors import HeatproofError
-from heatproof.inputs.labels import DIGEST, TARGET_DIGEST, Scored, check_explained, labels_of, rows_of
+from heatproof.inputs.labels import IMAGE_DIGEST, TARGET_DIGEST, ScoredTargets, check_explained, labels_of, match_rows
 
 if TYPE_CHECKING:
     from heatproof.inputs.source import ImageSource
@@ -33,7 +33,7 @@ class Maps(NamedTuple):
     gaps: dict[str, str]
 
 
-def read_maps(maps: Any, images: ImageSource, scored: Sequence[Scored] | None = None) -> Maps:
+def read_maps(maps: Any, images: ImageSource, scored: Sequence[ScoredTargets] | None = None) -> Maps:
     """Return maps in the order of the images.
 
     Parameters
@@ -52,7 +52,7 @@ def read_maps(maps: Any, images: ImageSource, scored: Sequence[Scored] | None = 
         If maps are not those of the images and targets, or are no numbers of their size.
     """
     if scored is None:
-        scored = [] if images.targets is None else [Scored(images.explained)]
+        scored = [] if images.targets is None else [ScoredTargets(images.explained)]
     methods, gaps = _methods(maps)
     if isinstance(methods, dict):
         if not methods:
@@ -73,7 +73,7 @@ def explained_classes(maps: Any, images: ImageSource) -> np.ndarray | None:
     for values in methods_of_maps(maps):
         labels = labels_of(values)
         if labels is not None and labels.targets is not None:
-            rows = rows_of(values, images, "maps")
+            rows = match_rows(values, images, "maps")
             return labels.targets if rows is None else labels.targets[rows]
     return None
 
@@ -120,7 +120,7 @@ def _methods(maps: Any) -> tuple[Any, dict[str, str]]:
 def _with_labels(maps: Any) -> Any:
     """Return the array of a data set of maps, labelled also by what became plain variables, as in a table of pandas."""
     array = maps["attribution"]
-    for name in ("target", DIGEST, TARGET_DIGEST):
+    for name in ("target", IMAGE_DIGEST, TARGET_DIGEST):
         if name in maps.data_vars and "image" in maps[name].dims:
             values = maps[name]
             others = [one for one in values.dims if one not in ("image", "method")]
@@ -146,14 +146,14 @@ def _named(pairs: Any, gaps: Mapping[str, str]) -> dict[str, Any]:
     return {name: values for name, values in found.items() if name not in gaps}
 
 
-def _values(maps: Any, images: ImageSource, scored: Sequence[Scored]) -> np.ndarray:
+def _values(maps: Any, images: ImageSource, scored: Sequence[ScoredTargets]) -> np.ndarray:
     from heatproof.perturbation.curves import check_maps
 
-    labels, rows = labels_of(maps), rows_of(maps, images, "maps", scored[0].explained if scored else None)
+    labels, rows = labels_of(maps), match_rows(maps, images, "maps", scored[0].explained if scored else None)
     if labels is not None and (explained := labels.explained) is not None:
         for one in scored:
             check_explained(explained if rows is None else [explained[row] for row in rows], one, images.ids)
-    maps = in_order(maps, MAPS, "maps")
+    maps = in_dimension_order(maps, MAP_DIMS, "maps")
     if hasattr(maps, "detach"):
         maps = maps.detach().to_dense().cpu() if maps.is_sparse else maps.detach().cpu()
         # NumPy has no bfloat16.

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from heatproof.base.named_axes import is_labelled_array
-from heatproof.base.options import short
-from heatproof.base.registry import nearest
+from heatproof.base.options import short_repr
+from heatproof.base.registry import suggest_name
 from heatproof.base.tasks import CALLABLE
 from heatproof.errors import HeatproofError
 from heatproof.inputs.arrays import check_finite, check_ids, check_images
 from heatproof.inputs.folders import read_folder
 from heatproof.inputs.labels import labels_of
-from heatproof.inputs.loaders import Loaded, is_loader, read_loader
-from heatproof.inputs.source import ImageSource, in_memory
-from heatproof.inputs.targets import Question, aimed, joined, labels_of_maps
+from heatproof.inputs.loaders import LoaderInfo, is_loader, read_loader
+from heatproof.inputs.source import ImageSource, source_of_tensor
+from heatproof.inputs.targets import TargetSpec, align_targets, assign_targets, labels_of_maps
 
 if TYPE_CHECKING:
-    from heatproof.models.adapter import Adapted
+    from heatproof.models.adapter import AdaptedNetwork
 
 Transform = Callable[[Any], Any]
 
@@ -36,8 +36,8 @@ def read_inputs(
     classes: Any = None,
     transform: Transform | None = None,
     maps: Any = None,
-    network: Adapted | None = None,
-    question: Question | None = None,
+    network: AdaptedNetwork | None = None,
+    target_spec: TargetSpec | None = None,
     pairs: bool = True,
 ) -> ImageSource:
     """Return the images of a caller with their names and targets.
@@ -93,18 +93,18 @@ def read_inputs(
         source = replace(source, ids=ids, is_named=True)
     if source.is_checked:
         check_finite(source.images, source.ids)
-    question = question or Question()
+    target_spec = target_spec or TargetSpec()
     if targets is None and maps is not None:
-        targets = labels_of_maps(maps, source, question, network)
+        targets = labels_of_maps(maps, source, target_spec, network)
     elif targets is not None:
-        targets = joined(targets, source, question, network)
+        targets = align_targets(targets, source, target_spec, network)
     if targets is None:
-        targets = _own_targets(source, model, loaded, question)
-    source = aimed(source, targets, question, network, pairs)
+        targets = _own_targets(source, model, loaded, target_spec)
+    source = assign_targets(source, targets, target_spec, network, pairs)
     return source if classes is None else _of_classes(source, classes)
 
 
-def _source(model: Any, images: Any, transform: Transform | None) -> tuple[ImageSource, Loaded | None]:
+def _source(model: Any, images: Any, transform: Transform | None) -> tuple[ImageSource, LoaderInfo | None]:
     if isinstance(images, str | Path):
         return read_folder(images, model, transform), None
     if transform is not None:
@@ -116,15 +116,15 @@ def _source(model: Any, images: Any, transform: Transform | None) -> tuple[Image
     known = labels_of(images)
     checked = check_images(images)
     names = None if known is None or known.ids is None else check_ids(known.ids, len(checked))
-    return in_memory(checked, names), None
+    return source_of_tensor(checked, names), None
 
 
-def _own_targets(source: ImageSource, model: Any, loaded: Loaded | None, question: Question) -> Any:
+def _own_targets(source: ImageSource, model: Any, loaded: LoaderInfo | None, target_spec: TargetSpec) -> Any:
     """Return the targets that come with images; None where none do."""
     if loaded is not None:
-        return loaded.labels(not question.kind)
+        return loaded.labels(not target_spec.kind)
     outputs = getattr(model, "num_classes", None)
-    own = source.class_names and not question.kind
+    own = source.class_names and not target_spec.kind
     if own and isinstance(outputs, int) and outputs != len(source.class_names):
         raise HeatproofError(
             f"The folder has {len(source.class_names)} class folders and the model {outputs} outputs, so that the "
@@ -132,7 +132,7 @@ def _own_targets(source: ImageSource, model: Any, loaded: Loaded | None, questio
             "in the order of their paths."
         )
     # The number of a folder is no number that a regression learns.
-    return None if question.kind == "regression" else source.targets
+    return None if target_spec.kind == "regression" else source.targets
 
 
 def _of_classes(source: ImageSource, classes: Any) -> ImageSource:
@@ -142,7 +142,7 @@ def _of_classes(source: ImageSource, classes: Any) -> ImageSource:
     listed = classes.tolist() if hasattr(classes, "tolist") else classes
     if isinstance(listed, str | bytes | Mapping) or not isinstance(listed, Iterable):
         raise HeatproofError(
-            f"classes is {short(classes)}: give a list of class numbers, as classes=[{short(listed)}]."
+            f"classes is {short_repr(classes)}: give a list of class numbers, as classes=[{short_repr(listed)}]."
         )
     wanted = {}
     for one in listed:
@@ -154,10 +154,10 @@ def _of_classes(source: ImageSource, classes: Any) -> ImageSource:
                     "numbers."
                 )
             if one not in source.class_names:
-                raise HeatproofError(f"There is no class folder {one!r}: {nearest(one, source.class_names)}")
+                raise HeatproofError(f"There is no class folder {one!r}: {suggest_name(one, source.class_names)}")
             number = source.class_names.index(one)
         elif isinstance(one, bool | np.bool_) or not isinstance(one, int | np.integer):
-            raise HeatproofError(f"classes has {short(one)}: give class numbers, as classes=[0, 3].")
+            raise HeatproofError(f"classes has {short_repr(one)}: give class numbers, as classes=[0, 3].")
         wanted[int(number)] = one
     if not wanted:
         raise HeatproofError("classes is empty: name at least one class, or leave it out for all images.")

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from heatproof.base.tasks import explained_words
+from heatproof.base.tasks import describe_targets
 from heatproof.inputs.arrays import check_finite
 
 if TYPE_CHECKING:
     import torch
 
 # Images that are read at once where all are gone through.
-AT_ONCE = 64
+READ_BATCH_SIZE = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +62,7 @@ class ImageSource:
     labels: torch.Tensor | None = None
     pictures: list[int] | None = None
     given: int = 0
-    distinct: Any = (None,)
+    unique_targets: Any = (None,)
     target_digests: list[str] | None = None
 
     def __len__(self) -> int:
@@ -97,14 +97,14 @@ class ImageSource:
     def explained(self) -> list[str]:
         """What is explained of each image, in words that are those of maps of the same alone."""
         assert self.targets is not None, "read_inputs found them"
-        return explained_words(self.kind, self.targets.tolist(), self.target_digests)
+        return describe_targets(self.kind, self.targets.tolist(), self.target_digests)
 
     @property
-    def has_rows_of_labels(self) -> bool:
+    def has_label_rows(self) -> bool:
         """Whether rows of one picture with other targets are rows of its labels, and no copies."""
         return bool(self.kind)
 
-    def batches(self, size: int = AT_ONCE) -> Iterator[tuple[range, torch.Tensor]]:
+    def batches(self, size: int = READ_BATCH_SIZE) -> Iterator[tuple[range, torch.Tensor]]:
         """Yield row numbers and images of one batch after another."""
         for low in range(0, len(self), size):
             rows = range(low, min(low + size, len(self)))
@@ -128,7 +128,7 @@ class ImageSource:
         )
 
 
-def in_memory(images: torch.Tensor, names: list[str] | None = None) -> ImageSource:
+def source_of_tensor(images: torch.Tensor, names: list[str] | None = None) -> ImageSource:
     """Return a source of images that are in memory and whose values are finite."""
 
     def rows(wanted: Sequence[int]) -> torch.Tensor:

@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from heatproof.base.named_axes import is_labelled_array
-from heatproof.base.options import short
+from heatproof.base.options import short_repr
 from heatproof.base.provenance import digest
 from heatproof.base.tasks import CALLABLE, EXCLUSIVE, check_task, distinct_targets
 from heatproof.errors import HeatproofError
 from heatproof.inputs.arrays import check_targets
 from heatproof.inputs.identity import identity_of
-from heatproof.inputs.labels import labels_of, rows_of
+from heatproof.inputs.labels import labels_of, match_rows
 
 if TYPE_CHECKING:
     import torch
 
     from heatproof.inputs.source import ImageSource
-    from heatproof.models.adapter import Adapted
+    from heatproof.models.adapter import AdaptedNetwork
     from heatproof.models.output_reader import OutputReader
 
 Target = Callable[[Any, Any], "torch.Tensor"]
@@ -35,7 +35,7 @@ PICK = "target=lambda output, targets: output[:, 0]"
 
 
 @dataclass(frozen=True)
-class Question:
+class TargetSpec:
     """What is asked of a network.
 
     Attributes
@@ -53,7 +53,7 @@ class Question:
         check_task(self.task)
         if self.target is not None and not callable(self.target):
             raise HeatproofError(
-                f"The target is {short(self.target)}: give a function of a network's output and the targets of its "
+                f"The target is {short_repr(self.target)}: give a function of a network's output and the targets of its "
                 "images that returns one number for each image, and classes as `targets`."
             )
         if self.target is not None and self.task is not None:
@@ -102,8 +102,8 @@ def _told(value: Any, network: Any = None) -> str:
         return f"{type(value).__name__} at {id(value)}"
 
 
-def aimed(
-    source: ImageSource, targets: Any, question: Question, network: Adapted | None, pairs: bool = True
+def assign_targets(
+    source: ImageSource, targets: Any, target_spec: TargetSpec, network: AdaptedNetwork | None, pairs: bool = True
 ) -> ImageSource:
     """Return images with the column that is explained of each.
 
@@ -126,14 +126,14 @@ def aimed(
     HeatproofError
         If the targets do not fit the question.
     """
-    source = replace(source, kind=question.kind, targets=None, is_labelled=False)
-    if question.target is not None:
-        return _of_function(source, targets, question.target, network)
-    if question.kind == "regression":
+    source = replace(source, kind=target_spec.kind, targets=None, is_labelled=False)
+    if target_spec.target is not None:
+        return _of_function(source, targets, target_spec.target, network)
+    if target_spec.kind == "regression":
         return _of_regression(source, targets, network)
     if targets is None:
         return source if network is None else replace(source, targets=_predicted(source, network))
-    if question.kind == "multilabel":
+    if target_spec.kind == "multilabel":
         plain = _plain(targets)
         if getattr(plain, "ndim", 1) == 2:
             if hasattr(targets, "columns") and not source.class_names:
@@ -148,12 +148,12 @@ def aimed(
     return replace(source, targets=check_targets(targets, len(source)), is_labelled=True)
 
 
-def _predicted(source: ImageSource, network: Adapted) -> torch.Tensor:
+def _predicted(source: ImageSource, network: AdaptedNetwork) -> torch.Tensor:
     import torch
 
-    from heatproof.models.adapter import predicted
+    from heatproof.models.adapter import predict_classes
 
-    return torch.cat([predicted(network, part).detach().cpu() for _, part in source.batches()]).long()
+    return torch.cat([predict_classes(network, part).detach().cpu() for _, part in source.batches()]).long()
 
 
 def _plain(targets: Any) -> Any:
@@ -230,11 +230,11 @@ def _of_labels(source: ImageSource, labels: torch.Tensor, pairs: bool) -> ImageS
     return replace(source.take(rows.tolist()), targets=columns, pictures=rows.tolist(), given=len(source))
 
 
-# From `_of_labels` through `aimed` and `read_inputs` to who calls a function of the API.
+# From `_of_labels` through `assign_targets` and `read_inputs` to who calls a function of the API.
 _OF_THE_CALLER = 5
 
 
-def _of_regression(source: ImageSource, targets: Any, network: Adapted | None) -> ImageSource:
+def _of_regression(source: ImageSource, targets: Any, network: AdaptedNetwork | None) -> ImageSource:
     """Return images with the output that is explained: the only one, or that of whole numbers."""
     import torch
 
@@ -255,11 +255,11 @@ def _of_regression(source: ImageSource, targets: Any, network: Adapted | None) -
     return replace(source, targets=given.cpu().long())
 
 
-def _outputs(source: ImageSource, network: Adapted) -> int:
+def _outputs(source: ImageSource, network: AdaptedNetwork) -> int:
     """Return how many numbers a network returns for an image."""
-    from heatproof.models.adapter import outputs_of
+    from heatproof.models.adapter import count_outputs
 
-    return outputs_of(network, source.read([0]))
+    return count_outputs(network, source.read([0]))
 
 
 def _numbers(values: Any, count: int) -> torch.Tensor:
@@ -285,7 +285,7 @@ def _numbers(values: Any, count: int) -> torch.Tensor:
     return found
 
 
-def _of_function(source: ImageSource, targets: Any, function: Target, network: Adapted | None) -> ImageSource:
+def _of_function(source: ImageSource, targets: Any, function: Target, network: AdaptedNetwork | None) -> ImageSource:
     """Return images with the number of the distinct target of each."""
     import torch
 
@@ -295,26 +295,26 @@ def _of_function(source: ImageSource, targets: Any, function: Target, network: A
         targets = torch.from_numpy(np.array(plain))
     elif not isinstance(targets, list | tuple):
         targets = plain
-    distinct, numbers = distinct_targets(targets, len(source))
+    unique_targets, numbers = distinct_targets(targets, len(source))
     module = None
     if network is not None:
-        network.hooks.reader.targets, module = distinct, network.network
+        network.hooks.reader.targets, module = unique_targets, network.network
     of_function = _told(function, module)
-    digests = [digest([of_function, _told(one)]) for one in _each(distinct)]
+    digests = [digest([of_function, _told(one)]) for one in _each(unique_targets)]
     return replace(
         source,
         targets=torch.from_numpy(numbers),
-        distinct=distinct,
+        unique_targets=unique_targets,
         target_digests=[digests[number] for number in numbers.tolist()],
         is_labelled=targets is not None,
     )
 
 
-def _each(distinct: Any) -> list[Any]:
-    return [distinct[number] for number in range(len(distinct))]
+def _each(unique_targets: Any) -> list[Any]:
+    return [unique_targets[number] for number in range(len(unique_targets))]
 
 
-def check_columns(network: Adapted, source: ImageSource) -> None:
+def check_columns(network: AdaptedNetwork, source: ImageSource) -> None:
     """Refuse targets of a checked network that it has no class, label or output for.
 
     Raises
@@ -332,7 +332,7 @@ def check_columns(network: Adapted, source: ImageSource) -> None:
     network.check_targets(source.targets, source.ids)
 
 
-def shown_targets(source: ImageSource) -> np.ndarray:
+def reported_targets(source: ImageSource) -> np.ndarray:
     """Return targets (N,) as results name them: columns, or of a function targets that are whole numbers or texts.
 
     Other targets of a function are numbered in the order of their first image.
@@ -341,24 +341,24 @@ def shown_targets(source: ImageSource) -> np.ndarray:
     columns = source.targets.cpu().numpy()
     if source.kind != CALLABLE:
         return columns
-    shown = [one.item() if getattr(one, "ndim", 1) == 0 else one for one in _each(source.distinct)]
+    shown = [one.item() if getattr(one, "ndim", 1) == 0 else one for one in _each(source.unique_targets)]
     for kinds in ((int,), (str,)):
         if all(isinstance(one, kinds) and not isinstance(one, bool) for one in shown):
             return np.array(shown)[columns]
     return columns
 
 
-def labels_of_maps(maps: Any, source: ImageSource, question: Question, network: Adapted | None) -> Any:
-    """Return the targets that labelled maps say they explain, as `aimed` takes them; None where they do not say it.
+def labels_of_maps(maps: Any, source: ImageSource, target_spec: TargetSpec, network: AdaptedNetwork | None) -> Any:
+    """Return the targets that labelled maps say they explain, as `assign_targets` takes them; None where they do not say it.
 
     Of several labels of an image, all that maps explain.
     """
     from heatproof.inputs.maps import explained_classes, methods_of_maps
 
-    if question.kind == CALLABLE:
+    if target_spec.kind == CALLABLE:
         return None
-    source = replace(source, kind=question.kind)
-    if question.kind != "multilabel":
+    source = replace(source, kind=target_spec.kind)
+    if target_spec.kind != "multilabel":
         return explained_classes(maps, source)
     for values in methods_of_maps(maps):
         if (found := _pairs(values, source, network)) is not None:
@@ -366,7 +366,7 @@ def labels_of_maps(maps: Any, source: ImageSource, question: Question, network: 
     return explained_classes(maps, source)
 
 
-def joined(targets: Any, source: ImageSource, question: Question, network: Adapted | None) -> Any:
+def align_targets(targets: Any, source: ImageSource, target_spec: TargetSpec, network: AdaptedNetwork | None) -> Any:
     """Return labelled targets in the order of the images, and others as they are.
 
     Raises
@@ -375,16 +375,16 @@ def joined(targets: Any, source: ImageSource, question: Question, network: Adapt
         If they are labelled as those of other images.
     """
     # As the coordinate of maps, which has a row for each label of an image.
-    by_pair = question.kind == "multilabel" and is_labelled_array(targets) and targets.ndim == 1
+    by_pair = target_spec.kind == "multilabel" and is_labelled_array(targets) and targets.ndim == 1
     if by_pair and (found := _pairs(targets, source, network)) is not None:
         return found
-    rows = rows_of(targets, source, "targets")
+    rows = match_rows(targets, source, "targets")
     if rows is None:
         return targets
     return targets.isel(image=rows) if is_labelled_array(targets) else targets.iloc[rows]
 
 
-def _pairs(values: Any, source: ImageSource, network: Adapted | None) -> np.ndarray | None:
+def _pairs(values: Any, source: ImageSource, network: AdaptedNetwork | None) -> np.ndarray | None:
     """Return which labels (N, K) labelled values say of each image, by its content; None where they say none."""
     labels = labels_of(values)
     if labels is None or labels.digests is None or labels.targets is None or network is None:

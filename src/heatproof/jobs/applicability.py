@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NotRequired, TypedDict, cast
 
-from heatproof.attribution.registry import Figure
+from heatproof.attribution.registry import ApplicabilityFigure
 from heatproof.files.publishing import public
-from heatproof.stores.manifest import read_sealed, write_sealed
+from heatproof.stores.manifest import read_checksummed, write_checksummed
 
 # The figure of `heatproof.attribution._plain`, of every image that is compared.
 COMPARED = "difference_from_network"
@@ -24,7 +24,7 @@ class FigureRecord(TypedDict):
     limit: float | None
 
 
-class Gate(TypedDict):
+class ApplicabilityRecord(TypedDict):
     """Result of the applicability check of an explainer; manifests repeat it without the key.
 
     Attributes
@@ -45,15 +45,15 @@ class Gate(TypedDict):
     check_passes: int
 
 
-def read_gate(path: str, key: str) -> Gate | None:
-    """Read the record that `write_gate` wrote for the store with this key; None if there is none."""
-    record = read_sealed(path)
-    return cast(Gate, record) if record is not None and record.get("key") == key else None
+def read_applicability(path: str, key: str) -> ApplicabilityRecord | None:
+    """Read the record that `write_applicability` wrote for the store with this key; None if there is none."""
+    record = read_checksummed(path)
+    return cast(ApplicabilityRecord, record) if record is not None and record.get("key") == key else None
 
 
-def write_gate(
-    path: str, key: str, images: int, figures: Mapping[str, Figure], gap: str | None, network_passes: int
-) -> Gate:
+def write_applicability(
+    path: str, key: str, images: int, figures: Mapping[str, ApplicabilityFigure], gap: str | None, network_passes: int
+) -> ApplicabilityRecord:
     """Write the result of the applicability check of an explainer on a network, and return it.
 
     Parameters
@@ -80,7 +80,7 @@ def write_gate(
         All but `path`; a figure as its ``value`` and ``limit``, None for none.
     """
     told: dict[str, FigureRecord] = {name: {"value": one.value, "limit": one.limit} for name, one in figures.items()}
-    record: Gate = {
+    record: ApplicabilityRecord = {
         "key": key,
         "images": images,
         "figures": told,
@@ -88,17 +88,17 @@ def write_gate(
         "network_passes": network_passes,
         "check_passes": figures[COMPARED].images if COMPARED in figures else 0,
     }
-    write_sealed(path, record)
+    write_checksummed(path, record)
     return record
 
 
-def restore_gate(path: str, key: str, manifest: str) -> None:
+def restore_applicability(path: str, key: str, manifest: str) -> None:
     """Write the record again, as the manifest of a shard repeats it, where it is lost or damaged."""
-    repeated = (read_sealed(manifest) or {}).get("gate")
-    if repeated and read_gate(path, key) is None:
-        write_sealed(path, {**repeated, "key": key})
+    repeated = (read_checksummed(manifest) or {}).get("gate")
+    if repeated and read_applicability(path, key) is None:
+        write_checksummed(path, {**repeated, "key": key})
 
 
-def for_manifest(record: Gate) -> dict[str, object]:
+def manifest_fields(record: ApplicabilityRecord) -> dict[str, object]:
     """Return the part of the record that manifests repeat."""
     return {name: record[name] for name in ("images", "figures", "gap", "network_passes", "check_passes")}

@@ -21,18 +21,18 @@ import pandas as pd
 import torch
 import yaml
 
-from heatproof.base.options import enumerated
+from heatproof.base.options import option_choices
 from heatproof.base.provenance import digest as key_of_inputs
 from heatproof.base.tasks import EXCLUSIVE
 from heatproof.data.checks import open_dataset
 from heatproof.data.registry import DATASETS
-from heatproof.errors import HeatproofError, fault_of
+from heatproof.errors import HeatproofError, machine_fault
 from heatproof.files.publishing import public, without_secrets
 from heatproof.files.reading import file_digest, require_regular
 from heatproof.files.writing import write_table
-from heatproof.models.expected_accuracy import IMAGES, Accuracy, require_accuracy, said_of_accuracy
+from heatproof.models.expected_accuracy import IMAGES, Accuracy, describe_accuracy, require_accuracy
 from heatproof.models.from_transformers import read_weights
-from heatproof.models.names import fit_names, misfits
+from heatproof.models.names import describe_misfits, match_names
 from heatproof.models.network import (
     build_network,
     build_without_weights,
@@ -49,7 +49,7 @@ from heatproof.stores.manifest import write_manifest
 from heatproof.stores.sources import images_of
 
 if TYPE_CHECKING:
-    from heatproof.stages.weights import Checkpoint
+    from heatproof.stages.weights import CheckpointStage
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ FEW = 64
 PATIENCE, SLOWEST = 60, 2**13
 
 
-def fetch(job: Checkpoint) -> None:
+def fetch(job: CheckpointStage) -> None:
     """Copy or download a checkpoint into the results as safetensors, after checking that it fits the network.
 
     Without a dataset the checkpoint is the start of a training, and all weights but the head must fit.
@@ -95,7 +95,7 @@ def fetch(job: Checkpoint) -> None:
     write_manifest(job.manifest, [weights, history], spec_key=job.key, key=key, input_sha256=foreign, data=data)
 
 
-def check_checkpoint(job: Checkpoint) -> str:
+def check_checkpoint(job: CheckpointStage) -> str:
     """Check that `fetch` can read a checkpoint, without writing results, and return what is odd of a few images.
 
     Raises
@@ -108,7 +108,7 @@ def check_checkpoint(job: Checkpoint) -> str:
         return _bring(job, Path(folder) / "checked", FEW)[2]
 
 
-def _bring(job: Checkpoint, aside: Path, most: int = IMAGES) -> tuple[str, Accuracy | None, str]:
+def _bring(job: CheckpointStage, aside: Path, most: int = IMAGES) -> tuple[str, Accuracy | None, str]:
     """Write the weights of a checkpoint as safetensors, check them, and return its SHA-256 and their accuracy.
 
     The last is a sentence on weights that are seldom right, where nothing is expected of them; else empty.
@@ -137,7 +137,7 @@ def _bring(job: Checkpoint, aside: Path, most: int = IMAGES) -> tuple[str, Accur
     if reader.given == "binary":
         network = _of_one_or_two(job.model, state, network, reader)
     advise = partial(_advice, job.model, state, classes)
-    state, done = fit_names(state, network.state_dict(), partial(find_head, job.model))
+    state, done = match_names(state, network.state_dict(), partial(find_head, job.model))
     if done:
         log.info("the checkpoint %s: %s", told, done)
     require_copies(state, job.checkpoint, most_read)
@@ -151,12 +151,12 @@ def _bring(job: Checkpoint, aside: Path, most: int = IMAGES) -> tuple[str, Accur
     else:
         load_weights(network, aside, find_head(job.model), job.checkpoint, advise)
     expected = job.expected_accuracy
-    if dataset is None or job.dataset is None or job.dataset.task not in EXCLUSIVE or job.unanswered:
+    if dataset is None or job.dataset is None or job.dataset.task not in EXCLUSIVE or job.ignores_labels:
         # Of labels and numbers nobody expects an accuracy here.
         return digest, None, ""
     measured = network, dataset, job.model.facts
     accuracy = require_accuracy(*measured, expected, told, IMAGES if expected else most)
-    return digest, accuracy, "" if expected else said_of_accuracy(*measured, told, most)
+    return digest, accuracy, "" if expected else describe_accuracy(*measured, told, most)
 
 
 def _of_one_or_two(
@@ -165,7 +165,9 @@ def _of_one_or_two(
     """Return the binary classifier that weights fit: of one output, or of two where they have two."""
     two = build_network(model, 2, reader=reader)
     heads = partial(find_head, model)
-    fits = [not misfits(fit_names(state, own, heads)[0], own) for own in (one.state_dict(), two.state_dict())]
+    fits = [
+        not describe_misfits(match_names(state, own, heads)[0], own) for own in (one.state_dict(), two.state_dict())
+    ]
     return two if fits == [False, True] else one
 
 
@@ -175,14 +177,14 @@ def fitting_options(model: ModelSpec, state: Mapping[str, torch.Tensor], classes
     Options that take one of a few values are tried. None where the weights fit with none of them.
     """
     entry = ARCHITECTURES.get(model.architecture)
-    choices = enumerated(entry.build) if entry else {}
+    choices = option_choices(entry.build) if entry else {}
     given = dict(model.options)
     for options in [given, *({**given, name: value} for name, values in choices.items() for value in values)]:
         with suppress(Exception):  # a builder can refuse options in any way
             tried = replace(model, options=options)
             own, head = build_without_weights(tried, classes).state_dict(), find_head(tried)
-            named, _ = fit_names(state, own, partial(set, head))
-            if not misfits({**named, **{name: own[name] for name in head}}, own):
+            named, _ = match_names(state, own, partial(set, head))
+            if not describe_misfits({**named, **{name: own[name] for name in head}}, own):
                 return options
     return None
 
@@ -205,7 +207,7 @@ class Head(NamedTuple):
     fits: bool
 
 
-def head_of(model: ModelSpec, path: Path, classes: int) -> Head:
+def inspect_head(model: ModelSpec, path: Path, classes: int) -> Head:
     """Hold the head of a local file of weights against that of a network with so many classes.
 
     Raises
@@ -222,9 +224,9 @@ def head_of(model: ModelSpec, path: Path, classes: int) -> Head:
         return Head(None, None, fits=False)
     fitting = replace(model, options=options)
     own, head = build_without_weights(fitting, classes).state_dict(), find_head(fitting)
-    named, _ = fit_names(state, own, partial(set, head))
+    named, _ = match_names(state, own, partial(set, head))
     outputs = {len(named[name]) for name in head if name in named and named[name].ndim}
-    return Head(options, outputs.pop() if len(outputs) == 1 else None, not misfits(named, own))
+    return Head(options, outputs.pop() if len(outputs) == 1 else None, not describe_misfits(named, own))
 
 
 def _advice(model: ModelSpec, state: Mapping[str, torch.Tensor], classes: int) -> str:
@@ -240,7 +242,12 @@ def _advice(model: ModelSpec, state: Mapping[str, torch.Tensor], classes: int) -
 
 
 def _check_fit(
-    job: Checkpoint, network: torch.nn.Module, classes: int, weights: Path, outputs: set[int], advise: Callable[[], str]
+    job: CheckpointStage,
+    network: torch.nn.Module,
+    classes: int,
+    weights: Path,
+    outputs: set[int],
+    advise: Callable[[], str],
 ) -> None:
     """Check that weights fit a network; `outputs` are the sizes of their own head."""
     assert job.dataset is not None
@@ -248,7 +255,7 @@ def _check_fit(
         load_weights(network, weights, called=job.checkpoint, advise=advise)
     except HeatproofError as error:
         try:
-            load_weights(network, weights, but=find_head(job.model), called=job.checkpoint)
+            load_weights(network, weights, skip=find_head(job.model), called=job.checkpoint)
         except HeatproofError:
             raise error from None
         keep, entry, task = "", DATASETS.get(job.dataset.kind), job.dataset.task
@@ -308,7 +315,7 @@ def _local(checkpoint: str, folder: Path, most: int) -> Path:
                 if time.monotonic() - began > PATIENCE + fetched / SLOWEST:
                     raise TimeoutError(f"fewer than {SLOWEST:,} bytes a second came")
     except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
-        fault, reason = fault_of(error), without_secrets(str(error), checkpoint)
+        fault, reason = machine_fault(error), without_secrets(str(error), checkpoint)
         raise HeatproofError(
             fault
             or f"The checkpoint {_told(checkpoint)} cannot be fetched ({reason}): check the address in the config and "

@@ -19,8 +19,8 @@ from scipy.stats import rankdata
 from heatproof.errors import HeatproofError
 from heatproof.files.tables import parse_csv
 from heatproof.files.writing import write_table
-from heatproof.plan.stage import read_back
-from heatproof.ranking.per_image import of_pictures
+from heatproof.plan.stage import load_spec
+from heatproof.ranking.per_image import one_score_per_image
 from heatproof.stores.manifest import publish_tables, verified_bytes
 from heatproof.stores.tables import read_parquet
 
@@ -36,7 +36,7 @@ NETWORK = ["dataset", "model", "weights"]
 COLUMNS = ["metric", "method", "images", "float32", "lower", "difference", "rank_float32", "rank_lower", "swapped_with"]
 
 
-def guard(told: Guard, runtime: Runtime) -> None:
+def guard(spec: Guard, runtime: Runtime) -> None:
     """Compare the scores of a network in two precisions on a sample of its images.
 
     Parameters
@@ -52,11 +52,11 @@ def guard(told: Guard, runtime: Runtime) -> None:
         If a pair of methods swaps, and the config refuses that.
     """
     try:
-        for job in (*told.exact, *told.lower):
-            read_back(job.run, job.told).run(runtime)
-        both = {one: (_scores(one.exact), _scores(one.lower)) for one in told.scores}
+        for job in (*spec.exact, *spec.lower):
+            load_spec(job.run, job.spec).run(runtime)
+        both = {one: (_scores(one.exact), _scores(one.lower)) for one in spec.scores}
     finally:
-        shutil.rmtree(told.folder, ignore_errors=True)
+        shutil.rmtree(spec.folder, ignore_errors=True)
     rows, swapped = [], []
     for of, (exact, lower) in both.items():
         found, swaps = compare(exact, lower, higher_is_better=of.higher_is_better)
@@ -64,23 +64,23 @@ def guard(told: Guard, runtime: Runtime) -> None:
         swapped += [(of.metric, *pair) for pair in swaps]
     table = pd.concat(rows, ignore_index=True)
     largest = table["difference"].abs().max()
-    log.info("%s changes scores by %.2g at most, and swaps %d pairs", told.about, largest, len(swapped))
-    output = told.files["table"]
-    if swapped and told.refuse:
+    log.info("%s changes scores by %.2g at most, and swaps %d pairs", spec.about, largest, len(swapped))
+    output = spec.files["table"]
+    if swapped and spec.refuse:
         # Snakemake removes what a failed job leaves under the names that it knows.
         kept = output.replace(".csv", ".refused.csv")
         write_table(table[COLUMNS], kept)
-        raise HeatproofError(_refusal(told, swapped, kept))
+        raise HeatproofError(_refusal(spec, swapped, kept))
     write_table(table[COLUMNS], output)
-    publish_tables(told, [output], [told.weights])
+    publish_tables(spec, [output], [spec.weights])
 
 
-def _refusal(told: Guard, swapped: list[tuple[str, str, str]], table: str) -> str:
+def _refusal(spec: Guard, swapped: list[tuple[str, str, str]], table: str) -> str:
     metric, one, two = swapped[0]
     more = f", and {len(swapped) - 1} more pairs" if len(swapped) > 1 else ""
     return (
-        f"{told.about} would turn the order of {one} and {two} in {metric}{more}, which float32 tells apart on "
-        f"{told.images} images: see {table}; set precision: float32 for the stages where that happens, or "
+        f"{spec.about} would turn the order of {one} and {two} in {metric}{more}, which float32 tells apart on "
+        f"{spec.images} images: see {table}; set precision: float32 for the stages where that happens, or "
         "precision_guard: {refuse: false}."
     )
 
@@ -134,16 +134,16 @@ def _swaps(exact: np.ndarray, lower: np.ndarray) -> bool:
 
 def _scores(path: str) -> pd.DataFrame:
     """Return scores (images, methods)."""
-    return of_pictures(read_parquet(path)).pivot(index="image", columns="method", values="score")
+    return one_score_per_image(read_parquet(path)).pivot(index="image", columns="method", values="score")
 
 
-def all_guards(told: Precision) -> None:
+def all_guards(spec: Precision) -> None:
     """Write the tables of all networks as one."""
     tables = [
         parse_csv(verified_bytes(one.table, listed=False), text=False).assign(
             **{key: getattr(one, key) for key in NETWORK}
         )
-        for one in told.networks
+        for one in spec.networks
     ]
-    write_table(pd.concat(tables, ignore_index=True)[[*NETWORK, *COLUMNS]], told.files["table"])
-    publish_tables(told, told.files.values(), [one.table for one in told.networks])
+    write_table(pd.concat(tables, ignore_index=True)[[*NETWORK, *COLUMNS]], spec.files["table"])
+    publish_tables(spec, spec.files.values(), [one.table for one in spec.networks])

@@ -14,20 +14,20 @@ from typing import Any
 import numpy as np
 
 from heatproof.base.specs import DatasetSpec
-from heatproof.data.checks import check_dataset, check_pictures, open_dataset, said_of_rows
+from heatproof.data.checks import check_dataset, check_pictures, describe_rows, open_dataset
 from heatproof.data.lazy import NAMES
 from heatproof.data.registry import Dataset
-from heatproof.data.rows import Rows, pictures_of
+from heatproof.data.rows import Rows, unwrap_rows
 from heatproof.errors import HeatproofError
-from heatproof.files.reading import shown
-from heatproof.stores.manifest import write_sealed
+from heatproof.files.reading import printable_path
+from heatproof.stores.manifest import write_checksummed
 from heatproof.stores.sources import (
+    FileRecord,
     ImagesRead,
-    Record,
     data_root,
     read_record,
     record_files,
-    record_of,
+    record_path,
     write_record,
 )
 
@@ -55,7 +55,7 @@ def prepare(spec: DatasetSpec, manifest: str) -> None:
     for line in check_pictures(dataset, spec.name):
         log.info("%s", line)
     splits = check_dataset(dataset, spec.name, spec.task)
-    for line in said_of_rows(dataset, spec.name):
+    for line in describe_rows(dataset, spec.name):
         log.info("%s", line)
     facts = {"name": spec.name, **spec.key._asdict(), "task": spec.task}
     facts |= {"class_names": list(dataset.class_names), "splits": splits}
@@ -64,16 +64,16 @@ def prepare(spec: DatasetSpec, manifest: str) -> None:
     if preprocessing := getattr(dataset, "preprocessing", None):
         # A set whose pictures are treated otherwise than before is another input to all that reads them.
         facts["preprocessing"] = preprocessing
-    path = record_of(manifest)
+    path = record_path(manifest)
     record = _record(dataset, spec, facts, began, read_record(path))
     write_record(path, record)
     read = ImagesRead(spec.name, record)
-    write_sealed(manifest, {**facts, "data": read.data(*read.whole(*NAMES))})
+    write_checksummed(manifest, {**facts, "data": read.data(*read.whole(*NAMES))})
 
 
 def _evaluation_of(dataset: Rows) -> dict[str, list[Any]]:
     """Return ids and targets of the rows, the picture of each, and what the dataset says of it."""
-    rows, pictures = dataset.splits["evaluation"], pictures_of(dataset).splits["evaluation"].ids
+    rows, pictures = dataset.splits["evaluation"], unwrap_rows(dataset).splits["evaluation"].ids
     return {
         "ids": list(rows.ids),
         "labels": rows.labels.tolist(),
@@ -122,16 +122,20 @@ def _columns(given: Any) -> list[Any]:
     return list(zip(*given, strict=True)) if len(numbers) == 1 and numbers != {0} else [given]
 
 
-def _require_files(record: Record, names: Sequence[str], called: str) -> None:
+def _require_files(record: FileRecord, names: Sequence[str], called: str) -> None:
     """Refuse what a dataset names and nobody can read, in which no change would ever be seen."""
     for row in np.flatnonzero(~record.digests.any(1) | (record.stats[:, 0] < 0)).tolist():
         is_there = os.path.isfile if row >= record.lists else os.path.exists
         if not is_there(names[row]):
             what = "a folder, and its files are to be named" if os.path.isdir(names[row]) else "not there"
-            raise HeatproofError(f"The dataset {called!r} names the file {shown(names[row])}, which is {what}.")
+            raise HeatproofError(
+                f"The dataset {called!r} names the file {printable_path(names[row])}, which is {what}."
+            )
 
 
-def _record(dataset: Dataset, spec: DatasetSpec, facts: Mapping[str, Any], began: int, known: Record | None) -> Record:
+def _record(
+    dataset: Dataset, spec: DatasetSpec, facts: Mapping[str, Any], began: int, known: FileRecord | None
+) -> FileRecord:
     """Return size, times and SHA-256 of all files that a dataset names."""
     lists, shared = (
         dict.fromkeys(_paths(getattr(dataset, what, ()), what, spec.name)) for what in ("list_files", "shared_files")

@@ -16,12 +16,12 @@ from heatproof.base.provenance import digest
 from heatproof.errors import HeatproofError
 from heatproof.files.writing import write_table
 from heatproof.metrics.registry import METRICS, Metric
-from heatproof.metrics.scoring import Explanations, Scored, score_batch
-from heatproof.responses.base import Reading, ScoredImages, response_of
-from heatproof.stores.manifest import compared_in, read_sealed, read_shard, write_manifest
+from heatproof.metrics.scoring import ExplainerMaps, Scored, score_batch
+from heatproof.responses.base import MetricInput, ScoredImages, response_of
+from heatproof.stores.manifest import comparison_passes, read_checksummed, read_shard, write_manifest
 from heatproof.stores.rows import ScoredRows, scored_rows
 from heatproof.stores.sources import joined_data
-from heatproof.stores.store import describe, read
+from heatproof.stores.store import describe_store, read
 from heatproof.stores.stored_maps import stored_maps
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ Methods = list["ScoredMethod"]
 
 
 @dataclass(frozen=True)
-class StoredReading(Reading):
+class StoredReading(MetricInput):
     """Reading of a cached response; `base` is the path of its store, with ``{explainer}`` if there are several."""
 
     base: str = ""
@@ -47,7 +47,7 @@ class StoredReading(Reading):
     ) -> dict[str, np.ndarray]:
         """Return the needed arrays for some rows of the images [start, stop) of `ids`."""
         store = self.of(explainer) + ".zarr"
-        return {name: read(store, name, start, stop, ids)[rows] for name in self.response.needed(self.output)}
+        return {name: read(store, name, start, stop, ids)[rows] for name in self.response.needed_arrays(self.output)}
 
 
 Readings = Sequence[StoredReading]
@@ -72,7 +72,7 @@ def right_of(rows: ScoredRows, store: str, labels: np.ndarray) -> np.ndarray | N
     return read(store, "logit", 0, len(labels))[:, 0] > 0 if rows.task == "multilabel" else None
 
 
-def sample(labels: np.ndarray, right: np.ndarray | None, *, only_correct: bool, balanced: bool) -> np.ndarray:
+def select_images(labels: np.ndarray, right: np.ndarray | None, *, only_correct: bool, balanced: bool) -> np.ndarray:
     """Choose the images on which a network is scored.
 
     Parameters
@@ -165,11 +165,11 @@ def _open(told: Score) -> _Opened:
         StoredReading(argument, response_of(one.response), one.points, one.output, one.store)
         for argument, one in told.responses.items()
     ]
-    rows = scored_rows(read_sealed(told.classes) or {}, told.target, told.images)
+    rows = scored_rows(read_checksummed(told.classes) or {}, told.target, told.images)
     options = {**told.options, **({"output": told.case.output} if "output" in metric.options else {})}
     explainers: dict[str, Methods] = {}
     gaps: dict[str, str] = {}
-    if reason := metric.lacking(rows.task, options):
+    if reason := metric.unsupported_reason(rows.task, options):
         # What it would read need not be there.
         gaps |= {method.method: reason for method in told.methods}
     else:
@@ -194,7 +194,7 @@ def _open(told: Score) -> _Opened:
                 explainers.pop(explainer, None)
     # Every explainer may have a gap, and then there is no store to look into but one of holes.
     drops = _shards(told, told.drops, keys)
-    facts = describe(told.drops + ".zarr")
+    facts = describe_store(told.drops + ".zarr")
     labels = np.asarray(facts["labels"])[: told.images]
     right = right_of(rows, told.drops + ".zarr", labels)
     targets = labels
@@ -204,7 +204,7 @@ def _open(told: Score) -> _Opened:
         targets = np.full_like(labels, told.target)
     # The class that an image has, or the label that a row is about.
     kinds = labels if rows.has_classes else targets
-    scored = sample(kinds, right, only_correct=told.only_correct, balanced=told.balanced)
+    scored = select_images(kinds, right, only_correct=told.only_correct, balanced=told.balanced)
     every = facts["image_ids"]
     images = ScoredImages(every, targets, (0, 0), told.seed, rows.task)
     of = metric, rows, reads, explainers, gaps, keys, gates, costs, drops, data
@@ -217,7 +217,7 @@ def score(told: Score) -> None:
     rows, gaps, right = opened.rows, opened.gaps, opened.right
     scores = _score(told, opened)
     ids = np.array(rows.pictures or opened.every[: told.images], dtype=object)[opened.scored]
-    classes = rows.about(opened.kinds[opened.scored])
+    classes = rows.target_names(opened.kinds[opened.scored])
     named = [method.method for method in told.methods if method.method in scores]
     values = np.concatenate([scores[name] for name in named]) if named else np.empty(0)
     table = pd.DataFrame(
@@ -244,7 +244,7 @@ def score(told: Score) -> None:
         gates=opened.gates,
         costs={"explainers": opened.costs, "drops": _cost(opened.drops)},
         options=told.options,
-        case=told.case.told(),
+        case=told.case.to_spec(),
         share_wrong=None if right is None else float(1 - right.mean()),
         higher_is_better=told.higher_is_better,
         read=opened.keys,
@@ -270,7 +270,7 @@ def _cost(pieces: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     for piece, count in zip(pieces, counts, strict=True):
         checks, gate = piece.get("check_passes", 0), piece.get("gate")
         if gate:
-            compared += (each := compared_in(gate, count))
+            compared += (each := comparison_passes(gate, count))
             checks += gate["network_passes"] + gate["check_passes"] - each
         once.append(checks)
     return {"images": sum(counts), "check_passes": max(once) + compared, **summed}
@@ -284,7 +284,7 @@ def _score(told: Score, opened: _Opened) -> dict[str, np.ndarray]:
     for one in _scored(told, opened, failed):
         parts.setdefault(one.method, []).append(one.score)
     # One of ours that is undefined on all images is told by their number.
-    for method in parts if metric.is_own else ():
+    for method in parts if metric.is_custom else ():
         if method not in failed and all(np.isnan(part).all() for part in parts[method]):
             failed[method] = f"the metric {metric.name!r} has no finite score on any image"
     for method, reason in failed.items():
@@ -315,10 +315,10 @@ def _scored(told: Score, opened: _Opened, failed: dict[str, str]) -> Iterator[Sc
         return
     size, takes_maps = (0, 0), "maps" in metric.inputs
     if takes_maps:
-        described = describe(next(iter(explainers.values()))[0].maps + ".zarr")
+        described = describe_store(next(iter(explainers.values()))[0].maps + ".zarr")
         size = tuple(described["arrays"]["attribution"]["shape"][-2:])
     # In chunks, so that memory does not grow with the number of images, unless a score is of all of them.
-    sizes = [one.response.at_once(told.shard_size) for one in reads]
+    sizes = [one.response.images_at_once(told.shard_size) for one in reads]
     step = min(told.images if size is None else size for size in sizes)
     for start in range(0, told.images, step):
         stop = min(start + step, told.images)
@@ -328,13 +328,13 @@ def _scored(told: Score, opened: _Opened, failed: dict[str, str]) -> Iterator[Sc
         where = start, stop, images.ids
         ids, targets = [images.ids[start + row] for row in rows], images.labels[start:stop][rows]
         chunk = replace(images, ids=ids, labels=targets, size=size)
-        of_network = {one.argument: one.read("", *where, rows) for one in reads if not one.response.along_maps}
+        of_network = {one.argument: one.read("", *where, rows) for one in reads if not one.response.needs_maps}
         # Read one after another.
         explained = (
-            Explanations(
+            ExplainerMaps(
                 [Method(one.method, one.index, one.transform) for one in methods],
-                stored_maps(methods[0].maps + ".zarr", *where).taken(rows) if takes_maps else None,
-                {one.argument: one.read(name, *where, rows) for one in reads if one.response.along_maps},
+                stored_maps(methods[0].maps + ".zarr", *where).take_images(rows) if takes_maps else None,
+                {one.argument: one.read(name, *where, rows) for one in reads if one.response.needs_maps},
             )
             for name, methods in explainers.items()
         )

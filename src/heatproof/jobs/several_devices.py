@@ -23,12 +23,12 @@ import torch
 from torch import nn
 from torch.multiprocessing import ProcessContext, ProcessExitedException, ProcessRaisedException
 
-from heatproof.base.ending import CONTROLLER, children, end_in_order, end_processes, end_with_controller
+from heatproof.base.ending import CONTROLLER, children, end_processes, end_with_parent, install_signal_handlers
 from heatproof.base.randomness import derive_seed
 from heatproof.base.specs import Runtime
-from heatproof.errors import RESUME_HINT, HeatproofError, fault_of
-from heatproof.models.network import use_machine
-from heatproof.training.devices import Devices, Part, T
+from heatproof.errors import RESUME_HINT, HeatproofError, machine_fault
+from heatproof.models.network import configure_torch
+from heatproof.training.devices import DeviceGroup, Part, T
 
 if TYPE_CHECKING:
     from heatproof.stages.weights import Training
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 J = TypeVar("J", bound="Training")
-Train = Callable[[J, Devices], None]
+Train = Callable[[J, DeviceGroup], None]
 
 # The others wait while one validates and writes; a process that is gone ends them by other means.
 PATIENCE = timedelta(days=1)
@@ -48,7 +48,7 @@ QUIET = "TORCH_CPP_LOG_LEVEL"
 KILLS_AFTER = 25.0
 
 
-def train_on_several(train: Train[J], job: J, runtime: Runtime, devices: int) -> None:
+def train_on_devices(train: Train[J], job: J, runtime: Runtime, devices: int) -> None:
     """Run a training in one process for each device, and wait for all of them.
 
     Parameters
@@ -98,7 +98,7 @@ def train_on_several(train: Train[J], job: J, runtime: Runtime, devices: int) ->
 
 
 def _kind(runtime: Runtime, devices: int) -> str:
-    kind = use_machine(runtime).type
+    kind = configure_torch(runtime).type
     if kind == "mps":
         raise HeatproofError(
             f"A training has devices: {devices}, but there is only one Apple GPU: set devices to 1, or set device: cpu."
@@ -166,14 +166,14 @@ def _exit_codes(error: BaseException) -> Iterator[tuple[int, int | None]]:
 
 def _member(fabric: Any, train: Train[J], job: J, runtime: Runtime, level: int, reports: str) -> None:
     """Run the training in one of the processes."""
-    end_in_order()
+    install_signal_handlers()
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
     logging.getLogger("heatproof").setLevel(level if fabric.global_rank == 0 else logging.ERROR)
     try:
-        use_machine(runtime)
-        train(job, Together(fabric))
+        configure_torch(runtime)
+        train(job, FabricDeviceGroup(fabric))
     except Exception as error:
-        sentence = str(error) if isinstance(error, HeatproofError) else fault_of(error)
+        sentence = str(error) if isinstance(error, HeatproofError) else machine_fault(error)
         report = {"sentence": sentence, "traceback": f"On device {fabric.global_rank}:\n{traceback.format_exc()}"}
         with suppress(OSError):
             Path(reports, f"{time.monotonic_ns():020d}.{fabric.global_rank}").write_text(
@@ -184,10 +184,10 @@ def _member(fabric: Any, train: Train[J], job: J, runtime: Runtime, level: int, 
 
 # When a process reads what it is to do: before the processes meet, for which they would wait a day.
 if multiprocessing.parent_process() is not None:
-    end_with_controller()
+    end_with_parent()
 
 
-class Together(Devices):
+class FabricDeviceGroup(DeviceGroup):
     """One of several devices: takes its rows of each batch and steps with averaged gradients."""
 
     def __init__(self, fabric: Any) -> None:

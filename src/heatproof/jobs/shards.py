@@ -26,19 +26,19 @@ from heatproof.base.provenance import Key, library_versions
 from heatproof.base.specs import ShardRange
 from heatproof.base.whole_numbers import as_dtype
 from heatproof.data.registry import Split
-from heatproof.errors import HeatproofError, fault_of
+from heatproof.errors import HeatproofError, machine_fault
 from heatproof.files.reading import open_regular, refuse_links
-from heatproof.files.writing import WriteBehind, written_aside
+from heatproof.files.writing import BackgroundWriter, atomic_write
 from heatproof.stores import manifest
-from heatproof.stores.sources import ImagesRead, holds
+from heatproof.stores.sources import ImagesRead, records_same_data
 from heatproof.stores.store import ArraySpec, Layout, ensure_metadata, read, remove_leftovers, write_shard
 
 log = logging.getLogger(__name__)
 
 # One of a process, whose shards are computed one after another. A job that publishes behind ends in this context.
-WRITING = WriteBehind()
+BACKGROUND_WRITES = BackgroundWriter()
 
-Range = tuple[str, int, int]
+ImageRange = tuple[str, int, int]
 EVALUATION = "evaluation"
 
 
@@ -57,14 +57,14 @@ class Shard:
 
     base: str
     shard: int
-    wanted: tuple[int, int]
+    requested: tuple[int, int]
     layout: Layout
     spec_key: Key
     key: str
     provenance: dict[str, Any]
     images: ImagesRead = field(default_factory=ImagesRead)
-    also: tuple[Range, ...] = ()
-    beside: tuple[Range, ...] = ()
+    value_ranges: tuple[ImageRange, ...] = ()
+    manifest_ranges: tuple[ImageRange, ...] = ()
     done: int = 0
     values: list[dict[str, np.ndarray]] = field(default_factory=list)
     seconds: float = 0.0
@@ -91,7 +91,7 @@ class Shard:
         return self._journal / self.key / f"{start}.npz"
 
     def _data(self, start: int, stop: int) -> dict[str, list[list[Any]]]:
-        return self.images.data((EVALUATION, start, stop), *self.also)
+        return self.images.data((EVALUATION, start, stop), *self.value_ranges)
 
     def _seal(self, start: int, arrays: Mapping[str, np.ndarray], seconds: float, passes: int) -> str:
         """Return a digest of a batch: its place, key and images, and all that it holds."""
@@ -106,7 +106,7 @@ class Shard:
 
     def missing(self) -> tuple[int, int]:
         """Return the range of images that are still to be computed; empty where start equals stop."""
-        return min(self.done, self.wanted[1]), self.wanted[1]
+        return min(self.done, self.requested[1]), self.requested[1]
 
     def add(self, start: int, arrays: Mapping[str, np.ndarray], seconds: float, passes: int) -> None:
         """Take one batch of results, in order, and keep it safe while the next one is computed.
@@ -134,12 +134,12 @@ class Shard:
                         f"{Path(self.base).name} gave a value that is not finite in {name} of image {image!r} "
                         f"({self.base}): find out why, or leave this out of the config. Finished images are kept."
                     )
-        WRITING.do(partial(self._keep, start, converted, seconds, passes))
+        BACKGROUND_WRITES.submit(partial(self._keep, start, converted, seconds, passes))
         self._take(converted, seconds, passes)
 
     def _keep(self, start: int, arrays: dict[str, np.ndarray], seconds: float, passes: int) -> None:
         seal = self._seal(start, arrays, seconds, passes)
-        with written_aside(self._batch(start)) as aside, open(aside, "wb") as file:
+        with atomic_write(self._batch(start)) as aside, open(aside, "wb") as file:
             np.savez(file, seconds=seconds, passes=passes, seal=seal, **arrays)  # type: ignore[arg-type]
 
     def _kept(self, start: int) -> tuple[dict[str, np.ndarray], float, int]:
@@ -185,12 +185,12 @@ class Shard:
             # Metadata that were damaged since are written again, and nothing is computed again for it.
             ensure_metadata(self.store, self.layout)
             self.values.append({name: read(self.store, name, start, self.done) for name in self.layout.arrays})
-            self.changed = not holds(manifest_facts, self.images.data(*self.beside))
+            self.changed = not records_same_data(manifest_facts, self.images.data(*self.manifest_ranges))
         while self.done < start + size and (batch := self._batch(self.done)).is_file():
             try:
                 arrays, seconds, passes = self._kept(self.done)
             except Exception as error:  # damaged bytes make zipfile and NumPy fail in many ways
-                if fault_of(error):
+                if machine_fault(error):
                     raise
                 log.info("%s is damaged and will be recomputed (%s)", batch, error)
                 break
@@ -198,7 +198,7 @@ class Shard:
 
     def _is_of_these_images(self, recorded: Mapping[str, Any]) -> bool:
         """Tell whether the images of a published piece are the same still, of which more may have come since."""
-        return holds(recorded, self._data(self.shard * self.layout.shard_size, recorded["images"][1]))
+        return records_same_data(recorded, self._data(self.shard * self.layout.shard_size, recorded["images"][1]))
 
     def publish(self, device: str, gap: str | None = None) -> None:
         """Write the shard and its manifest, each moved into place; the journal is kept until `forget_journal`.
@@ -210,12 +210,12 @@ class Shard:
         gap
             Why there is nothing to publish: the shard is of NaN then, and the manifest has the reason.
         """
-        WRITING.wait()
+        BACKGROUND_WRITES.wait()
         self._publish(device, gap)
 
     def publish_behind(self, device: str, gap: str | None = None) -> None:
-        """Publish while the next shard of the job is computed; written at the end of the context `WRITING`."""
-        WRITING.do(partial(self._publish, device, gap))
+        """Publish while the next shard of the job is computed; written at the end of the context `BACKGROUND_WRITES`."""
+        BACKGROUND_WRITES.submit(partial(self._publish, device, gap))
 
     def _publish(self, device: str, gap: str | None) -> None:
         ensure_metadata(self.store, self.layout)
@@ -224,7 +224,7 @@ class Shard:
         if gap is None and not self.changed:
             manifest.touch(self.manifest)
             return
-        start, stop = self.shard * self.layout.shard_size, self.done if gap is None else self.wanted[1]
+        start, stop = self.shard * self.layout.shard_size, self.done if gap is None else self.requested[1]
         if gap is not None:
             arrays = self.layout.arrays.items()
             values = [{name: np.full((stop - start, *one.shape), np.nan, one.dtype) for name, one in arrays}]
@@ -243,7 +243,7 @@ class Shard:
             network_passes=self.passes,
             seconds=round(self.seconds, 3),
             device=device,
-            data=self.images.data((EVALUATION, start, stop), *self.also, *self.beside),
+            data=self.images.data((EVALUATION, start, stop), *self.value_ranges, *self.manifest_ranges),
             **self.provenance,
         )
 
@@ -265,7 +265,7 @@ class ComparedShard(Shard):
     def resume(self) -> None:
         """Begin with the first image that was asked for; one whose manifest is of today's code has nothing to do."""
         self.stored = manifest.require_manifest(self.manifest)
-        self.done = self.wanted[1] if Key.of(self.stored) == self.spec_key else self.wanted[0]
+        self.done = self.requested[1] if Key.of(self.stored) == self.spec_key else self.requested[0]
 
     def _keep(self, start: int, arrays: dict[str, np.ndarray], seconds: float, passes: int) -> None:
         pass
@@ -284,13 +284,13 @@ class ComparedShard(Shard):
         if difference is None:
             ensure_metadata(self.store, self.layout)
             facts = {**self.stored, **self.provenance, "versions": self.stored["versions"]}
-            manifest.write_sealed(self.manifest, {**facts, **self.spec_key._asdict(), "key": self.key})
+            manifest.write_checksummed(self.manifest, {**facts, **self.spec_key._asdict(), "key": self.key})
 
     def forget_journal(self) -> None:
         """Leave the journal of an interrupted job alone."""
 
     def _differing(self) -> str | None:
-        start = self.wanted[0]
+        start = self.requested[0]
         for name in self.layout.arrays if self.changed else ():
             now = np.concatenate([part[name] for part in self.values])
             then = read(self.store, name, start, start + len(now))
@@ -305,7 +305,7 @@ _comparing: ContextVar[list[tuple[str, str | None]] | None] = ContextVar("compar
 
 
 @contextmanager
-def comparing() -> Iterator[list[tuple[str, str | None]]]:
+def compare_with_stored() -> Iterator[list[tuple[str, str | None]]]:
     """Let `open_piece` compare with what is stored instead of adding to it.
 
     Yields
@@ -351,8 +351,8 @@ class Origin:
     upstream: Sequence[str] = ()
     read_from: Mapping[str, str] = field(default_factory=dict)
     images: ImagesRead = field(default_factory=ImagesRead)
-    also: Sequence[Range] = ()
-    beside: Sequence[Range] = ()
+    value_ranges: Sequence[ImageRange] = ()
+    manifest_ranges: Sequence[ImageRange] = ()
 
 
 def open_shard(
@@ -393,14 +393,14 @@ def open_shard(
         )
     size = shard.size
     more = (size, list(split.ids), *origin.read_from.values(), *origin.upstream)
-    whole, digests = manifest.whole_key(origin.key, origin.inputs, *more)
+    whole, digests = manifest.key_with_inputs(origin.key, origin.inputs, *more)
     provenance = {"made_by": dict(origin.made_by), "input_sha256": digests, "versions": library_versions()}
     attributes = {"key": whole, **provenance}
     layout = Layout(split.ids, split.labels, size, arrays, attributes, coordinates or {})
     # Of this shard alone, and so not among the attributes of the store.
     facts = {**provenance, "read": dict(origin.read_from)} if origin.read_from else provenance
     verdicts = _comparing.get()
-    read = (origin.images, tuple(origin.also), tuple(origin.beside))
+    read = (origin.images, tuple(origin.value_ranges), tuple(origin.manifest_ranges))
     opened = (base, shard.number, shard.images, layout, origin.key, whole, facts, *read)
     piece = Shard(*opened) if verdicts is None else ComparedShard(*opened, verdicts=verdicts)
     piece.resume()

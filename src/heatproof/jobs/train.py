@@ -19,33 +19,33 @@ from heatproof.base.randomness import derive_seed, torch_generator
 from heatproof.base.specs import Runtime
 from heatproof.data.checks import open_dataset
 from heatproof.data.registry import Dataset
-from heatproof.data.rows import pictures_of
-from heatproof.errors import RESUME_HINT, HeatproofError, runs_out
+from heatproof.data.rows import unwrap_rows
+from heatproof.errors import RESUME_HINT, HeatproofError, is_out_of_memory
 from heatproof.files.writing import write_text
-from heatproof.jobs.several_devices import J, Train, train_on_several
+from heatproof.jobs.several_devices import J, Train, train_on_devices
 from heatproof.models.adapter import attach, hooks_of
 from heatproof.models.network import (
-    build_loaded,
     build_network,
+    build_with_weights,
+    configure_torch,
     find_head,
     load_weights,
     reader_of_dataset,
     save_weights,
-    use_machine,
 )
 from heatproof.models.weights_file import read_safetensors
 from heatproof.perturbation.dataset_mean import dataset_options
-from heatproof.stores.manifest import publish_tables, touch, verified, verified_bytes, whole, whole_key
-from heatproof.stores.sources import holds, images_of
-from heatproof.training.checkpoint import EpochEnded, EpochRow, FirstEpoch, Journal
-from heatproof.training.devices import Devices
-from heatproof.training.in_domain import SCALED, fit_in_domain
+from heatproof.stores.manifest import key_with_inputs, publish_tables, touch, verified_bytes, verified_path, whole
+from heatproof.stores.sources import images_of, records_same_data
+from heatproof.training.checkpoint import EpochRow, FirstEpochEnded, FirstEpochJournal, Journal
+from heatproof.training.devices import DeviceGroup
+from heatproof.training.in_domain import SCALED, finetune_in_domain
 from heatproof.training.loop import (
     Examples,
-    Session,
     Trained,
-    as_built,
+    TrainingRun,
     fit,
+    untrained_result,
 )
 from heatproof.training.losses import WholeOutput, scale_of
 from heatproof.training.reading import read_examples
@@ -57,19 +57,19 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def _training(fit_network: Callable[[J, torch.device, Session], Trained]) -> Train[J]:
+def _training(fit_network: Callable[[J, torch.device, TrainingRun], Trained]) -> Train[J]:
     """Return the whole of a training: with its journal, a remedy where memory runs out, and its files in the end."""
 
     @wraps(fit_network)
-    def train(job: J, team: Devices, kind: type[Journal] = Journal) -> None:
+    def train(job: J, device_group: DeviceGroup, kind: type[Journal] = Journal) -> None:
         try:
             journal = kind(job.files["weights"], _journal_key(job))
-            trained = fit_network(job, team.device, Session(job.keep, journal, team))
-            if team.is_main:
+            trained = fit_network(job, device_group.device, TrainingRun(job.keep, journal, device_group))
+            if device_group.is_main:
                 _publish(job, trained)
-                journal.forget()
+                journal.remove()
         except (RuntimeError, MemoryError) as error:
-            if not runs_out(error):
+            if not is_out_of_memory(error):
                 raise
             # A smaller batch would be another training, whose finished epochs would not count.
             raise HeatproofError(
@@ -90,18 +90,18 @@ def pretrain(job: Pretrain, runtime: Runtime) -> None:
 
 
 @_training
-def _pretrain(job: Pretrain, device: torch.device, session: Session) -> Trained:
+def _pretrain(job: Pretrain, device: torch.device, training_run: TrainingRun) -> Trained:
     dataset = open_dataset(job.dataset)
     seed, reader = job.training.seed, reader_of_dataset(job.dataset, dataset)
     assert reader.classes is not None, "a dataset says how many outputs there are"
     network = build_network(job.model, reader.classes, derive_seed(seed, "initial weights"), reader)
     if job.start:
-        load_weights(network, job.start, but=find_head(job.model))
-    if job.whole_output:
+        load_weights(network, job.start, skip=find_head(job.model))
+    if job.ignores_labels:
         # What it answers need not be what labels say, and nothing is learnt of them.
-        return as_built(network)
+        return untrained_result(network)
     train, validation = _examples(dataset, job)
-    return fit(network.to(device), train, validation, job.training, seed, session=session)
+    return fit(network.to(device), train, validation, job.training, seed, training_run=training_run)
 
 
 def finetune(job: Finetune, runtime: Runtime) -> None:
@@ -117,16 +117,16 @@ def finetune(job: Finetune, runtime: Runtime) -> None:
 
 
 @_training
-def _finetune(job: Finetune, device: torch.device, session: Session) -> Trained:
+def _finetune(job: Finetune, device: torch.device, training_run: TrainingRun) -> Trained:
     dataset = open_dataset(job.dataset)
     reader = reader_of_dataset(job.dataset, dataset)
     assert reader.classes is not None, "a dataset says how many outputs there are"
-    network = build_loaded(job.model, reader.classes, job.start, reader)
+    network = build_with_weights(job.model, reader.classes, job.start, reader)
     train, validation = _examples(dataset, job)
-    if job.whole_output:
-        train, validation = of_whole_output(network.to(device).eval(), [train, validation], job.training.batch_size)
+    if job.ignores_labels:
+        train, validation = use_whole_output(network.to(device).eval(), [train, validation], job.training.batch_size)
     options = dataset_options(job.training.baseline, None, dataset, job.model.facts)
-    return fit_in_domain(network.to(device), train, validation, job.training, options, session)
+    return finetune_in_domain(network.to(device), train, validation, job.training, options, training_run)
 
 
 def _publish(job: Training, trained: Trained) -> None:
@@ -140,12 +140,12 @@ def _publish(job: Training, trained: Trained) -> None:
     publish_tables(job, job.files.values(), _start(job), data=_data(job), **more)
 
 
-def first_epoch(job: Training, runtime: Runtime) -> str:
+def history_of_first_epoch(job: Training, runtime: Runtime) -> str:
     """Return the history of the first epoch, by running it on one device."""
     train: Callable[..., None] = _pretrain if job.name == "pretrain" else _finetune
     try:
-        train(job, Devices(use_machine(runtime)), FirstEpoch)
-    except EpochEnded as ended:
+        train(job, DeviceGroup(configure_torch(runtime)), FirstEpochJournal)
+    except FirstEpochEnded as ended:
         return _history(ended.history)
     raise AssertionError("a training has at least one epoch")
 
@@ -160,26 +160,30 @@ def _run(train: Train[J], job: J, runtime: Runtime) -> None:
         return
     devices = job.training.devices
     if devices == 1:
-        train(job, Devices(use_machine(runtime)))
+        train(job, DeviceGroup(configure_torch(runtime)))
     else:
-        train_on_several(train, job, runtime, devices)
+        train_on_devices(train, job, runtime, devices)
 
 
 def is_current(job: Training) -> bool:
     """Return whether the weights and all kept epochs are current: same settings, code and input bytes."""
-    key, _ = whole_key(job.key, _start(job))
+    key, _ = key_with_inputs(job.key, _start(job))
     recorded = whole(job.manifest, key)
-    if recorded is None or not set(job.keep) <= set(recorded.get("kept", ())) or not holds(recorded, _data(job)):
+    if (
+        recorded is None
+        or not set(job.keep) <= set(recorded.get("kept", ()))
+        or not records_same_data(recorded, _data(job))
+    ):
         return False
     log.info("the weights are current: %s", job.files["weights"])
     touch(job.manifest)
-    Journal(job.files["weights"], _journal_key(job)).forget()
+    Journal(job.files["weights"], _journal_key(job)).remove()
     return True
 
 
 def _journal_key(job: Training) -> str:
     # An epoch that was not kept before the kill cannot be kept after it; another library need not go on as this one.
-    return whole_key(job.key, _start(job), job.keep, library_versions(), _data(job))[0]
+    return key_with_inputs(job.key, _start(job), job.keep, library_versions(), _data(job))[0]
 
 
 def _data(job: Training) -> dict[str, list[list[Any]]]:
@@ -190,7 +194,7 @@ def _data(job: Training) -> dict[str, list[list[Any]]]:
 
 def _examples(dataset: Dataset, job: Training) -> list[Examples]:
     """Return the training and the validation images, normalised, with the labels that are learnt."""
-    dataset = pictures_of(dataset)
+    dataset = unwrap_rows(dataset)
     found, settings, scale = [], job.training, None
     for split in ("train", "validation"):
         if not len(dataset.splits[split]):
@@ -213,7 +217,7 @@ def _examples(dataset: Dataset, job: Training) -> list[Examples]:
     return found
 
 
-def of_whole_output(network: torch.nn.Module, examples: list[Examples], batch_size: int) -> list[Examples]:
+def use_whole_output(network: torch.nn.Module, examples: list[Examples], batch_size: int) -> list[Examples]:
     """Let a network be read as a whole, and return images with the scale on which its answers differ."""
     if hooks := hooks_of(network):
         hooks.remove()
@@ -249,7 +253,7 @@ def keep_epoch(job: KeepEpoch) -> None:
     """
     prefix = f"{job.epoch}/"
     # The training's manifest lists them; they lie in a folder of their own, away from the weights' names.
-    verified(job.kept, job.trained.removesuffix(".history.csv") + ".json")
+    verified_path(job.kept, job.trained.removesuffix(".history.csv") + ".json")
     try:
         state = read_safetensors(job.kept, job.kept, prefix)
     except (OSError, SafetensorError) as error:

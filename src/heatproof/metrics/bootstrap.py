@@ -62,8 +62,8 @@ def bootstrap_means(scores: np.ndarray, seed: int, repetitions: int = 1000) -> n
     return means
 
 
-def interval(means: np.ndarray, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-    """Compute the percentile interval of bootstrapped values; see `interval_of` for one that covers with few cases.
+def percentile_interval(means: np.ndarray, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
+    """Compute the percentile interval of bootstrapped values; see `bootstrap_interval` for one that covers with few cases.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def interval(means: np.ndarray, level: float = 0.95) -> tuple[np.ndarray, np.nda
     return low, high
 
 
-def interval_of(
+def bootstrap_interval(
     kappa: np.ndarray,
     resampled: np.ndarray,
     n_cases: np.ndarray,
@@ -137,7 +137,7 @@ def interval_of(
     some = n_cases >= least
     low, high = np.full((2, len(kappa)), np.nan)
     if kind == "percentile":
-        low[some], high[some] = interval(resampled[some], level)
+        low[some], high[some] = percentile_interval(resampled[some], level)
         return _with_width(low, high)
     known = ~np.isnan(resampled)
     count = known.sum(axis=1)
@@ -171,7 +171,7 @@ def summarise(scores: np.ndarray, seed: int, *, repetitions: int = 1000, level: 
     Returns
     -------
     dict
-        Arrays (M,): ``mean``, over the images where the score is defined; ``ci_low`` and ``ci_high`` of `interval_of`,
+        Arrays (M,): ``mean``, over the images where the score is defined; ``ci_low`` and ``ci_high`` of `bootstrap_interval`,
         NaN with fewer than two such images, of which no interval can be known, and where all scores are equal;
         ``n_images``, where the score is defined; ``n_undefined``, where it is not.
     """
@@ -180,7 +180,7 @@ def summarise(scores: np.ndarray, seed: int, *, repetitions: int = 1000, level: 
     # Exactly rounded sums: the same scores in another order have the same mean, and tie.
     mean = np.array([math.fsum(row[known]) / max(known.sum(), 1) for row, known in zip(scores, defined, strict=True)])
     mean[n_images == 0] = np.nan
-    low, high = interval_of(mean, bootstrap_means(scores, seed, repetitions), n_images, level=level)
+    low, high = bootstrap_interval(mean, bootstrap_means(scores, seed, repetitions), n_images, level=level)
     return {
         "mean": mean,
         "ci_low": low,
@@ -190,7 +190,7 @@ def summarise(scores: np.ndarray, seed: int, *, repetitions: int = 1000, level: 
     }
 
 
-def least_share(images: int | np.ndarray, share: float) -> Any:
+def minimum_count(images: int | np.ndarray, share: float) -> Any:
     """Return the least number of images, at least 1, that is this share of them."""
     # Less rounding than one image, so that 0.5 of 64 is 32.
     return np.maximum(1, np.ceil(share * np.asarray(images) - 1e-9)).astype(int)

@@ -54,7 +54,7 @@ def with_noise(maps: np.ndarray, share: float, image_ids: Sequence[str], seed: i
     return values + share * _largest(values) * np.stack(drawn)
 
 
-def modified(
+def introduce_or_remove(
     maps: np.ndarray, direction: str, scheme: str, image_ids: Sequence[str], seed: int, *, clip: bool = False
 ) -> np.ndarray:
     """Introduce or remove attribution (Li et al. 2024, section 5.2 and appendix G.3, table 3).
@@ -89,7 +89,7 @@ def modified(
     for name, value, allowed in (("direction", direction, DIRECTIONS), ("scheme", scheme, SCHEMES)):
         if value not in allowed:
             raise HeatproofError(f"{name} is {value!r}: take one of {', '.join(allowed)}.")
-    values = scaled(maps)
+    values = scale_magnitudes(maps)
     change = _SCHEMES[scheme]
     corrupted = np.stack(
         [
@@ -100,7 +100,7 @@ def modified(
     return np.clip(corrupted, 0, 1) if clip else corrupted
 
 
-def scaled(maps: np.ndarray) -> np.ndarray:
+def scale_magnitudes(maps: np.ndarray) -> np.ndarray:
     """Scale the magnitudes of each map to a maximum of 1, (N, H, W) float64; a map of zeros is unchanged."""
     values = np.abs(np.asarray(maps, dtype=np.float64))
     largest = _largest(values)

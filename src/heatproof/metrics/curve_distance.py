@@ -49,7 +49,7 @@ def hausdorff(first: np.ndarray, second: np.ndarray, *, kind: str = "hausdorff")
     return float(max(way.max() if kind == "hausdorff" else way.mean() for way in ways))
 
 
-def distances(curves: Mapping[str, np.ndarray], *, kind: str = "hausdorff") -> dict[tuple[str, str], float]:
+def pairwise_distances(curves: Mapping[str, np.ndarray], *, kind: str = "hausdorff") -> dict[tuple[str, str], float]:
     """Compute the distance of every pair of curves; Li et al. 2024, table 1, report the smallest.
 
     Parameters

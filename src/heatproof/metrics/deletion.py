@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from heatproof.base.grids import AnyGrid, patches_in
+from heatproof.base.grids import AnyGrid, patch_count
 from heatproof.base.options import Bounds, PatchGrid
 from heatproof.base.sequences import Perturbation
 from heatproof.metrics.arrays import area
@@ -27,7 +27,7 @@ def cut(
     return (
         given
         if any(value is not None for value in given.values())
-        else {"steps": default if grid is None else min(default, patches_in(grid))}
+        else {"steps": default if grid is None else min(default, patch_count(grid))}
     )
 
 

@@ -13,9 +13,9 @@ from heatproof.metrics.pic import POINTS, aic_scores, sic_scores
 from heatproof.metrics.registry import Result, metric
 from heatproof.metrics.subsets import infidelity_scores, sensitivity_n_scores
 from heatproof.responses.curves import TARGETS
-from heatproof.responses.explanations import Explanations
+from heatproof.responses.explanations import MapChanges
 from heatproof.responses.network import Subsets
-from heatproof.responses.pictures import Pictures
+from heatproof.responses.pictures import InformationCurves
 
 PIC = "Kapishnikov et al., XRAI, 2019, section 4.1; Walker et al. (MAS) 2024, section 2.2"
 UNDEFINED = (
@@ -37,7 +37,7 @@ def _which(target: str) -> int:
     higher_is_better=True,
     range=(0.0, 1.0),
     source=PIC,
-    reads=Pictures,
+    reads=InformationCurves,
     measures="information",
     undefined=UNDEFINED,
 )
@@ -69,7 +69,7 @@ def softmax_information(
     higher_is_better=True,
     range=(0.0, 1.0),
     source=PIC,
-    reads=Pictures,
+    reads=InformationCurves,
     measures="information",
     undefined=UNDEFINED,
 )
@@ -151,7 +151,7 @@ def infidelity(
     higher_is_better=False,
     range=(0.0, np.inf),
     source="Yeh et al. 2019; captum.metrics.sensitivity_max",
-    reads=Explanations,
+    reads=MapChanges,
 )
 def sensitivity_max(changes: np.ndarray) -> Result:
     """Max-sensitivity: largest relative change of the map under small image noise; lower is better.

@@ -7,12 +7,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from heatproof.base.grids import AnyGrid, grid_name, patch_masks, patch_sums, patches_in
+from heatproof.base.grids import AnyGrid, grid_name, patch_count, patch_masks, patch_sums
 from heatproof.base.options import PatchGrid
 from heatproof.errors import HeatproofError
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.registry import Result, metric
-from heatproof.responses.base import Arrays, Batch, Options, Reading, ScoredImages, Session, drops_of
+from heatproof.responses.base import Arrays, Batch, MetricInput, NetworkRun, Options, ScoredImages, drops_of
 from heatproof.responses.network import Removals
 
 
@@ -36,19 +36,19 @@ class Insertions(Removals):
     @property
     def variants(self) -> int:
         """The intact image, its baseline, and the patches."""
-        return patches_in(self.settings["grid"]) + 2
+        return patch_count(self.settings["grid"]) + 2
 
-    def removals(self, session: Session, batch: Batch) -> Options:
+    def removals(self, network_run: NetworkRun, batch: Batch) -> Options:
         """Return the whole image, and all of it but one patch, as what the baseline replaces."""
         patches = patch_masks(self.settings["grid"], *batch.images.shape[-2:])
         removed = np.concatenate([np.ones_like(patches[:1]), ~patches])
         named = {key: self.settings[key] for key in ("baseline", "baseline_options", "grid")}
         return {"masks": [removed] * len(batch.ids), **named}
 
-    def inputs(self, reading: Reading, arrays: Arrays, images: ScoredImages, index: int) -> dict[str, Any]:
+    def inputs(self, metric_input: MetricInput, arrays: Arrays, images: ScoredImages, index: int) -> dict[str, Any]:
         """Return the gain of each patch over the baseline, (N, rows × columns), and the grid."""
-        drops = drops_of(arrays, reading.output)
-        return {reading.argument: drops[:, :1] - drops[:, 1:], "grid": self.settings["grid"]}
+        drops = drops_of(arrays, metric_input.output)
+        return {metric_input.argument: drops[:, :1] - drops[:, 1:], "grid": self.settings["grid"]}
 
 
 @metric(

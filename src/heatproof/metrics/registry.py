@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from heatproof.base.options import enumerated, with_grids
-from heatproof.base.registry import Described, Registry, nearest, options_of, own_options
-from heatproof.base.tasks import NEEDS, Need, gives, lacking
+from heatproof.base.options import normalise_grid_options, option_choices
+from heatproof.base.registry import Registry, RegistryEntry, options_of, select_options, suggest_name
+from heatproof.base.tasks import NEEDS, Need, task_provides, unsupported_reason
 from heatproof.errors import HeatproofError
 from heatproof.responses.base import Response
 from heatproof.responses.curves import Curves
@@ -31,7 +31,7 @@ NEED_OF_OUTPUT: dict[str, Need] = {"logit": "number", "probability": "probabilit
 
 
 @dataclass(frozen=True)
-class Metric(Described):
+class Metric(RegistryEntry):
     """A pure function from maps, drops, response curves and labels to scores.
 
     Attributes
@@ -81,20 +81,20 @@ class Metric(Described):
     source: str
     options: Mapping[str, Any]
     reads: type[Response]
-    asks: Callable[..., Any]
+    options_function: Callable[..., Any]
     order: str | None = None
     measures: str = ""
     derived_from: tuple[str, ...] = ()
     undefined: str = ""
     exempt: Mapping[str, str] = field(default_factory=dict)
-    declared: Need | NeedsFunction | None = None
+    declared_needs: Need | NeedsFunction | None = None
 
     @property
-    def is_own(self) -> bool:
+    def is_custom(self) -> bool:
         """Whether its function is the user's own."""
         return not self.function.__module__.startswith("heatproof.")
 
-    def higher(self, options: Mapping[str, Any]) -> bool:
+    def is_higher_better(self, options: Mapping[str, Any]) -> bool:
         """Return whether higher is better with these options."""
         reverse = self.order is not None and options.get("order", self.order) != self.order
         return self.higher_is_better != reverse
@@ -136,11 +136,11 @@ class Metric(Described):
             If there is no such output.
         """
         every = {**self.options, **(options or {})}
-        if callable(self.declared):
-            return self.declared(every)
-        return self.declared or need_of_output(every)
+        if callable(self.declared_needs):
+            return self.declared_needs(every)
+        return self.declared_needs or need_of_output(every)
 
-    def lacking(self, task: str, options: Mapping[str, Any] | None = None) -> str | None:
+    def unsupported_reason(self, task: str, options: Mapping[str, Any] | None = None) -> str | None:
         """Return in words of a gap why the metric does not apply to a task, and what to set; None where it applies.
 
         Parameters
@@ -150,10 +150,10 @@ class Metric(Described):
         options
             Of the metric; those left out are the defaults.
         """
-        by_logit = "output" in self.options and gives(task, self.needs({**(options or {}), "output": "logit"}))
-        return lacking(task, self.needs(options), "set `output: logit`" if by_logit else "")
+        by_logit = "output" in self.options and task_provides(task, self.needs({**(options or {}), "output": "logit"}))
+        return unsupported_reason(task, self.needs(options), "set `output: logit`" if by_logit else "")
 
-    def fill_in(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def complete_options(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the given options, completed by the defaults.
 
         Raises
@@ -163,13 +163,15 @@ class Metric(Described):
         """
         for key in given:
             if key not in self.options:
-                raise HeatproofError(f"The metric {self.name!r} has no option {key!r}: {nearest(key, self.options)}")
-        asked = filter(None, (self.asks, self.function, self.reads.options))
-        return {**self.options, **with_grids(given, *asked)}
+                raise HeatproofError(
+                    f"The metric {self.name!r} has no option {key!r}: {suggest_name(key, self.options)}"
+                )
+        asked = filter(None, (self.options_function, self.function, self.reads.options))
+        return {**self.options, **normalise_grid_options(given, *asked)}
 
     def responses(self, options: Mapping[str, Any], sizes: Iterable[tuple[int, int]] = ()) -> dict[str, Response]:
         """Return the responses that these options ask for, by the argument that takes each; see `from_options`."""
-        return self.reads.from_options(self.asks, options, sizes)
+        return self.reads.from_options(self.options_function, options, sizes)
 
     def score(self, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> Result:
         """Call the function with copies of its inputs and of its own options, because it may write to them.
@@ -195,8 +197,8 @@ class Metric(Described):
         HeatproofError
             If it returns anything but scores, their validity and, if it has any, curves.
         """
-        given, own = [inputs[name] for name in self.inputs], own_options(self.function, options)
-        if self.is_own:
+        given, own = [inputs[name] for name in self.inputs], select_options(self.function, options)
+        if self.is_custom:
             # It may write to them, and others read them after it.
             given, own = deepcopy(given), deepcopy(own)
         result = self.function(*given, **own)
@@ -235,7 +237,9 @@ def outputs_of(metric: Metric) -> list[str]:
     """Return the outputs of the network that a metric can read by its option, the default first; [""] without one."""
     if "output" not in metric.options:
         return [""]
-    known = {**enumerated(metric.asks), **enumerated(metric.function)}.get("output", list(NEED_OF_OUTPUT))
+    known = {**option_choices(metric.options_function), **option_choices(metric.function)}.get(
+        "output", list(NEED_OF_OUTPUT)
+    )
     return sorted(known, key=lambda output: output != metric.options["output"])
 
 
@@ -288,8 +292,8 @@ def metric(
         raise HeatproofError(
             f"The metric {name!r} reads {reads!r}: give a subclass of heatproof.responses.base.Response."
         )
-    asks = sequences or reads.options
-    if asks is None:
+    options_function = sequences or reads.options
+    if options_function is None:
         raise HeatproofError(f"The metric {name!r} reads {reads.__name__}, and so needs `sequences`.")
 
     def enter(function: MetricFunction) -> MetricFunction:
@@ -299,7 +303,7 @@ def metric(
                 f"There is a metric {name!r} in {known.function.__module__}: enter yours under another name."
             )
         own = options_of(function)
-        options = options_of(asks) | own
+        options = options_of(options_function) | own
         if not (needs in NEEDS or callable(needs) or (needs is None and "output" in options)):
             raise HeatproofError(
                 f"The metric {name!r} does not say what it reads of the network: give @metric needs= one of "
@@ -314,13 +318,13 @@ def metric(
             source=source,
             options=MappingProxyType(options),
             reads=reads,
-            asks=asks,
+            options_function=options_function,
             order=order,
             measures=measures,
             derived_from=derived_from,
             undefined=undefined,
             exempt=MappingProxyType(dict(exempt or {})),
-            declared=needs,
+            declared_needs=needs,
         )
         return function
 

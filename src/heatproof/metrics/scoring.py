@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from heatproof.base.methods import Maps, Method
-from heatproof.errors import HeatproofError, fault_of, first_line
+from heatproof.errors import HeatproofError, first_line, machine_fault
 from heatproof.metrics.registry import Metric
-from heatproof.responses.base import Arrays, Reading, ScoredImages
+from heatproof.responses.base import Arrays, MetricInput, ScoredImages
 
 
-class Explanations(NamedTuple):
+class ExplainerMaps(NamedTuple):
     """What is known of an explainer's maps of N images.
 
     Attributes
@@ -61,9 +61,9 @@ def score_batch(
     metric: Metric,
     options: Mapping[str, Any],
     images: ScoredImages,
-    readings: Sequence[Reading],
+    readings: Sequence[MetricInput],
     arrays: Mapping[str, Arrays],
-    explained: Iterable[Explanations],
+    explained: Iterable[ExplainerMaps],
     failed: dict[str, str] | None = None,
 ) -> Iterator[Scored]:
     """Score every method by one metric.
@@ -95,9 +95,9 @@ def score_batch(
     """
     shared: dict[str, Any] = {"image_ids": images.ids}
     for one in readings:
-        if not one.response.along_maps:
+        if not one.response.needs_maps:
             shared |= one.inputs(arrays[one.argument], images)
-    along = [one for one in readings if one.response.along_maps]
+    along = [one for one in readings if one.response.needs_maps]
     for explainer in explained:
         for place, method in enumerate(explainer.methods):
             inputs = dict(shared)
@@ -109,7 +109,7 @@ def score_batch(
                 result = metric.score(inputs, options)
             except Exception as error:
                 # Foreign code can fail in any way. A fault of the machine is none of the metric's.
-                if failed is None or not metric.is_own or fault_of(error):
+                if failed is None or not metric.is_custom or machine_fault(error):
                     raise
                 failed[method.name] = _reason(metric, error)
                 continue

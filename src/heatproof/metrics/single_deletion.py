@@ -14,7 +14,7 @@ from heatproof.errors import HeatproofError
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.registry import metric
 
-Combination = tuple[Grid, str]
+GridAndBaseline = tuple[Grid, str]
 # How a filling is called in a sentence, where it is not by its name.
 FILLINGS = {
     "mean": "mean colour",
@@ -49,7 +49,7 @@ def single_deletion_scores(
     """Spearman correlation per image of patch attribution with patch drops.
 
     The dataset's score is the mean over the images where it is defined. Whether it is IDSDS or SDS depends on the
-    weights behind `drops` and on what was deleted: see `family`.
+    weights behind `drops` and on what was deleted: see `single_deletion_name`.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ def single_deletion_scores(
     return score, ~np.isnan(score)
 
 
-class Deletion(NamedTuple):
+class PatchDeletion(NamedTuple):
     """Deletion of single patches.
 
     Attributes
@@ -104,7 +104,7 @@ class Deletion(NamedTuple):
     def __str__(self) -> str:
         return f"grid {grid_name(self.grid)}, {FILLINGS.get(self.baseline, self.baseline)}"
 
-    def is_same(self, other: Deletion) -> bool:
+    def is_same(self, other: PatchDeletion) -> bool:
         """Return whether the same pixels are deleted and filled alike; numbers may differ in how they are rounded."""
         if (as_grid(self.grid), self.baseline) != (as_grid(other.grid), other.baseline):
             return False
@@ -120,7 +120,7 @@ def _is_close(one: Any, other: Any) -> bool:
         return bool(one == other)
 
 
-def family(finetuned: Deletion | None, scored: Deletion) -> str:
+def single_deletion_name(finetuned: PatchDeletion | None, scored: PatchDeletion) -> str:
     """Return ``idsds`` for weights that were finetuned on the deletion that is scored, and ``sds`` for all others.
 
     This is the one rule for functions in memory and for the workflow (Hesse et al. 2024, sections 3 and 4.2).
@@ -129,7 +129,11 @@ def family(finetuned: Deletion | None, scored: Deletion) -> str:
 
 
 def metric_name(
-    in_domain_for: Combination | None, grid: AnyGrid, baseline: str, reference: Combination, output: str = "logit"
+    in_domain_for: GridAndBaseline | None,
+    grid: AnyGrid,
+    baseline: str,
+    reference: GridAndBaseline,
+    output: str = "logit",
 ) -> str:
     """Name the single-deletion score of one model on one grid and baseline.
 
@@ -148,8 +152,8 @@ def metric_name(
     output
         Output whose drops are scored: ``logit``, or ``probability`` (softmax), which is added as a suffix.
     """
-    finetuned = None if in_domain_for is None else Deletion(*in_domain_for)
-    name = family(finetuned, Deletion(grid, baseline))
+    finetuned = None if in_domain_for is None else PatchDeletion(*in_domain_for)
+    name = single_deletion_name(finetuned, PatchDeletion(grid, baseline))
     name = name if (as_grid(grid), baseline) == reference else f"{name}_g{grid_name(grid)}_{baseline}"
     return name if output == "logit" else f"{name}_{output}"
 

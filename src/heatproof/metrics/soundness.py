@@ -120,7 +120,7 @@ def false_attribution(
     return np.concatenate([np.zeros_like(after[:, :1]), after[:, :-1]], axis=1), after
 
 
-def at_levels(performance: np.ndarray, ratio: np.ndarray, levels: Sequence[float]) -> np.ndarray:
+def soundness_at_levels(performance: np.ndarray, ratio: np.ndarray, levels: Sequence[float]) -> np.ndarray:
     """Return soundness where the performance first reaches each level.
 
     Parameters
@@ -187,7 +187,7 @@ def soundness(
     threshold, start
         As in `false_attribution`; the published code has ``start=0.04``, the paper none.
     counted
-        Step at which a step's false attribution is subtracted: ``at_once``, as in the paper, or ``next_step``, as in
+        Step at which a step's false attribution is subtracted: ``images_at_once``, as in the paper, or ``next_step``, as in
         the published code.
 
     Returns
@@ -219,7 +219,7 @@ def soundness(
     before, after = false_attribution(decides, np.diff(shown, axis=1, prepend=0.0), threshold, start)
     taken_off = after if counted == "at_once" else before
     ratio = np.clip((shown - taken_off) / np.where(shown > 0, shown, np.nan), 0, 1)
-    score = at_levels(performance, ratio, [level])[:, 0]
+    score = soundness_at_levels(performance, ratio, [level])[:, 0]
     removed = deletion.fractions[0, ::-1]
     return score, np.isfinite(score), {"soundness": ratio, "performance": performance, "removed": removed}
 

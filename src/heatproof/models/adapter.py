@@ -18,11 +18,11 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from heatproof.errors import HeatproofError, fault_of, first_line
+from heatproof.errors import HeatproofError, first_line, machine_fault
 from heatproof.models.output_reader import OutputReader
-from heatproof.models.reachable import check_mode, reachable_modules
+from heatproof.models.reachable import check_eval_mode, reachable_modules
 from heatproof.models.rounding import largest_difference, rounding
-from heatproof.models.state import alone_on, gradients_allowed, left_as_is, same_random_states
+from heatproof.models.state import enable_gradients, exclusive_use, preserve_network, preserve_random_states
 
 # Of the images that are passed in company; the first and the last of them alone as well.
 FEW = 3
@@ -41,7 +41,7 @@ _checking: ContextVar[bool] = ContextVar("checking", default=False)
 
 
 @contextmanager
-def as_check() -> Iterator[None]:
+def counted_as_check() -> Iterator[None]:
     """Count passes meanwhile as those of a check."""
     token = _checking.set(True)
     try:
@@ -50,7 +50,7 @@ def as_check() -> Iterator[None]:
         _checking.reset(token)
 
 
-def is_check() -> bool:
+def is_counted_as_check() -> bool:
     """Tell whether passes are those of a check now."""
     return _checking.get()
 
@@ -70,14 +70,14 @@ class CountPasses:
 
     def _count(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
         count = _count(inputs, named) or 0
-        if is_check():
+        if is_counted_as_check():
             self.check_images += count
         else:
             self.images += count
 
 
 @dataclass
-class Adapted:
+class AdaptedNetwork:
     """A network that returns logits (B, K) for images (B, C, H, W), and what is known of it.
 
     Attributes
@@ -113,16 +113,16 @@ class Adapted:
         return torch.float64 if self.weights == torch.float64 else torch.float32
 
     @property
-    def one_logit(self) -> bool:
+    def has_one_logit(self) -> bool:
         """Whether the network returns one logit for each image, which is read as two classes; known after `check`."""
-        return self.hooks.one_logit
+        return self.hooks.has_one_logit
 
     @property
     def task(self) -> str:
         """One of `heatproof.base.tasks.TASKS`, or ``callable`` for a callable target; known after `check`."""
         return self.hooks.reader.task
 
-    def taken(self, images: torch.Tensor) -> torch.Tensor:
+    def copy_to_device(self, images: torch.Tensor) -> torch.Tensor:
         """Return a copy of images (B, C, H, W) on the network's device, in float32 where they are of half precision."""
         # An image made in inference mode can take no gradient, and a copy made outside of it can.
         return images.detach().to(self.device, torch.float32 if images.dtype in HALF else None, copy=True)
@@ -157,15 +157,17 @@ class Adapted:
             If the network fails on the images, returns no logits, or returns others for an image alone than in the
             company of others, by more than rounding (`TOLERANCE` of the logits' spread).
         """
-        few = self.taken(images[:FEW])
+        few = self.copy_to_device(images[:FEW])
         count = len(few)
         if count == 1:
             # It is accompanied by two that are made of it, in its range and that of its darker shades.
             low, high = few.amin().clamp(max=0), few.amax().clamp(min=0)
             few = torch.cat([few, low + high - few, few.flip(-1) / 2])
-        with as_check(), torch.no_grad():
+        with counted_as_check(), torch.no_grad():
             with _Precisions() as met:
-                together, gradients = self.answers(few.flip(0)) if with_gradients else (self._pass(few.flip(0)), None)
+                together, gradients = (
+                    self.outputs_and_gradients(few.flip(0)) if with_gradients else (self._pass(few.flip(0)), None)
+                )
                 together, gradients = together.flip(0), None if gradients is None else gradients.flip(0)[:count]
             first, last, again = (self._pass(part) for part in (few[:1], few[-1:], few[:1]))
         if first.shape[1] != together.shape[1] or first.shape != last.shape:
@@ -198,12 +200,14 @@ class Adapted:
         """
         return rounding(logits, {*met, self.weights or self.dtype}, self.device, share)
 
-    def agrees(self, now: torch.Tensor, then: torch.Tensor) -> bool:
+    def outputs_agree(self, now: torch.Tensor, then: torch.Tensor) -> bool:
         """Tell whether two tensors of logits (B, K) differ by rounding at most."""
         now, then = now.detach().cpu().double(), then.detach().cpu().double()
         return now.shape == then.shape and largest_difference(now, then) <= self.rounding(then)
 
-    def answers(self, images: torch.Tensor, targets: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    def outputs_and_gradients(
+        self, images: torch.Tensor, targets: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the logits (B, K) of images, and the gradient of a sum of them; zeros where there is none.
 
         An attribute, a hook or a backward of one's own can leave logits and change gradients.
@@ -217,8 +221,8 @@ class Adapted:
         """
         given = images.detach().clone().requires_grad_()
         gradients = None
-        asking = nullcontext() if targets is None else self.hooks.reader.asking(targets.tolist())
-        with torch.enable_grad(), asking:
+        only_targets = nullcontext() if targets is None else self.hooks.reader.only_targets(targets.tolist())
+        with torch.enable_grad(), only_targets:
             # Layers that write to their input cannot write to a leaf.
             logits = self._pass(given.clone())
             logits = logits if targets is None else logits.gather(1, targets[:, None])
@@ -228,7 +232,7 @@ class Adapted:
                 (gradients,) = torch.autograd.grad((logits * weights).sum(), given, allow_unused=True)
             except Exception as error:
                 # A network can cut them off, or fail in a backward of its own.
-                if fault_of(error):
+                if machine_fault(error):
                     raise
         return logits.detach(), torch.zeros_like(given).detach() if gradients is None else gradients.detach()
 
@@ -248,7 +252,7 @@ class Adapted:
         assert self.classes is not None, "the network is checked first"
         outside = ((targets < 0) | (targets >= self.classes)).nonzero().flatten().tolist()
         if outside:
-            one = ", as one output is read as those of two classes" if self.one_logit else ""
+            one = ", as one output is read as those of two classes" if self.has_one_logit else ""
             called, many, remedy = NAMES.get(self.task, NAMES["multiclass"])
             raise HeatproofError(
                 f"The target of image {ids[outside[0]]!r} is {called} {int(targets[outside[0]])}, but the model has "
@@ -256,8 +260,8 @@ class Adapted:
             )
 
 
-def check_network(network: Adapted, images: torch.Tensor, with_gradients: bool = False) -> None:
-    """Pass a few images (B, C, H, W), as `Adapted.check` does, for a caller who has no log with a traceback.
+def check_network(network: AdaptedNetwork, images: torch.Tensor, with_gradients: bool = False) -> None:
+    """Pass a few images (B, C, H, W), as `AdaptedNetwork.check` does, for a caller who has no log with a traceback.
 
     Raises
     ------
@@ -287,7 +291,7 @@ def _failures(images: torch.Tensor) -> Iterator[None]:
         raise
     except Exception as error:
         # A network of the caller's own can fail in any way.
-        if fault_of(error):
+        if machine_fault(error):
             raise
         said = f"{type(error).__name__}: {first_line(error)[:200]}"
         raise HeatproofError(
@@ -296,7 +300,7 @@ def _failures(images: torch.Tensor) -> Iterator[None]:
 
 
 def check_loaded(network: nn.Module, images: torch.Tensor) -> int:
-    """Check a network of a job, as `Adapted.check` does, and return how many images it passed.
+    """Check a network of a job, as `AdaptedNetwork.check` does, and return how many images it passed.
 
     Parameters
     ----------
@@ -305,22 +309,22 @@ def check_loaded(network: nn.Module, images: torch.Tensor) -> int:
     images
         (B, C, H, W), a few.
     """
-    return checked(network, images).check_passes
+    return check_attached(network, images).check_passes
 
 
-def checked(network: nn.Module, images: torch.Tensor) -> Adapted:
-    """Check a network with hooks of `attach`, as `Adapted.check` does, and return what is known of it."""
+def check_attached(network: nn.Module, images: torch.Tensor) -> AdaptedNetwork:
+    """Check a network with hooks of `attach`, as `AdaptedNetwork.check` does, and return what is known of it."""
     parameters = list(network.parameters())
     device = parameters[0].device if parameters else images.device
     hooks = hooks_of(network)
     assert hooks is not None, "`build_network` attached them"
-    found = Adapted(network, device, parameters[0].dtype if parameters else None, hooks)
-    with as_written(network.modules()):
+    found = AdaptedNetwork(network, device, parameters[0].dtype if parameters else None, hooks)
+    with compilation_disabled(network.modules()):
         found.check(images)
     return found
 
 
-def predicted(network: Adapted, images: torch.Tensor, batch_size: int = 64) -> torch.Tensor:
+def predict_classes(network: AdaptedNetwork, images: torch.Tensor, batch_size: int = 64) -> torch.Tensor:
     """Return the class (N,) int64 that a network predicts for each image, on the CPU; no passes of results.
 
     Raises
@@ -329,31 +333,31 @@ def predicted(network: Adapted, images: torch.Tensor, batch_size: int = 64) -> t
         If images are of another precision than the weights, or the network fails on them.
     """
     network.check_precision(images)
-    with _failures(images), as_check(), torch.no_grad():
+    with _failures(images), counted_as_check(), torch.no_grad():
         network.check_passes += len(images)
-        parts = [network.network(network.taken(part)).argmax(1).cpu() for part in images.split(batch_size)]
+        parts = [network.network(network.copy_to_device(part)).argmax(1).cpu() for part in images.split(batch_size)]
     return torch.cat(parts)
 
 
-def logits_at(network: Adapted, images: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+def logits_at(network: AdaptedNetwork, images: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Return the logits (N,) at the targets (N,) of one batch, on the CPU; no passes of results."""
-    with _failures(images), as_check(), torch.no_grad():
+    with _failures(images), counted_as_check(), torch.no_grad():
         network.check_passes += len(images)
-        return network.network(network.taken(images)).cpu().gather(1, targets.cpu()[:, None])[:, 0]
+        return network.network(network.copy_to_device(images)).cpu().gather(1, targets.cpu()[:, None])[:, 0]
 
 
-def outputs_of(network: Adapted, image: torch.Tensor) -> int:
+def count_outputs(network: AdaptedNetwork, image: torch.Tensor) -> int:
     """Return how many numbers a network returns for an image (1, C, H, W); the pass is one of a check.
 
     Raises
     ------
     HeatproofError
-        As `predicted` does.
+        As `predict_classes` does.
     """
     network.check_precision(image)
-    with _failures(image), as_check(), torch.no_grad():
+    with _failures(image), counted_as_check(), torch.no_grad():
         network.check_passes += 1
-        numbers: torch.Tensor = network.network(network.taken(image))
+        numbers: torch.Tensor = network.network(network.copy_to_device(image))
     return numbers.shape[1]
 
 
@@ -388,7 +392,9 @@ def _dependence(difference: float, by_chance: bool) -> str:
 
 
 @contextmanager
-def adapted(model: Any, images: Any, seed: int | None = None, reader: OutputReader | None = None) -> Iterator[Adapted]:
+def adapt_network(
+    model: Any, images: Any, seed: int | None = None, reader: OutputReader | None = None
+) -> Iterator[AdaptedNetwork]:
     """Adapt a caller's network for a call, and leave it, random states and the grad mode as they were.
 
     Other threads wait where they would explain or score the same network.
@@ -409,17 +415,17 @@ def adapted(model: Any, images: Any, seed: int | None = None, reader: OutputRead
     HeatproofError
         If a part is in training mode or is not initialised.
     """
-    model = without_compiler(model)
+    model = uncompiled(model)
     modules = list(dict.fromkeys(module for _, module in reachable_modules(model)))
     with ExitStack() as stack:
-        stack.enter_context(alone_on(modules))
-        check_mode(model)
+        stack.enter_context(exclusive_use(modules))
+        check_eval_mode(model)
         _check_initialised(model)
-        stack.enter_context(gradients_allowed())
-        stack.enter_context(same_random_states(seed))
+        stack.enter_context(enable_gradients())
+        stack.enter_context(preserve_random_states(seed))
         for one in (model, *([reader.function] if reader is not None and reader.function is not None else [])):
-            stack.enter_context(left_as_is(one))
-        stack.enter_context(as_written(modules))
+            stack.enter_context(preserve_network(one))
+        stack.enter_context(compilation_disabled(modules))
         network = model if _takes_hooks(model) else _Called(model)
         placed = images.device if isinstance(images, torch.Tensor) else None
         found = attach(network, modules, placed, reader=reader, thread=threading.get_ident())
@@ -438,7 +444,7 @@ def attach(
     *,
     reader: OutputReader | None = None,
     thread: int | None = None,
-) -> Adapted:
+) -> AdaptedNetwork:
     """Let a network take copies of its inputs, and return numbers (B, K) whatever its output is.
 
     Parameters
@@ -464,17 +470,17 @@ def attach(
         network.register_forward_hook(hooks.leave, always_call=True),
     ]
     found = parameters[0].device if parameters else device or torch.device("cpu")
-    return Adapted(network, found, weights, hooks)
+    return AdaptedNetwork(network, found, weights, hooks)
 
 
-def without_compiler(model: Any) -> Any:
+def uncompiled(model: Any) -> Any:
     """Return the network that `torch.compile` was given, whose layers can be read; anything else as it is."""
     parts = getattr(model, "_modules", None)
     # A scripted module has another kind of dict.
     return parts.get("_orig_mod", model) if isinstance(parts, dict) else model
 
 
-def as_written(modules: Iterable[nn.Module]) -> AbstractContextManager[Any]:
+def compilation_disabled(modules: Iterable[nn.Module]) -> AbstractContextManager[Any]:
     """Run modules as they are written, also those that are compiled: hooks would compile them anew."""
     compiled = any(module._compiled_call_impl or "_orig_mod" in module._modules for module in modules)
     return torch.compiler.set_stance("force_eager") if compiled else nullcontext()
@@ -546,9 +552,9 @@ class Hooks:
         return self.reader.read(output, *((None, None) if first is None else (len(first), first.device)))
 
     @property
-    def one_logit(self) -> bool:
+    def has_one_logit(self) -> bool:
         """Whether the last output was one logit for each image."""
-        return self.reader.one_logit
+        return self.reader.has_one_logit
 
     def leave(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         """End the autocast of a pass, also of one that fails."""

@@ -11,7 +11,7 @@ import torch
 from scipy.stats import binom
 from torch.nn import functional
 
-from heatproof.base.class_order import MOSTLY_RIGHT, MUCH, best_order, right_after_exchange
+from heatproof.base.class_order import LEAST_GAIN, MOSTLY_RIGHT, best_order, correct_after_exchange
 from heatproof.data.registry import Dataset
 from heatproof.errors import HeatproofError
 from heatproof.models.network import normalise
@@ -104,7 +104,7 @@ def require_accuracy(
     )
 
 
-def said_of_accuracy(
+def describe_accuracy(
     network: torch.nn.Module, dataset: Dataset, facts: InputFacts, called: str, most: int = IMAGES
 ) -> str:
     """Return a sentence on weights of which nothing is expected, and that are seldom right; empty for others.
@@ -121,11 +121,11 @@ def said_of_accuracy(
     if found.value >= MOSTLY_RIGHT:
         return ""
     # Found on one half of the images, counted on the other.
-    exchanged = right_after_exchange(looked.predicted, looked.labels, dataset.num_classes) / found.images
+    exchanged = correct_after_exchange(looked.predicted, looked.labels, dataset.num_classes) / found.images
     tried = _tried(looked) | {ORDER: exchanged}
     best = max(tried, key=lambda what: tried[what])
     told = f"the checkpoint {called} classifies {found.value:.0%} of {found.images} {found.split} images correctly"
-    if tried[best] >= found.value + MUCH:
+    if tried[best] >= found.value + LEAST_GAIN:
         return f"{told}, and {tried[best]:.0%} with {best}: set that in {_where(best, looked)}"
     if found.at_chance:
         return (

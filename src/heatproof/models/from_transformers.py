@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from heatproof.errors import HeatproofError, first_line, runs_out
+from heatproof.errors import HeatproofError, first_line, is_out_of_memory
 from heatproof.files.reading import open_regular, parse_json
 from heatproof.models.registry import Design, InputFacts, architecture
 
@@ -33,25 +33,25 @@ def transformers_facts(*, name: str, stated: Collection[str] = ()) -> InputFacts
     HeatproofError
         If the folder has no config, or no image processor that says how images are normalised.
     """
-    config, known = read_file(name, CONFIG), InputFacts()
+    config, known = read_json_file(name, CONFIG), InputFacts()
     mean, std = (known.mean, known.std) if {"mean", "std"} <= set(stated) else _normalisation(name)
     sides = config.get("image_size")
     if not sides:
         return InputFacts(mean, std, None)
     size = sides if isinstance(sides, list) else [sides, sides]
-    if len(size) != 2 or not all(map(is_side, size)):
+    if len(size) != 2 or not all(map(is_valid_side, size)):
         raise _unusable(name, CONFIG, "image_size")
     return InputFacts(mean, std, (size[0], size[1]))
 
 
 def _normalisation(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return mean and standard deviation of the folder's image processor."""
-    if not is_there(name, PROCESSOR):
+    if not has_file(name, PROCESSOR):
         raise HeatproofError(
             f"The model transformers:{name} has no {PROCESSOR}: save the model's image processor in the folder, or "
             "give mean and std in the model's settings."
         )
-    processor = read_file(name, PROCESSOR)
+    processor = read_json_file(name, PROCESSOR)
     if "image_mean" not in processor or "image_std" not in processor:
         raise HeatproofError(
             f"The {PROCESSOR} in {name} says no image_mean and image_std: save the model's image processor there, or "
@@ -63,12 +63,12 @@ def _normalisation(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return mean, std
 
 
-def is_there(name: str, file: str) -> bool:
+def has_file(name: str, file: str) -> bool:
     """Tell whether the folder of a model has a file of a name."""
     return os.path.lexists(Path(name).expanduser() / file)
 
 
-def is_side(value: Any) -> bool:
+def is_valid_side(value: Any) -> bool:
     """Tell whether a value is a number of pixels along a side."""
     return type(value) is int and 0 < value <= LARGEST_SIDE
 
@@ -88,10 +88,10 @@ def _unusable(name: str, file: str, key: str) -> HeatproofError:
 
 
 def _design(*, name: str) -> Design:
-    return Design(str(read_file(name, CONFIG).get("model_type", "transformers"))[:100])
+    return Design(str(read_json_file(name, CONFIG).get("model_type", "transformers"))[:100])
 
 
-def read_file(name: str, file: str) -> dict[str, Any]:
+def read_json_file(name: str, file: str) -> dict[str, Any]:
     """Return what a JSON file in the folder of a model says.
 
     Raises
@@ -125,14 +125,14 @@ def transformers_model(num_classes: int, *, name: str) -> Any:
             "The architecture transformers_model needs transformers: pip install 'heatproof[transformers]'."
         ) from None
     # Before transformers opens it.
-    read_file(name, CONFIG)
+    read_json_file(name, CONFIG)
     try:
         # Code in the folder is not run.
         config = AutoConfig.from_pretrained(Path(name).expanduser(), local_files_only=True, trust_remote_code=False)
         config.num_labels = num_classes
         return AutoModelForImageClassification.from_config(config)
     except Exception as error:  # of values that fit no network it raises anything
-        if runs_out(error):
+        if is_out_of_memory(error):
             raise
         reason = " ".join(str(error).split())[:200]
         raise HeatproofError(f"The model transformers:{name} is no image classifier ({reason}).") from None
@@ -160,7 +160,7 @@ def read_weights(path: Path, name: str, most: int | None = None) -> dict[str, An
         kind = AutoModelForImageClassification._model_mapping[type(config)]
         inner = kind.from_pretrained(None, config=config, state_dict=state)
     except Exception as error:  # the library and those under it fail in any way
-        if runs_out(error):
+        if is_out_of_memory(error):
             raise
         reason = " ".join(str(error).split())[:200]
         raise HeatproofError(f"The weights {path} cannot be read by transformers ({reason}).") from None
@@ -173,7 +173,7 @@ def _read_parts(path: Path, most: int | None) -> dict[str, Any]:
 
     if not path.name.endswith(INDEX):
         return read_state(path, str(path), most)
-    told = read_file(str(path.parent), path.name).get("weight_map")
+    told = read_json_file(str(path.parent), path.name).get("weight_map")
     files = set(map(str, told.values())) if isinstance(told, dict) else set()
     if not files or any(Path(file).name != file for file in files):
         raise HeatproofError(f"The index {path} does not name files beside it: save the model there again.")

@@ -55,10 +55,10 @@ def read_logits(output: Any, count: int | None, classes: int | None = None, task
             f"The model returns {width} output{'s' * (width > 1)} for each image, and the task is {task}: take "
             f"{'multiclass, or multilabel where an image can have several labels' if width > 2 else 'binary'}."
         )
-    return as_two(logits) if width == 1 else logits
+    return as_two_logits(logits) if width == 1 else logits
 
 
-def as_two(one: torch.Tensor, dim: int = 1) -> torch.Tensor:
+def as_two_logits(one: torch.Tensor, dim: int = 1) -> torch.Tensor:
     """Return two logits for one along a dimension of size 1, or the weights of two for those of one."""
     return torch.cat([-one, one], dim=dim) / 2
 
@@ -69,7 +69,7 @@ def is_one_logit(output: Any, count: int | None) -> bool:
     return len(found) == 1 and found[0].shape[1] == 1
 
 
-def held_logits(output: Any, kind: type = torch.Tensor) -> Any:
+def logits_attribute(output: Any, kind: type = torch.Tensor) -> Any:
     """Return the ``.logits`` of an output, as a model of transformers has; None where it has none of this kind."""
     logits = getattr(output, "logits", None)
     return logits if isinstance(logits, kind) else None
@@ -78,7 +78,7 @@ def held_logits(output: Any, kind: type = torch.Tensor) -> Any:
 def _parts(output: Any) -> list[Any]:
     if isinstance(output, torch.Tensor):
         return [output]
-    if (logits := held_logits(output)) is not None:
+    if (logits := logits_attribute(output)) is not None:
         return [logits]
     if isinstance(output, Mapping):
         return [output["logits"]] if "logits" in output else list(output.values())

@@ -9,7 +9,7 @@ from types import TracebackType
 
 import torch
 
-from heatproof.errors import RESUME_HINT, HeatproofError, runs_out
+from heatproof.errors import RESUME_HINT, HeatproofError, is_out_of_memory
 from heatproof.files.reading import read_json
 from heatproof.files.writing import write_json
 
@@ -46,7 +46,7 @@ class Attempt:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        if not isinstance(error, RuntimeError | MemoryError) or not runs_out(error):
+        if not isinstance(error, RuntimeError | MemoryError) or not is_out_of_memory(error):
             return False
         if self.size == 1:
             raise HeatproofError(
@@ -57,7 +57,7 @@ class Attempt:
         return True
 
 
-class WithinMemory:
+class AdaptiveBatchSize:
     """Run a function in batches and halve the batch size when memory runs out; the size is remembered.
 
     Parameters
@@ -131,7 +131,7 @@ def describe_device(device: torch.device | str) -> str:
     return device.type
 
 
-def kept_beside(base: str | Path) -> Path:
+def batch_size_file(base: str | Path) -> Path:
     """Return the path of the file that remembers the batch size, beside a store or weights."""
     base = Path(base)
     return base.with_name(f".{base.name}.batch.json")

@@ -26,7 +26,7 @@ State = dict[str, torch.Tensor]
 Weights = Mapping[str, torch.Tensor]
 
 
-def weights_in(loaded: Any, called: str) -> State:
+def extract_weights(loaded: Any, called: str) -> State:
     """Return the tensors of a file: a state dict, or what holds one beside optimizers and settings.
 
     Raises
@@ -48,7 +48,7 @@ def weights_in(loaded: Any, called: str) -> State:
     return state
 
 
-def fit_names(state: Weights, own: Weights, head: Callable[[], Collection[str]]) -> tuple[State, str]:
+def match_names(state: Weights, own: Weights, head: Callable[[], Collection[str]]) -> tuple[State, str]:
     """Bring the names of weights to those of a network, where that can be done in one way.
 
     The prefix is left out that leaves the most names of the network, and with it what has another prefix, such as a
@@ -117,7 +117,7 @@ def _in_order(state: Weights, own: Weights, head: Callable[[], Collection[str]])
     return {} if differ and not differ <= set(head()) else renamed
 
 
-def misfits(state: Weights, own: Weights) -> str:
+def describe_misfits(state: Weights, own: Weights) -> str:
     """Return what keeps weights from fitting a network, as clauses; empty where they fit."""
     missing, unknown = [name for name in own if name not in state], [name for name in state if name not in own]
     shapes = [

@@ -13,14 +13,14 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save
 
-from heatproof.base.registry import import_callable, is_reference, nearest
+from heatproof.base.registry import import_callable, is_reference, suggest_name
 from heatproof.base.specs import DatasetSpec
 from heatproof.data.registry import Dataset
-from heatproof.data.rows import Rows, pictures_of
-from heatproof.errors import HeatproofError, fault_of
-from heatproof.files.writing import refuse_links, written_aside
+from heatproof.data.rows import Rows, unwrap_rows
+from heatproof.errors import HeatproofError, machine_fault
+from heatproof.files.writing import atomic_write, refuse_links
 from heatproof.models.adapter import attach
-from heatproof.models.names import misfits
+from heatproof.models.names import describe_misfits
 from heatproof.models.output_reader import OutputReader
 from heatproof.models.registry import ARCHITECTURES, InputFacts, ModelSpec, normalisation_of
 from heatproof.models.weights_file import most_bytes, read_safetensors, require_finite
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from heatproof.base.specs import Runtime
 
 
-def use_machine(runtime: Runtime) -> torch.device:
+def configure_torch(runtime: Runtime) -> torch.device:
     """Set the number of threads and deterministic algorithms, and return the device."""
     torch.set_num_threads(runtime.threads)
     torch.backends.cudnn.benchmark = False
@@ -61,7 +61,7 @@ def reader_of_dataset(spec: DatasetSpec, dataset: Dataset, target: str | int = "
     target
         What a run explains; a callable target is read in the place of classes.
     """
-    outputs = 1 if spec.task == "binary" else pictures_of(dataset).num_classes
+    outputs = 1 if spec.task == "binary" else unwrap_rows(dataset).num_classes
     if isinstance(dataset, Rows) and dataset.targets is not None and is_reference(str(target)):
         function = import_callable(str(target), "target")
         return OutputReader(function=function, targets=torch.from_numpy(dataset.targets), classes=outputs)
@@ -90,7 +90,7 @@ def build_network(
     HeatproofError
         If the builder does not return a torch.nn.Module.
     """
-    build = ARCHITECTURES.code_of(spec.architecture, spec.module)
+    build = ARCHITECTURES.load_callable(spec.architecture, spec.module)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = build(num_classes, **spec.options)
@@ -120,12 +120,12 @@ def load_network(
     precision: str = "float32",
     reader: OutputReader | None = None,
 ) -> torch.nn.Module:
-    """Build a network with weights of a file, in eval mode, with gradients of parameters off; see `build_loaded`."""
-    network = build_loaded(spec, num_classes, weights, reader)
+    """Build a network with weights of a file, in eval mode, with gradients of parameters off; see `build_with_weights`."""
+    network = build_with_weights(spec, num_classes, weights, reader)
     return set_precision(network.to(device).eval().requires_grad_(False), precision, device)
 
 
-def build_loaded(
+def build_with_weights(
     spec: ModelSpec, num_classes: int, weights: str | Path, reader: OutputReader | None = None
 ) -> torch.nn.Module:
     """Build a network with weights of a file.
@@ -167,7 +167,7 @@ def find_head(spec: ModelSpec) -> set[str]:
 def load_weights(
     network: torch.nn.Module,
     path: str | Path,
-    but: Collection[str] = (),
+    skip: Collection[str] = (),
     called: str | None = None,
     advise: Callable[[], str] | None = None,
 ) -> None:
@@ -196,17 +196,17 @@ def load_weights(
         state = read_safetensors(refuse_links(path), called, most=most_bytes(network))
     except (OSError, SafetensorError) as error:
         raise HeatproofError(
-            fault_of(error)
+            machine_fault(error)
             or f"The weights {path} cannot be read ({error}): remove them with `rm {path}` if they are there, and run "
             "your snakemake command with this path as its target."
         ) from None
     own = network.state_dict()
-    state |= {name: own[name] for name in but}
+    state |= {name: own[name] for name in skip}
     require_finite(state, own, called)
     try:
         network.load_state_dict(state)
     except RuntimeError as error:
-        found = misfits(state, own) or " ".join(str(error).split())[:300]
+        found = describe_misfits(state, own) or " ".join(str(error).split())[:300]
         remedy = advise() if advise else "check the model's architecture and options, and the number of classes"
         raise HeatproofError(f"The weights {called} do not fit the network ({found}): {remedy}.") from None
 
@@ -216,7 +216,7 @@ def save_weights(state: Mapping[str, torch.Tensor], path: str | Path) -> None:
     # Copies, because safetensors refuses tensors that share memory, as tied weights do.
     plain = torch.contiguous_format
     copies = {name: value.detach().cpu().clone(memory_format=plain) for name, value in state.items()}
-    with written_aside(path) as aside:
+    with atomic_write(path) as aside:
         # Not save_file, whose errors do not tell a full disk from others.
         aside.write_bytes(save(copies))
 
@@ -233,7 +233,7 @@ def find_layer(network: torch.nn.Module, name: str, what: str) -> torch.nn.Modul
         return network.get_submodule(name)
     except AttributeError:
         known = [known for known, _ in network.named_modules(remove_duplicate=False) if known]
-        raise HeatproofError(f"The {what} has no layer {name!r} for CAMs: {nearest(name, known)}") from None
+        raise HeatproofError(f"The {what} has no layer {name!r} for CAMs: {suggest_name(name, known)}") from None
 
 
 def normalise(images: np.ndarray, facts: InputFacts) -> torch.Tensor:

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from heatproof.base.tasks import CALLABLE, EXCLUSIVE, check_task, in_batch, lacking
-from heatproof.errors import HeatproofError, NotApplicable, fault_of, first_line
+from heatproof.base.tasks import CALLABLE, EXCLUSIVE, check_task, repeat_target, unsupported_reason
+from heatproof.errors import HeatproofError, NotApplicable, first_line, machine_fault
 from heatproof.models.logits import is_one_logit, read_logits
 
 # Targets whose numbers are computed where nobody says which ones are read.
@@ -50,7 +50,7 @@ class OutputReader:
     ) -> None:
         check_task(task)
         self.given, self.function, self.targets, self.classes = task, function, targets, classes
-        self.one_logit = False
+        self.has_one_logit = False
         self._asked: list[int] | None = None
         # Whether the function writes to what it is given; None before the first batch.
         self._writes: bool | None = None
@@ -60,7 +60,7 @@ class OutputReader:
         """One of `heatproof.base.tasks.TASKS`, or ``callable``; known after the first output."""
         if self.function is not None:
             return CALLABLE
-        return self.given or ("binary" if self.one_logit else "multiclass")
+        return self.given or ("binary" if self.has_one_logit else "multiclass")
 
     @property
     def called(self) -> str:
@@ -68,7 +68,7 @@ class OutputReader:
         return f"The target function {getattr(self.function, '__name__', type(self.function).__name__)!r}"
 
     @contextmanager
-    def asking(self, targets: Iterable[int]) -> Iterator[None]:
+    def only_targets(self, targets: Iterable[int]) -> Iterator[None]:
         """Compute the numbers of these targets alone meanwhile; the columns of others are zero.
 
         Only a callable target is computed for each of its targets.
@@ -104,7 +104,7 @@ class OutputReader:
         """
         if self.function is not None:
             return self._numbers(output, count, device)
-        self.one_logit = self.given in (None, "binary") and is_one_logit(output, count)
+        self.has_one_logit = self.given in (None, "binary") and is_one_logit(output, count)
         return read_logits(output, count, self.classes, self.given)
 
     def _numbers(self, output: Any, count: int | None, device: torch.device | None) -> torch.Tensor:
@@ -120,7 +120,7 @@ class OutputReader:
     def _number(self, output: Any, number: int, count: int | None, device: torch.device | None) -> torch.Tensor:
         assert self.function is not None, "there is a callable target"
         called = self.called
-        targets = in_batch(self.targets, number, 1 if count is None else count)
+        targets = repeat_target(self.targets, number, 1 if count is None else count)
         targets = targets.to(device) if isinstance(targets, torch.Tensor) and device is not None else targets
         # A function that writes once is taken to write again, and has copies before it is known.
         given = _Given(self._writes is not False)
@@ -128,7 +128,7 @@ class OutputReader:
             found = self.function(given.own(output, count), given.own(targets))
         except Exception as error:
             # A function of the caller's own can fail in any way.
-            if fault_of(error) or isinstance(error, HeatproofError):
+            if machine_fault(error) or isinstance(error, HeatproofError):
                 raise
             raise HeatproofError(
                 f"{called} fails on the model's output ({type(error).__name__}: {first_line(error)[:200]}): it is "
@@ -251,13 +251,13 @@ def log_probabilities(numbers: torch.Tensor, task: str, dim: int = 1) -> torch.T
     NotApplicable
         If the task has no probabilities.
     """
-    if reason := lacking(task, "probability"):
+    if reason := unsupported_reason(task, "probability"):
         raise NotApplicable(reason)
     return numbers.log_softmax(dim) if task in EXCLUSIVE else nn.functional.logsigmoid(numbers)
 
 
 def probabilities(numbers: torch.Tensor, task: str, dim: int = 1) -> torch.Tensor:
     """Return probabilities; see `log_probabilities`."""
-    if reason := lacking(task, "probability"):
+    if reason := unsupported_reason(task, "probability"):
         raise NotApplicable(reason)
     return numbers.softmax(dim) if task in EXCLUSIVE else numbers.sigmoid()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from heatproof.base.options import as_option
-from heatproof.models.from_transformers import PROCESSOR, is_side, is_there, read_file
+from heatproof.base.options import as_size_option
+from heatproof.models.from_transformers import PROCESSOR, has_file, is_valid_side, read_json_file
 
 # What `PIL.Image.Resampling` calls the interpolations that pictures can be resized with.
 RESAMPLING = {2: "bilinear", 3: "bicubic"}
@@ -33,7 +33,7 @@ def preprocessing(architecture: str, options: Mapping[str, Any]) -> dict[str, An
     return known(options["name"]) if known else {}
 
 
-def differences(architecture: str, options: Mapping[str, Any], dataset: Mapping[str, Any]) -> list[str]:
+def preprocessing_differences(architecture: str, options: Mapping[str, Any], dataset: Mapping[str, Any]) -> list[str]:
     """Return the options of a dataset, ``name: value``, that would have pictures read as by the published weights.
 
     Parameters
@@ -54,8 +54,8 @@ def _timm(name: str) -> dict[str, Any]:
     if cfg is None:
         return {}
     sides = cfg.input_size[1:]
-    resized = as_option([round(side / cfg.crop_pct) for side in sides])
-    return {"size": as_option(sides), "resize": resized, "interpolation": _usable(cfg.interpolation)}
+    resized = as_size_option([round(side / cfg.crop_pct) for side in sides])
+    return {"size": as_size_option(sides), "resize": resized, "interpolation": _usable(cfg.interpolation)}
 
 
 def _torchvision(name: str) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def _torchvision(name: str) -> dict[str, Any]:
 
 def _transformers(name: str) -> dict[str, Any]:
     # Where the config states mean and std, there may be none.
-    told = read_file(name, PROCESSOR) if is_there(name, PROCESSOR) else {}
+    told = read_json_file(name, PROCESSOR) if has_file(name, PROCESSOR) else {}
     edge = _sides(told.get("size"))
     cut = _sides(told.get("crop_size")) if told.get("do_center_crop") else None
     size = cut or edge
@@ -83,8 +83,8 @@ def _transformers(name: str) -> dict[str, Any]:
     resize = [max(round(one / share), least) for one, least in zip(edge, size, strict=True)]
     filter_ = told.get("resample")
     return {
-        "size": as_option(size),
-        "resize": as_option(resize),
+        "size": as_size_option(size),
+        "resize": as_size_option(resize),
         "interpolation": RESAMPLING.get(filter_, "bilinear") if type(filter_) is int else "bilinear",
     }
 
@@ -95,7 +95,7 @@ def _sides(told: Any) -> tuple[int, int] | None:
         height = told.get("shortest_edge", told.get("height"))
         told = (height, height if "shortest_edge" in told else told.get("width", height))
     height, width = told if isinstance(told, tuple) else (told, told)
-    return (height, width) if is_side(height) and is_side(width) else None
+    return (height, width) if is_valid_side(height) and is_valid_side(width) else None
 
 
 def _usable(interpolation: str) -> str:

@@ -11,7 +11,7 @@ from heatproof.base.tasks import EXCLUSIVE, WITH_PROBABILITY
 from heatproof.errors import HeatproofError
 
 if TYPE_CHECKING:
-    from heatproof.models.adapter import Adapted
+    from heatproof.models.adapter import AdaptedNetwork
 
 # Sums of probabilities in half precision come no nearer to 1.
 NEAR_ONE = 2e-3
@@ -21,14 +21,14 @@ PROBABILITIES = (
 )
 
 
-def warn_of_probabilities(adapted: Adapted, stacklevel: int = 3) -> None:
+def warn_of_probabilities(adapted: AdaptedNetwork, stacklevel: int = 3) -> None:
     """Warn the caller of the function that calls this one where the logits that `check` met are probabilities."""
     assert adapted.logits is not None, "the network is checked first"
-    if said := said_of_probabilities(adapted.logits, adapted.one_logit, adapted.task):
+    if said := describe_probabilities(adapted.logits, adapted.has_one_logit, adapted.task):
         warnings.warn(said, stacklevel=stacklevel)
 
 
-def check_no_probabilities(adapted: Adapted) -> None:
+def check_no_probabilities(adapted: AdaptedNetwork) -> None:
     """Refuse a network whose outputs sum to 1, before anything is made that cannot be scored.
 
     Raises
@@ -37,13 +37,13 @@ def check_no_probabilities(adapted: Adapted) -> None:
         As `heatproof.perturbation.batching.run_batched` would later.
     """
     assert adapted.logits is not None, "the network is checked first"
-    if not adapted.one_logit and adapted.task in EXCLUSIVE and _sum_to_one(adapted.logits):
+    if not adapted.has_one_logit and adapted.task in EXCLUSIVE and _sum_to_one(adapted.logits):
         raise HeatproofError(PROBABILITIES)
 
 
-def said_of_probabilities(logits: torch.Tensor, one_logit: bool = False, task: str = "multiclass") -> str | None:
+def describe_probabilities(logits: torch.Tensor, has_one_logit: bool = False, task: str = "multiclass") -> str | None:
     """Return a sentence on logits (B, K) that are probabilities; None where they are none."""
-    if one_logit:
+    if has_one_logit:
         # Half of the one logit stands in the second column.
         if bool(((logits[:, 1] >= 0) & (logits[:, 1] <= 0.5)).all()):
             return (

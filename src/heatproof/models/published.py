@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from heatproof.base.options import Size, Width, height_and_width
-from heatproof.base.registry import look_up, nearest
+from heatproof.base.registry import look_up, suggest_name
 from heatproof.errors import HeatproofError
 from heatproof.models.registry import ARCHITECTURES, IMAGENET, Architecture, Design, InputFacts, architecture
 
@@ -81,7 +81,7 @@ def torchvision_facts(*, name: str, size: int | Sequence[int] | None = None) -> 
 
         known = [known for known in torchvision.models.list_models(torchvision.models) if known not in _SEVERAL_OUTPUTS]
         if name not in known:
-            raise HeatproofError(f"torchvision has no classifier {name!r} with one output: {nearest(name, known)}")
+            raise HeatproofError(f"torchvision has no classifier {name!r} with one output: {suggest_name(name, known)}")
     facts = _facts(name, IMAGENET, layer, (224, 224) if name.startswith("vit_") else None, size)
     if facts.size and facts.size[0] != facts.size[1]:
         raise HeatproofError(
@@ -108,14 +108,14 @@ def timm_facts(*, name: str, size: int | Sequence[int] | None = None, channels: 
 
     base = name.partition(".")[0]
     if not timm.is_model(base):
-        raise HeatproofError(f"timm has no network {name!r}: {nearest(name, timm.list_models())}")
+        raise HeatproofError(f"timm has no network {name!r}: {suggest_name(name, timm.list_models())}")
     try:
         expected = timm.get_pretrained_cfg(name)
     except RuntimeError:
         expected = None
     if expected is None:
         known = timm.list_pretrained(f"{base}.*")
-        raise HeatproofError(f"timm has no weights {name!r} that specify the input format: {nearest(name, known)}")
+        raise HeatproofError(f"timm has no weights {name!r} that specify the input format: {suggest_name(name, known)}")
     fixed = expected.input_size[1:] if expected.fixed_input_size else None
     own: Normalisation = (expected.mean, expected.std) if len(expected.mean) == channels else HALF
     return _facts(name, own, TIMM_LAYERS.get(base), fixed, size)

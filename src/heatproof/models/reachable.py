@@ -21,7 +21,7 @@ CALLED = (nn.Module, FunctionType, MethodType, functools.partial)
 _OWN_OF_MODULES = frozenset(vars(nn.Module()))
 
 
-def check_mode(function: object, what: str = "model") -> None:
+def check_eval_mode(function: object, what: str = "model") -> None:
     """Check that nothing that a call runs is in training mode, which would also change running statistics.
 
     Raises
@@ -64,10 +64,10 @@ def reachable_modules(network: object) -> Iterator[tuple[str, nn.Module]]:
                 yield name, module
                 waiting += [value for key, value in vars(module).items() if key not in _OWN_OF_MODULES]
         else:
-            waiting += held_by(one)
+            waiting += referenced_objects(one)
 
 
-def held_by(one: Any) -> list[Any]:
+def referenced_objects(one: Any) -> list[Any]:
     """Return what an object that is no module holds, as far as it can be or hold a network."""
     if isinstance(one, functools.partial):
         return [one.func, *one.args, *one.keywords.values()]
@@ -78,7 +78,7 @@ def held_by(one: Any) -> list[Any]:
         for cell in one.__closure__ or ():
             with suppress(ValueError):  # of a name that has no value yet
                 held.append(cell.cell_contents)
-        if of_library(one.__module__):
+        if is_library_module(one.__module__):
             return held
         # Of globals only what can be or hold a network: a script's data and modules hold too much.
         named = (one.__globals__.get(name) for name in _global_names(one.__code__))
@@ -92,10 +92,10 @@ def held_by(one: Any) -> list[Any]:
 
 def is_plain_object(one: Any) -> bool:
     """Tell whether an object is neither a class, nor a Python module, nor of torch or NumPy."""
-    return not (isinstance(one, type) or inspect.ismodule(one) or of_library(type(one).__module__))
+    return not (isinstance(one, type) or inspect.ismodule(one) or is_library_module(type(one).__module__))
 
 
-def of_library(module: str | None) -> bool:
+def is_library_module(module: str | None) -> bool:
     """Tell whether a Python module is of torch or NumPy."""
     return (module or "").partition(".")[0] in ("torch", "numpy")
 

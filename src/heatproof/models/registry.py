@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from heatproof.base.provenance import Key
-from heatproof.base.registry import Described, Registry, options_of
+from heatproof.base.registry import Registry, RegistryEntry, options_of
 from heatproof.base.specs import DatasetSpec
 from heatproof.errors import HeatproofError
 
@@ -124,7 +124,7 @@ class Design:
 
 
 @dataclass(frozen=True)
-class Architecture(Described):
+class Architecture(RegistryEntry):
     """A registered architecture; ``build(num_classes, **options)`` returns a torch.nn.Module.
 
     Attributes

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from heatproof.errors import HeatproofError, fault_of, first_line
-from heatproof.models.reachable import MOST, held_by, is_plain_object, of_library, reachable_modules
+from heatproof.errors import HeatproofError, first_line, machine_fault
+from heatproof.models.reachable import MOST, is_library_module, is_plain_object, reachable_modules, referenced_objects
 
 # What a network may keep tensors of a pass in. Deeper than this nobody nests them.
 CONTAINERS = (dict, list, set, deque, OrderedDict, defaultdict)
@@ -35,7 +35,7 @@ _released = threading.Condition()
 
 
 @contextmanager
-def alone_on(modules: list[nn.Module]) -> Iterator[None]:
+def exclusive_use(modules: list[nn.Module]) -> Iterator[None]:
     """Wait until no other thread's call uses any of the modules, and hold them meanwhile.
 
     Hooks and in-place flags change every pass through a network, also those of other threads.
@@ -84,7 +84,7 @@ def _reached_from(threads: set[int]) -> set[int]:
 
 
 @contextmanager
-def same_random_states(seed: int | None = None) -> Iterator[None]:
+def preserve_random_states(seed: int | None = None) -> Iterator[None]:
     """Restore the global random states of torch, NumPy and Python at the end; with a seed, draw from it meanwhile."""
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     # Foreign code draws from NumPy's global state.
@@ -102,14 +102,14 @@ def same_random_states(seed: int | None = None) -> Iterator[None]:
 
 
 @contextmanager
-def gradients_allowed() -> Iterator[None]:
+def enable_gradients() -> Iterator[None]:
     """Compute as outside of the caller's `no_grad` and `inference_mode`, where no gradient can be taken."""
     with torch.inference_mode(False), torch.enable_grad():
         yield
 
 
 @contextmanager
-def left_as_is(model: Any) -> Iterator[None]:
+def preserve_network(model: Any) -> Iterator[None]:
     """Switch off gradients of a network's parameters, and leave all of its modules as they were.
 
     Restored are modes, parameters, buffers and their values, gradients, hooks, and whatever a pass can keep a tensor or
@@ -147,7 +147,7 @@ def left_as_is(model: Any) -> Iterator[None]:
                 function.cache_clear()
 
 
-def copy_of(network: nn.Module) -> nn.Module:
+def copy_network(network: nn.Module) -> nn.Module:
     """Return a deep copy of a network, also of one that keeps tensors of a pass with their graph.
 
     Raises
@@ -169,7 +169,7 @@ def copy_of(network: nn.Module) -> nn.Module:
             return copy.deepcopy(network, memo)
         except Exception as error:
             # A network of the caller's own can hold anything.
-            if fault_of(error):
+            if machine_fault(error):
                 raise
             raise HeatproofError(
                 f"The model cannot be copied ({type(error).__name__}: {first_line(error)}): keep what has no copy, "
@@ -287,14 +287,14 @@ def _holders(modules: Sequence[nn.Module], model: Any) -> Iterator[_Holder]:
         elif isinstance(one, FunctionType):
             waiting += [(value, depth + 1) for value in (one.__closure__ or (), one.__defaults__ or ())]
         elif isinstance(one, MethodType | functools.partial):
-            waiting += [(value, depth + 1) for value in held_by(one)]
+            waiting += [(value, depth + 1) for value in referenced_objects(one)]
         elif is_plain_object(one) and isinstance(attributes := getattr(one, "__dict__", None), dict):
             yield _Holder(attributes, named=True)
             waiting += [(value, depth + 1) for value in attributes.values()]
 
 
 def _methods(modules: Sequence[nn.Module]) -> Iterator[Any]:
-    kinds = {kind for module in modules for kind in type(module).__mro__ if not of_library(kind.__module__)}
+    kinds = {kind for module in modules for kind in type(module).__mro__ if not is_library_module(kind.__module__)}
     for kind in kinds:
         yield from vars(kind).values()
 

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from heatproof.errors import HeatproofError, fault_of, runs_out
+from heatproof.errors import HeatproofError, is_out_of_memory, machine_fault
 from heatproof.files.publishing import escaped
 from heatproof.files.reading import open_regular, require_regular
 from heatproof.models import saved_by_torch
-from heatproof.models.names import weights_in
+from heatproof.models.names import extract_weights
 
 # Training state beside the weights, twice the precision, and a head for far more classes.
 TIMES, MORE = 16, 2**30
@@ -90,7 +90,7 @@ def read_torch(path: str | Path, called: str, most: int | None = None) -> Any:
         with open_regular(path) as file:
             return saved_by_torch.read(file, size)
     except Exception as error:  # a damaged file fails in any way
-        fault = fault_of(error) if isinstance(error, OSError) or runs_out(error) else None
+        fault = machine_fault(error) if isinstance(error, OSError) or is_out_of_memory(error) else None
         raise HeatproofError(
             fault or f"The checkpoint {called} is neither safetensors nor weights alone ({_what_else(path, error)})."
         ) from None
@@ -133,7 +133,7 @@ def read_state(path: Path, checkpoint: str, most: int | None = None) -> dict[str
         return read_safetensors(path, checkpoint, most=most)
     except SafetensorError:
         loaded = read_torch(path, checkpoint, most)
-    return weights_in(loaded, checkpoint)
+    return extract_weights(loaded, checkpoint)
 
 
 def require_copies(state: Mapping[str, torch.Tensor], called: str, most: int) -> None:

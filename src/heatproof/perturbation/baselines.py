@@ -18,7 +18,7 @@ import numpy as np
 from heatproof.base.grids import AnyGrid
 from heatproof.base.options import Bounds, PatchGrid, Side
 from heatproof.base.randomness import counter_uniform
-from heatproof.base.registry import Described, import_callable, like, look_up, options_of
+from heatproof.base.registry import RegistryEntry, colliding_name, import_callable, look_up, options_of
 from heatproof.errors import HeatproofError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ BaselineFunction = Callable[..., "torch.Tensor"]
 
 
 @dataclass(frozen=True)
-class Baseline(Described):
+class Baseline(RegistryEntry):
     """A registered baseline.
 
     Attributes
@@ -70,7 +70,7 @@ def register_baselines(references: Iterable[str]) -> None:
     """
     for reference in references:
         function, name = import_callable(reference, "baseline"), reference.rpartition(":")[2]
-        other = like(name, BASELINES)
+        other = colliding_name(name, BASELINES)
         if other and (other != name or BASELINES[name].function is not function):
             raise HeatproofError(f"The baseline {reference!r} has the name of another one: rename the function.")
         baseline(name)(function)
@@ -282,9 +282,9 @@ def neighbours(
     """
     import torch
 
-    from heatproof.base.grids import patch_boxes, patches_in
+    from heatproof.base.grids import patch_boxes, patch_count
 
-    if grid is None or patches_in(grid) < 2:
+    if grid is None or patch_count(grid) < 2:
         raise HeatproofError(
             "The baseline 'neighbours' fills patches from their border: it is for patch deletion on a grid of 2 or "
             "more. Take 'blur' or ROAD's imputation where single pixels are replaced."

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 
 from heatproof.base.specs import Runtime
-from heatproof.base.tasks import EXCLUSIVE, gives
-from heatproof.base.whole_numbers import wide_enough
+from heatproof.base.tasks import EXCLUSIVE, task_provides
+from heatproof.base.whole_numbers import widen_dtype
 from heatproof.errors import HeatproofError
 from heatproof.models.adapter import reader_of
-from heatproof.models.memory import WithinMemory, batch_size_of, kept_beside
+from heatproof.models.memory import AdaptiveBatchSize, batch_size_file, batch_size_of
 from heatproof.models.network import load_network
 from heatproof.models.output_reader import OutputReader, log_probabilities
 from heatproof.models.probabilities import NEAR_ONE, PROBABILITIES
@@ -25,12 +25,12 @@ from heatproof.models.registry import NetworkSpec
 NO_CLASS, NO_RANK = -2, 2**15 - 1
 
 Network = Callable[[torch.Tensor], torch.Tensor]
-Perturbed = tuple[torch.Tensor, torch.Tensor]
+PerturbedBatch = tuple[torch.Tensor, torch.Tensor]
 
 
 def run_batched(
     network: Network,
-    batches: Iterable[Perturbed],
+    batches: Iterable[PerturbedBatch],
     targets: torch.Tensor,
     image_ids: Sequence[str],
     *,
@@ -77,7 +77,7 @@ def run_batched(
     on_host = targets.cpu() if reader.function else None
     with torch.no_grad():
         for images, rows in batches:
-            with reader.asking([] if on_host is None else on_host[rows.cpu()].flatten().tolist()):
+            with reader.only_targets([] if on_host is None else on_host[rows.cpu()].flatten().tolist()):
                 output = network(images)
             logits = reader.read(output, len(images)) if known is None else output
             task = reader.task
@@ -85,9 +85,9 @@ def run_batched(
                 _check_targets(targets, logits.shape[1], image_ids)
             target = targets[rows].reshape(len(rows), -1)
             at_target, shape = logits.gather(1, target), (len(rows), *targets.shape[1:])
-            has_classes = gives(task, "probability")
+            has_classes = task_provides(task, "probability")
             log_probability = log_probabilities(logits, task) if has_classes else logits * float("nan")
-            rank_type = getattr(torch, wide_enough("int16", logits.shape[1] - 1))
+            rank_type = getattr(torch, widen_dtype("int16", logits.shape[1] - 1))
             part = {
                 "logit": at_target.reshape(shape),
                 "log_probability": log_probability.gather(1, target).reshape(shape),
@@ -178,15 +178,15 @@ class Query:
             rows = slice(start, min(start + self.batch_size, len(self.images)))
             yield rows, self.images[rows].to(self.device), self.image_ids[rows]
 
-    def like_images(self, perturbed: torch.Tensor) -> torch.Tensor:
+    def match_layout(self, perturbed: torch.Tensor) -> torch.Tensor:
         """Return perturbed images in the memory layout of the images."""
         return perturbed.contiguous(memory_format=layout_of(self.images))
 
-    def read(self, batches: Iterable[Perturbed]) -> dict[str, np.ndarray]:
+    def read(self, batches: Iterable[PerturbedBatch]) -> dict[str, np.ndarray]:
         """Run the network on perturbed images; arrays as in `run_batched`, and none where there are no batches."""
         return run_batched(self.network, batches, self.targets, self.image_ids)
 
-    def run(self, batches: Iterable[Perturbed], variants: int) -> dict[str, np.ndarray]:
+    def run(self, batches: Iterable[PerturbedBatch], variants: int) -> dict[str, np.ndarray]:
         """Run the network on `variants` variants of each image; arrays as in `run_batched`, each (N, variants, …)."""
         read = self.read(batches)
         return {name: values.reshape(len(self.images), variants, *values.shape[1:]) for name, values in read.items()}
@@ -201,7 +201,7 @@ def intact_responses(query: Query) -> dict[str, np.ndarray]:
         As `run_batched`, with T = 2 targets: the label, and the class that is predicted for the image.
     """
     batches = (
-        (query.like_images(chunk), torch.arange(rows.start, rows.stop, device=query.device))
+        (query.match_layout(chunk), torch.arange(rows.start, rows.stop, device=query.device))
         for rows, chunk, _ in query.chunks()
     )
     read = run_batched(query.network, batches, query.targets, query.image_ids, largest=True)
@@ -211,7 +211,7 @@ def intact_responses(query: Query) -> dict[str, np.ndarray]:
     return {**both, "predicted": read["predicted"], "target_rank": rank}
 
 
-class FilledBatches(torch.nn.Module):
+class PaddedBatches(torch.nn.Module):
     """Wrapper that pads every batch to one size, and counts the images that pass through the network.
 
     Float sums can depend on the batch size. The last batch of a shard is padded with copies, so that outputs depend
@@ -228,11 +228,11 @@ class FilledBatches(torch.nn.Module):
         Object that remembers the batch size that fits; by default only this network does.
     """
 
-    def __init__(self, network: torch.nn.Module, size: int, within: WithinMemory | None = None) -> None:
+    def __init__(self, network: torch.nn.Module, size: int, adaptive_size: AdaptiveBatchSize | None = None) -> None:
         super().__init__()
         self.network = network
         self.size = size
-        self.within = within or WithinMemory("the network")
+        self.adaptive_size = adaptive_size or AdaptiveBatchSize("the network")
         self.images = 0
         self.eval()
 
@@ -244,14 +244,14 @@ class FilledBatches(torch.nn.Module):
             filled = torch.cat([images, images[-1:].expand(self.size - count, *images.shape[1:])])
             filled = filled.contiguous(memory_format=layout_of(images))
         parts: list[torch.Tensor] = []
-        for attempt in self.within.attempts(len(filled)):
+        for attempt in self.adaptive_size.attempts(len(filled)):
             with attempt:
                 parts = [self.network(part) for part in filled.split(attempt.size)]
         self.images += len(filled)
         return (parts[0] if len(parts) == 1 else torch.cat(parts))[:count]
 
 
-def open_network(spec: NetworkSpec, reader: OutputReader, runtime: Runtime, device: torch.device) -> FilledBatches:
+def open_network(spec: NetworkSpec, reader: OutputReader, runtime: Runtime, device: torch.device) -> PaddedBatches:
     """Load the network of a job that needs outputs only, no gradients or hooks.
 
     Parameters
@@ -269,8 +269,8 @@ def open_network(spec: NetworkSpec, reader: OutputReader, runtime: Runtime, devi
     network = load_network(spec.model, reader.classes, spec.weights, device, spec.precision, reader)
     if runtime.compile:
         network.compile()
-    within = WithinMemory(spec.model.name, kept_beside(spec.weights), device)
-    return FilledBatches(network, batch_size_of(runtime.batch_size, device), within)
+    adaptive_size = AdaptiveBatchSize(spec.model.name, batch_size_file(spec.weights), device)
+    return PaddedBatches(network, batch_size_of(runtime.batch_size, device), adaptive_size)
 
 
 def layout_of(images: torch.Tensor) -> torch.memory_format:

@@ -11,7 +11,7 @@ import torch
 
 from heatproof.errors import NotApplicable
 from heatproof.models.network import find_layer
-from heatproof.perturbation.batching import FilledBatches
+from heatproof.perturbation.batching import PaddedBatches
 
 if TYPE_CHECKING:
     from heatproof.perturbation.batching import Query
@@ -111,7 +111,7 @@ def channels_of_layers(
             seen[layer].append(output.amax((2, 3)))
 
     # Where memory runs out, one call of the outer network is several passes.
-    inner = network.network if isinstance(network, FilledBatches) else network
+    inner = network.network if isinstance(network, PaddedBatches) else network
     handles = [inner.register_forward_pre_hook(lambda *_: calls.clear())]
     handles += [modules[layer].register_forward_hook(partial(keep, layer)) for layer in seen]
     parts: dict[str, list[np.ndarray]] = {}

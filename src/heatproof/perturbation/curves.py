@@ -10,14 +10,14 @@ import torch
 from heatproof.base.sequences import Perturbation, changed_sums, check_ranking, first_changed, pixel_ranking
 from heatproof.errors import HeatproofError
 from heatproof.perturbation.baselines import baseline_images
-from heatproof.perturbation.batching import Perturbed, Query, run_batched
+from heatproof.perturbation.batching import PerturbedBatch, Query, run_batched
 from heatproof.perturbation.road import impute_sequence
 
 Arrays = Mapping[str, np.ndarray]
 Outputs = dict[str, np.ndarray]
 Explain = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 # Batches for the network, and what arranges its outputs by point.
-Made = tuple[Iterator[Perturbed], Callable[[Arrays], Outputs]]
+Made = tuple[Iterator[PerturbedBatch], Callable[[Arrays], Outputs]]
 RESPONSES = ("logit", "log_probability", "predicted", "target_rank")
 
 
@@ -28,7 +28,7 @@ def curve_variants(
     *,
     intact: Arrays | None = None,
     ranking: np.ndarray | None = None,
-) -> tuple[Iterator[Perturbed], Callable[[Arrays], Outputs]]:
+) -> tuple[Iterator[PerturbedBatch], Callable[[Arrays], Outputs]]:
     """Make the images along a perturbation sequence.
 
     RISE's two curves of 32 steps take 32 passes an image each, and the intact image, which can be handed in, one more.
@@ -153,7 +153,7 @@ def _filled(query: Query, intact: Arrays | None, first: np.ndarray, perturbation
     levels = [level for level in dict.fromkeys(of_point) if level != given]
     up_to = torch.tensor(levels, dtype=torch.int32, device=query.device).reshape(-1, 1, 1, 1)
 
-    def batches() -> Iterator[Perturbed]:
+    def batches() -> Iterator[PerturbedBatch]:
         for rows, chunk, ids in query.chunks():
             options = dict(perturbation.baseline_options)
             fill = baseline_images(perturbation.baseline, chunk, ids, query.seed, options, perturbation.grid)
@@ -162,7 +162,7 @@ def _filled(query: Query, intact: Arrays | None, first: np.ndarray, perturbation
             for part in torch.arange(len(chunk) * len(levels), device=query.device).split(query.batch_size):
                 row, level = part // len(levels), part % len(levels)
                 changed = first_of[row] <= up_to[level]
-                yield query.like_images(torch.where(changed, after[row], before[row])), row + rows.start
+                yield query.match_layout(torch.where(changed, after[row], before[row])), row + rows.start
 
     def by_point(read: Arrays) -> Outputs:
         shaped = {key: values.reshape(len(first), len(levels), *values.shape[1:]) for key, values in read.items()}
@@ -181,7 +181,7 @@ def _imputed(query: Query, intact: Arrays | None, first: np.ndarray, perturbatio
     points = perturbation.points(*query.images.shape[-2:])
     skip = int(intact is not None and not (first == 0).any())
 
-    def pieces() -> Iterator[Perturbed]:
+    def pieces() -> Iterator[PerturbedBatch]:
         for rows, chunk, ids in query.chunks():
             removed = torch.from_numpy(first[rows]).to(query.device)
             sequence = impute_sequence(chunk, removed, points, noise=perturbation.noise, seed=query.seed, image_ids=ids)
@@ -191,10 +191,10 @@ def _imputed(query: Query, intact: Arrays | None, first: np.ndarray, perturbatio
 
     order: list[int] = []
 
-    def batches() -> Iterator[Perturbed]:
+    def batches() -> Iterator[PerturbedBatch]:
         for batch, rows in _rebatched(pieces(), query.batch_size):
             order.extend(rows.tolist())
-            yield query.like_images(batch), rows
+            yield query.match_layout(batch), rows
 
     def by_point(read: Arrays) -> Outputs:
         # Chunk by chunk and point by point, as they were yielded: a stable sort by image brings points into order.
@@ -208,9 +208,9 @@ def _imputed(query: Query, intact: Arrays | None, first: np.ndarray, perturbatio
     return batches(), by_point
 
 
-def _rebatched(pieces: Iterator[Perturbed], size: int) -> Iterator[Perturbed]:
+def _rebatched(pieces: Iterator[PerturbedBatch], size: int) -> Iterator[PerturbedBatch]:
     """Regroup chunks into batches of one size; the last may be smaller."""
-    rest: list[Perturbed] = []
+    rest: list[PerturbedBatch] = []
     for piece in pieces:
         images, rows = (torch.cat(parts) for parts in zip(*rest, piece, strict=True))
         while len(rows) >= size:
@@ -249,7 +249,7 @@ def _updated(
             flat = first[rows].reshape(gone.shape)
             flat[gone] = np.minimum(flat[gone], point)
             mask = torch.from_numpy(gone.reshape(len(chunk), 1, *shape)).to(query.device)
-            current = query.like_images(torch.where(mask, fill, chunk))
+            current = query.match_layout(torch.where(mask, fill, chunk))
             batch = [(current, torch.arange(len(chunk), device=query.device))]
             outputs.append(run_batched(query.network, batch, targets[rows], ids))
         parts.append({key: np.stack([one[key] for one in outputs], axis=1) for key in RESPONSES})

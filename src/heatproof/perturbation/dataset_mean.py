@@ -60,7 +60,7 @@ def dataset_options(
     """
     filled = dict(options or {})
     if needs_dataset(baseline, filled):
-        filled["value"] = mean_value(dataset, facts)
+        filled["value"] = mean_colour(dataset, facts)
     if baseline == "black":
         # Options that the user left out are there as None.
         known = {key: value for key, value in filled.items() if value is not None}
@@ -68,7 +68,7 @@ def dataset_options(
     return filled
 
 
-def mean_value(dataset: Dataset, facts: InputFacts) -> list[float]:
+def mean_colour(dataset: Dataset, facts: InputFacts) -> list[float]:
     """Return the mean colour of the images of `mean_split`, normalised for a network.
 
     It does not depend on how many images are read at a time: every image is summed by itself in float64, and the sums

@@ -16,7 +16,7 @@ from heatproof.base.grids import AnyGrid, patch_masks
 from heatproof.base.randomness import numpy_generator
 from heatproof.errors import NotApplicable
 from heatproof.perturbation.baselines import baseline_images
-from heatproof.perturbation.batching import FilledBatches, Perturbed, Query, run_batched
+from heatproof.perturbation.batching import PaddedBatches, PerturbedBatch, Query, run_batched
 
 PENULTIMATE = "penultimate"
 # With the penultimate one.
@@ -165,8 +165,8 @@ def feature_responses(
         As `feature_layers`.
     """
     network = query.network
-    module: Any = network.network if isinstance(network, FilledBatches) else network
-    size = network.size if isinstance(network, FilledBatches) else 0
+    module: Any = network.network if isinstance(network, PaddedBatches) else network
+    size = network.size if isinstance(network, PaddedBatches) else 0
     layers = feature_layers(module, query.images[:1].to(query.device))
     kept: dict[str, list[torch.Tensor]] = {name: [] for name in layers}
 
@@ -188,13 +188,13 @@ def feature_responses(
     height, width = query.images.shape[-2:]
     masks = torch.from_numpy(patch_masks(grid, height, width)).unsqueeze(1).to(query.device)
 
-    def batches() -> Iterator[Perturbed]:
+    def batches() -> Iterator[PerturbedBatch]:
         for rows, chunk, ids in query.chunks():
             drawn = [int(numpy_generator(query.seed, "in-domain patch", one).integers(len(masks))) for one in ids]
             filled = baseline_images(baseline, chunk, ids, query.seed, baseline_options, grid)
             both = torch.stack([chunk, torch.where(masks[drawn], filled, chunk)], dim=1).flatten(0, 1)
             for part in torch.arange(len(both), device=query.device).split(query.batch_size):
-                yield query.like_images(both[part]), part // 2 + rows.start
+                yield query.match_layout(both[part]), part // 2 + rows.start
 
     with _tapped(layers) as seen:
         read = run_batched(Following(), batches(), query.targets, query.image_ids, largest=True)

@@ -10,7 +10,7 @@ import torch
 from heatproof.base.grids import AnyGrid, patch_masks
 from heatproof.errors import HeatproofError
 from heatproof.perturbation.baselines import baseline_images
-from heatproof.perturbation.batching import Perturbed, Query
+from heatproof.perturbation.batching import PerturbedBatch, Query
 
 
 def patch_variants(
@@ -20,7 +20,7 @@ def patch_variants(
     *,
     baseline_options: Mapping[str, Any] | None = None,
     truncate: bool = False,
-) -> tuple[Iterator[Perturbed], int]:
+) -> tuple[Iterator[PerturbedBatch], int]:
     """Make each image, intact and with each patch deleted (Hesse et al. 2024, section 3).
 
     Exactly N × (P + 1) images go through the network, P = rows × columns, `batch_size` at a time.
@@ -53,17 +53,17 @@ def patch_variants(
     masks = torch.from_numpy(patch_masks(grid, height, width, truncate=truncate))
     masks = torch.cat([torch.zeros_like(masks[:1]), masks]).unsqueeze(1).to(query.device)
 
-    def batches() -> Iterator[Perturbed]:
+    def batches() -> Iterator[PerturbedBatch]:
         for rows, chunk, ids in query.chunks():
             baselines = baseline_images(baseline, chunk, ids, query.seed, baseline_options, grid)
             for part in torch.arange(len(chunk) * len(masks), device=query.device).split(query.batch_size):
                 row, variant = part // len(masks), part % len(masks)
-                yield query.like_images(torch.where(masks[variant], baselines[row], chunk[row])), row + rows.start
+                yield query.match_layout(torch.where(masks[variant], baselines[row], chunk[row])), row + rows.start
 
     return batches(), len(masks)
 
 
-def part_variants(query: Query, removed: torch.Tensor) -> tuple[Iterator[Perturbed], int]:
+def part_variants(query: Query, removed: torch.Tensor) -> tuple[Iterator[PerturbedBatch], int]:
     """Make each image, intact and without each of its parts.
 
     The single-deletion protocol of FunnyBirds (Hesse et al. 2023) reads these responses; no map plays a part in them.
@@ -95,12 +95,12 @@ def part_variants(query: Query, removed: torch.Tensor) -> tuple[Iterator[Perturb
         )
     variants = removed.shape[1] + 1
 
-    def batches() -> Iterator[Perturbed]:
+    def batches() -> Iterator[PerturbedBatch]:
         # As many images as a batch has: all of their variants fill whole batches, and no more of them is in memory.
         for start in range(0, len(images), batch_size):
             stop = start + batch_size
             chunk = torch.cat([images[start:stop].unsqueeze(1), removed[start:stop].to(images)], dim=1).flatten(0, 1)
             for part in torch.arange(len(chunk)).split(batch_size):
-                yield query.like_images(chunk[part].to(query.device)), (part // variants + start).to(query.device)
+                yield query.match_layout(chunk[part].to(query.device)), (part // variants + start).to(query.device)
 
     return batches(), variants

@@ -18,7 +18,7 @@ from scipy.spatial import Delaunay
 from heatproof.base.randomness import numpy_generator
 from heatproof.base.sequences import check_ranking, pixel_ranking
 from heatproof.errors import HeatproofError
-from heatproof.perturbation.batching import Perturbed, Query
+from heatproof.perturbation.batching import PerturbedBatch, Query
 
 THRESHOLDS = (0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.07, 0.1, 0.13, 0.21, 0.34, 0.5, 0.75)
 MASKS = ("rank", "quantile")
@@ -59,7 +59,7 @@ def random_mask(height: int, width: int, seed: int, pixels: int = 10) -> np.ndar
     return mask.reshape(height, width)
 
 
-def kept_counts(pixels: int, thresholds: Sequence[float] = THRESHOLDS) -> np.ndarray:
+def counts_above_quantile(pixels: int, thresholds: Sequence[float] = THRESHOLDS) -> np.ndarray:
     """Return the number of pixels at or above the quantile ``1 - t`` of a map without ties.
 
     Parameters
@@ -96,7 +96,7 @@ def rank_masks(ranking: np.ndarray, height: int, width: int, thresholds: Sequenc
     height, width
         Size of the image.
     thresholds
-        K shares, as in `kept_counts`.
+        K shares, as in `counts_above_quantile`.
 
     Returns
     -------
@@ -105,7 +105,7 @@ def rank_masks(ranking: np.ndarray, height: int, width: int, thresholds: Sequenc
     """
     rank = np.empty(height * width, dtype=np.int64)
     rank[ranking] = np.arange(height * width)
-    return (rank < kept_counts(height * width, thresholds)[:, None]).reshape(-1, height, width)
+    return (rank < counts_above_quantile(height * width, thresholds)[:, None]).reshape(-1, height, width)
 
 
 def quantile_masks(one_map: np.ndarray, thresholds: Sequence[float] = THRESHOLDS) -> np.ndarray:
@@ -116,14 +116,14 @@ def quantile_masks(one_map: np.ndarray, thresholds: Sequence[float] = THRESHOLDS
     one_map
         (H, W).
     thresholds
-        K shares, as in `kept_counts`.
+        K shares, as in `counts_above_quantile`.
 
     Returns
     -------
     numpy.ndarray
         (K, H, W) bool. On a constant map everything is kept at every threshold.
     """
-    kept_counts(one_map.size, thresholds)
+    counts_above_quantile(one_map.size, thresholds)
     return np.stack([one_map >= np.quantile(one_map, 1 - t) for t in thresholds])
 
 
@@ -157,7 +157,7 @@ def interpolate(picture: np.ndarray, kept: np.ndarray) -> np.ndarray:
     return filled
 
 
-def without_entropy(channels: int) -> str | None:
+def entropy_unsupported_reason(channels: int) -> str | None:
     """Return why pictures of so many channels have no entropy; None where they have."""
     said = f"A picture has {channels} channels: SIC and AIC need one or three, as WebP does."
     return None if channels in (1, 3) else said
@@ -181,7 +181,7 @@ def entropy(picture: np.ndarray) -> int:
     HeatproofError
         If there are neither one nor three channels, or Pillow has no WebP.
     """
-    if said := without_entropy(picture.shape[-1]):
+    if said := entropy_unsupported_reason(picture.shape[-1]):
         raise HeatproofError(said)
     encoder()
     levels = (picture * np.float32(255)).astype(np.uint8)
@@ -204,7 +204,9 @@ def encoder() -> str:
     return f"libwebp {version}"
 
 
-def pictures(images: torch.Tensor, image_ids: Sequence[str], mean: Sequence[float], std: Sequence[float]) -> np.ndarray:
+def denormalise(
+    images: torch.Tensor, image_ids: Sequence[str], mean: Sequence[float], std: Sequence[float]
+) -> np.ndarray:
     """Undo the normalisation of images.
 
     Values next to a grey level of 8 bits are set to it: entropies round down, and a level that normalisation has moved
@@ -258,7 +260,7 @@ def pic_variants(
     ranking: np.ndarray | None = None,
     random_mask: np.ndarray | None = None,
     masks: str = "rank",
-) -> tuple[Iterator[Perturbed], int, list[int]]:
+) -> tuple[Iterator[PerturbedBatch], int, list[int]]:
     """Make pictures that keep only the most salient pixels (Kapishnikov et al. 2019, section 4).
 
     Both curves, SIC and AIC, come from what a network says of them: exactly N × (K + 2) images go through the network,
@@ -299,11 +301,11 @@ def pic_variants(
             f"Maps {maps.shape} do not belong to {len(images)} images of {images.shape[-2]}×{images.shape[-1]}."
         )
     known = _checked_masks(maps, image_ids, thresholds, query.seed, ranking, random_mask, masks)
-    rendered = pictures(images, image_ids, mean, std)
+    rendered = denormalise(images, image_ids, mean, std)
     variants = len(thresholds) + 2
     sizes: list[int] = []
 
-    def batches() -> Iterator[Perturbed]:
+    def batches() -> Iterator[PerturbedBatch]:
         stream = _variants(rendered, known)
         while batch := list(islice(stream, query.batch_size)):
             stacked = torch.from_numpy(np.stack([picture for picture, _ in batch])).permute(0, 3, 1, 2).to(device)
@@ -315,7 +317,7 @@ def pic_variants(
             # The original goes in as it is, not as what the way to the picture and back has made of it.
             intact = variant % variants == variants - 1
             perturbed[intact] = images[row[intact].to(images.device)].to(device)
-            yield query.like_images(perturbed), row
+            yield query.match_layout(perturbed), row
 
     return batches(), variants, sizes
 
@@ -346,7 +348,7 @@ def _checked_masks(
     if always.shape != (height, width):
         raise HeatproofError(f"A random mask {always.shape} does not fit images of {height}×{width}.")
     always = always.astype(bool)
-    kept_counts(height * width, thresholds)
+    counts_above_quantile(height * width, thresholds)
 
     def kept(at: int) -> np.ndarray:
         if masks == "quantile":

@@ -12,7 +12,7 @@ import torch
 from heatproof.base.grids import AnyGrid
 from heatproof.errors import HeatproofError
 from heatproof.perturbation.baselines import baseline_images
-from heatproof.perturbation.batching import Perturbed, Query
+from heatproof.perturbation.batching import PerturbedBatch, Query
 
 
 def subset_variants(
@@ -22,7 +22,7 @@ def subset_variants(
     *,
     baseline_options: Mapping[str, Any] | None = None,
     grid: AnyGrid | None = None,
-) -> tuple[Iterator[Perturbed], int]:
+) -> tuple[Iterator[PerturbedBatch], int]:
     """Make each image, intact and without each of its subsets of pixels.
 
     Sensitivity-n (Ancona et al. 2018) and infidelity by removal (Yeh et al. 2019) read these responses; no map plays a
@@ -71,7 +71,7 @@ def subset_variants(
 
     variants = len(with_intact(0)) if len(images) else 1
 
-    def batches() -> Iterator[Perturbed]:
+    def batches() -> Iterator[PerturbedBatch]:
         for rows, chunk, ids in query.chunks():
             start = rows.start
             baselines = baseline_images(baseline, chunk, ids, query.seed, baseline_options, grid)
@@ -80,6 +80,6 @@ def subset_variants(
                 # Rows rise within a batch and from one to the next, so the masks of one image at a time are enough.
                 mask = torch.cat([with_intact(start + one)[variant[row == one]] for one in row.unique().tolist()])
                 row = row.to(query.device)
-                yield query.like_images(torch.where(mask, baselines[row], chunk[row])), row + start
+                yield query.match_layout(torch.where(mask, baselines[row], chunk[row])), row + start
 
     return batches(), variants

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from heatproof.base.grids import Grid, by_patches, patches_in
+from heatproof.base.grids import Grid, grid_sort_key, patch_count
 from heatproof.plan.paths import PRETRAINED, Case
 
 if TYPE_CHECKING:
@@ -134,7 +134,10 @@ class Conventions:
         """Yield grids, baselines and outputs of the patch drops, first on weights that are in-domain for each."""
         drops, home = self.plan.config["drops"], self.home
         baselines = sorted(drops["baselines"], key=lambda value: value != home[1])
-        for place, factor, values in ((0, "grid", sorted(drops["grids"], key=by_patches)), (1, "baseline", baselines)):
+        for place, factor, values in (
+            (0, "grid", sorted(drops["grids"], key=grid_sort_key)),
+            (1, "baseline", baselines),
+        ):
             settings: dict[str, list[Level]] = {}
             for value in values:
                 whose = {"in-domain": self.tuned_for(factor, value), PRETRAINED: PRETRAINED, self.plain: self.plain}
@@ -202,7 +205,7 @@ def _told(factor: str, value: Any) -> str:
     if factor != "grid":
         return str(value)
     # Grids of as many patches can differ in their rows.
-    return f"P = {patches_in(value)}" + ("" if isinstance(value, int) else f" ({value})")
+    return f"P = {patch_count(value)}" + ("" if isinstance(value, int) else f" ({value})")
 
 
 def all_comparisons(plan: Plan) -> list[Compared]:
@@ -211,7 +214,7 @@ def all_comparisons(plan: Plan) -> list[Compared]:
     for dataset, model in plan.pairs():
         for factor, setting, named, every in comparisons(plan, model):
             # A metric that does not apply has no scores that could be compared.
-            levels = [level for level in every if not plan.lacking(dataset, level[2])]
+            levels = [level for level in every if not plan.unsupported_reason(dataset, level[2])]
             if len(levels) < 2:
                 continue
             reference = named if named in [level[0] for level in levels] else levels[0][0]

@@ -11,7 +11,7 @@ from functools import cached_property
 from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from heatproof.base.grids import Grid, as_grid, grid_named
+from heatproof.base.grids import Grid, as_grid, parse_grid_name
 from heatproof.base.provenance import as_json
 from heatproof.plan.stage import STAGES, Product, Stage, Wildcards
 
@@ -25,7 +25,7 @@ WILDCARDS = ("dataset", "model", "weights", "explainer", "response", "metric", "
 
 
 def _grid(value: Any) -> Grid:
-    return grid_named(value) if isinstance(value, str) else as_grid(value)
+    return parse_grid_name(value) if isinstance(value, str) else as_grid(value)
 
 
 # What a wildcard, which Snakemake has as a text, is in a plan; the others are texts.
@@ -59,7 +59,7 @@ class Job:
 
     stage: str
     wildcards: Wildcards
-    told: Stage
+    spec: Stage
     inputs: tuple[str, ...]
     products: tuple[Product, ...]
     sources: tuple[str, ...] = ()
@@ -67,12 +67,12 @@ class Job:
     @property
     def run(self) -> str:
         """The class of the stage, as ``module:name``."""
-        return f"{type(self.told).__module__}:{type(self.told).__name__}"
+        return f"{type(self.spec).__module__}:{type(self.spec).__name__}"
 
     @cached_property
-    def spec(self) -> dict[str, Any]:
+    def spec_json(self) -> dict[str, Any]:
         """What it is told as plain values, which it gets as JSON."""
-        return as_json(self.told)
+        return as_json(self.spec)
 
     @property
     def outputs(self) -> list[str]:
@@ -98,7 +98,7 @@ class Graph:
     """
 
     plan: Plan
-    makers: dict[str, Job] = field(default_factory=dict)
+    producers: dict[str, Job] = field(default_factory=dict)
     _known: dict[tuple[Any, ...], Job] = field(default_factory=dict)
     _made_once: dict[tuple[Any, ...], Any] = field(default_factory=dict)
 
@@ -108,35 +108,35 @@ class Graph:
         key = (stage, *sorted((name, str(value)) for name, value in plain.items()))
         if key not in self._known:
             job = self._known[key] = self._made(stage, plain)
-            self.makers |= dict.fromkeys(job.outputs, job)
+            self.producers |= dict.fromkeys(job.outputs, job)
         return self._known[key]
 
     def _made(self, stage: str, where: Wildcards) -> Job:
         kind, plan = STAGES[stage], self.plan
-        told, inputs = kind.tell(self, **where)
-        told, sources = told.complete(plan, **where), tuple(kind.sources(plan, **where))
+        spec, inputs = kind.make_spec(self, **where)
+        spec, sources = spec.complete(plan, **where), tuple(kind.sources(plan, **where))
         waits = tuple(dict.fromkeys([*inputs, *sources]))
-        return Job(stage, where, told, waits, tuple(told.products()), sources)
+        return Job(stage, where, spec, waits, tuple(spec.products()), sources)
 
-    def once(self, make: Callable[..., T], *given: Any) -> T:
+    def compute_once(self, make: Callable[..., T], *given: Any) -> T:
         """Return what a function makes of this graph and of what is given, which is made once."""
         if (make, given) not in self._made_once:
             self._made_once[make, given] = make(self, *given)
         return cast("T", self._made_once[make, given])
 
-    def told(self, stage: str, **wildcards: Any) -> Any:
+    def spec(self, stage: str, **wildcards: Any) -> Any:
         """Return what a job is told."""
-        return self.job(stage, wildcards).told
+        return self.job(stage, wildcards).spec
 
     def has(self, stage: str) -> bool:
         """Tell whether there are jobs of a stage."""
-        return any(True for _ in STAGES[stage].every(self.plan))
+        return any(True for _ in STAGES[stage].all_wildcards(self.plan))
 
     def targets(self) -> list[str]:
         """Return what the rule `all` asks for: tables, figures and pages."""
-        asked = [name for name, kind in STAGES.items() if kind.is_asked(self.plan)]
-        jobs = [self.job(name, where) for name in asked for where in STAGES[name].every(self.plan)]
-        return [file for job in jobs for file in job.told.files.values()]
+        asked = [name for name, kind in STAGES.items() if kind.is_requested(self.plan)]
+        jobs = [self.job(name, where) for name in asked for where in STAGES[name].all_wildcards(self.plan)]
+        return [file for job in jobs for file in job.spec.files.values()]
 
     def jobs(self) -> list[Job]:
         """Return every job, stage by stage, what is upstream first."""
@@ -145,18 +145,20 @@ class Graph:
     @cached_property
     def _jobs(self) -> list[Job]:
         found = {
-            name: [self.job(name, wildcards) for wildcards in kind.every(self.plan)]
+            name: [self.job(name, wildcards) for wildcards in kind.all_wildcards(self.plan)]
             for name, kind in sorted(STAGES.items())
         }
-        makers = {name: (self.makers.get(file) for job in jobs for file in job.inputs) for name, jobs in found.items()}
+        producers = {
+            name: (self.producers.get(file) for job in jobs for file in job.inputs) for name, jobs in found.items()
+        }
         # In the order of their names where nothing else decides, so that it is the same in every process.
-        waits = {name: sorted({maker.stage for maker in of if maker}) for name, of in makers.items()}
+        waits = {name: sorted({maker.stage for maker in of if maker}) for name, of in producers.items()}
         return [job for name in TopologicalSorter(waits).static_order() for job in found[name]]
 
-    def read_by(self, job: Job) -> dict[str, Key]:
+    def upstream_keys(self, job: Job) -> dict[str, Key]:
         """Return the manifests of what a job reads, each with the key that it must have."""
-        makers = [(file, self.makers[file]) for file in job.inputs if file in self.makers]
-        return {one.manifest: one.key for file, maker in makers for one in maker.products if file in one.files}
+        producers = [(file, self.producers[file]) for file in job.inputs if file in self.producers]
+        return {one.manifest: one.key for file, maker in producers for one in maker.products if file in one.files}
 
     def of(self, plan: Plan) -> Graph:
         """Return the jobs of another plan."""
@@ -164,11 +166,13 @@ class Graph:
 
     def jobs_on(self, stages: Iterable[str], where: Wildcards) -> list[Job]:
         """Return the jobs of some stages that are of a network, as its wildcards say, or of all networks."""
-        every = [(name, one) for name in stages for one in STAGES[name].every(self.plan)]
-        of = [(name, one) for name, one in every if all(one.get(key, where[key]) == where[key] for key in where)]
+        all_wildcards = [(name, one) for name in stages for one in STAGES[name].all_wildcards(self.plan)]
+        of = [
+            (name, one) for name, one in all_wildcards if all(one.get(key, where[key]) == where[key] for key in where)
+        ]
         return [self.job(name, wildcards) for name, wildcards in of]
 
-    def needed(self, files: Iterable[str], among: Sequence[Job] | None = None) -> list[Job]:
+    def jobs_leading_to(self, files: Iterable[str], among: Sequence[Job] | None = None) -> list[Job]:
         """Return the jobs that lead to some files, upstream first; `among` some, or all."""
         wanted, found = set(files), []
         for job in reversed(self.jobs() if among is None else among):
@@ -177,7 +181,7 @@ class Graph:
                 wanted.update(job.inputs)
         return found[::-1]
 
-    def ranks(self) -> Iterator[tuple[Job, int]]:
+    def depths(self) -> Iterator[tuple[Job, int]]:
         """Yield every job with the length of the longest way to it, upstream first."""
         rank: dict[str, int] = {}
         for job in self.jobs():

@@ -13,14 +13,21 @@ from typing import Any
 
 import numpy as np
 
-from heatproof.base.grids import Grid, Oblong, patch_size
-from heatproof.base.options import check_defaults, check_options, module_of, options_of, short, with_grids
-from heatproof.base.registry import import_callable, is_reference, look_up, nearest
+from heatproof.base.grids import Grid, NonSquareGrid, patch_size
+from heatproof.base.options import (
+    check_defaults,
+    check_options,
+    defining_module,
+    normalise_grid_options,
+    options_of,
+    short_repr,
+)
+from heatproof.base.registry import import_callable, is_reference, look_up, suggest_name
 from heatproof.config.types import MOST_IMAGES
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS, Metric
 from heatproof.perturbation.baselines import BASELINES
-from heatproof.responses.base import Reading, Response, ScoredImages
+from heatproof.responses.base import MetricInput, Response, ScoredImages
 
 
 @dataclass(frozen=True)
@@ -90,7 +97,7 @@ def read_metric(
     if images is not None and (type(images) is not int or not 2 <= images <= MOST_IMAGES):
         raise HeatproofError(
             f"'images' of the metric {name!r} must be a whole number of at least 2 and at most {MOST_IMAGES}, not "
-            f"{short(images)}."
+            f"{short_repr(images)}."
         )
     metric = _referenced(kind) if is_reference(kind) else look_up(METRICS, kind, "metric")
     what = f"metric {name!r}"
@@ -100,14 +107,14 @@ def read_metric(
             "called idsds where the weights are in-domain, else sds."
         )
     # The workflow knows the others from the model or the dataset.
-    known = {key: value for key, value in metric.options.items() if key not in metric.reads.in_memory}
+    known = {key: value for key, value in metric.options.items() if key not in metric.reads.evaluate_only_options}
     unknown = [key for key in given if key not in known]
     if unknown:
-        raise HeatproofError(f"The {what} has no option {unknown[0]!r}: {nearest(str(unknown[0]), known)}")
-    for function in (metric.asks, metric.function):
+        raise HeatproofError(f"The {what} has no option {unknown[0]!r}: {suggest_name(str(unknown[0]), known)}")
+    for function in (metric.options_function, metric.function):
         own = {key: value for key, value in given.items() if key in options_of(function)}
         check_options(function, own, what, positional=metric.inputs if function is metric.function else ())
-    given = with_grids(given, metric.asks, metric.function)
+    given = normalise_grid_options(given, metric.options_function, metric.function)
     domain = None
     if "baseline" not in given and known.get("baseline") == "zeros":
         # Zero stands for the mean colour in the papers, which is what the run says it is. Single pixels have no border.
@@ -138,7 +145,9 @@ def read_metric(
     output = options.get("output", "logit")
     if not any("baseline" in response.settings for response in responses.values()):
         domain = None  # ROAD imputes
-    return MetricChoice(name, metric, options, responses, module_of(metric.function, kind), output, domain, images)
+    return MetricChoice(
+        name, metric, options, responses, defining_module(metric.function, kind), output, domain, images
+    )
 
 
 def _referenced(reference: str) -> Metric:
@@ -157,7 +166,7 @@ def _referenced(reference: str) -> Metric:
 
 def _check_grids(responses: Iterable[Response], sizes: Sequence[tuple[int, int]]) -> None:
     for response in responses:
-        if isinstance(grid := response.settings.get("grid"), int | Oblong):
+        if isinstance(grid := response.settings.get("grid"), int | NonSquareGrid):
             for size in sizes:
                 patch_size(grid, *size, truncate=bool(response.settings.get("truncate")))
 
@@ -183,9 +192,9 @@ def _try_out(
     images = ScoredImages(("0", "1"), np.zeros(2, dtype=np.int64), size, 0)
     inputs: dict[str, Any] = {"image_ids": images.ids}
     for argument, response in responses.items():
-        arrays = response.made_up(size)
+        arrays = response.synthetic_arrays(size)
         if arrays is None:
             return
-        inputs |= Reading(argument, response, output=options.get("output", "logit")).inputs(arrays, images)
+        inputs |= MetricInput(argument, response, output=options.get("output", "logit")).inputs(arrays, images)
     with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
         metric.score(inputs, options)

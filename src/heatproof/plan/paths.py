@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 RESULTS = "results"
 PRETRAINED = "pretrained"
 # Seconds since 1970: files that are stale are dated back to before it (`heatproof.workflow.reconcile`).
-LONG_AGO = 1_000_000_000
+STALE_TIME = 1_000_000_000
 
 
 def response_files(response: Response | type[Response], store: str, shard: int | str) -> list[str]:
     """Return the files that one shard of a response consists of, its manifest first."""
-    return [f"{store}.{shard}.json", *(response_file(response, store, array, shard) for array in response.holds)]
+    return [f"{store}.{shard}.json", *(response_file(response, store, array, shard) for array in response.array_specs)]
 
 
 def response_file(response: Response | type[Response], store: str, array: str, shard: int | str) -> str:
     """Return the shard of one array of a response."""
-    return f"{store}.zarr/{array}/c/{'/'.join([str(shard), *['0'] * len(response.holds[array].dims)])}"
+    return f"{store}.zarr/{array}/c/{'/'.join([str(shard), *['0'] * len(response.array_specs[array].dims)])}"
 
 
 def map_files(maps: str, shard: int | str) -> list[str]:
@@ -44,7 +44,7 @@ SHARD = re.compile(RESULTS + r"/(\w+)/(.+?)(?:\.zarr/\w+/c/(\d+)[\d/]*|\.(\d+)\.
 EXPLAINER_AT = {"maps": 3, "curves": 3}
 
 
-def made_with(file: str, apart: bool) -> tuple[str, ...]:
+def producing_job(file: str, apart: bool) -> tuple[str, ...]:
     """Return what stands for the job that makes a file of a shard, and for any other file itself.
 
     Parameters
@@ -105,7 +105,7 @@ class Case:
         """Dataset, model, weights and metric by name, as in paths and tables."""
         return {**self.network._asdict(), "metric": self.metric}
 
-    def told(self) -> dict[str, Any]:
+    def to_spec(self) -> dict[str, Any]:
         """Return plain values that stand for it in a manifest."""
         return {**asdict(self), "network": self.network._asdict()}
 

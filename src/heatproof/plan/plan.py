@@ -10,7 +10,7 @@ from typing import Any, Literal
 from heatproof.base.provenance import Key, as_json, key_of
 from heatproof.base.specs import NO_KEY, DatasetSpec, Runtime
 from heatproof.base.tasks import EXCLUSIVE, LOSSES
-from heatproof.data.rows import has_other_rows
+from heatproof.data.rows import has_label_rows
 from heatproof.models.registry import InputFacts, ModelSpec
 from heatproof.plan.folder import NO_MODEL
 from heatproof.plan.metrics import MetricChoice
@@ -18,7 +18,7 @@ from heatproof.plan.paths import Case, Network
 from heatproof.plan.selection import Selection
 from heatproof.responses.base import Response
 from heatproof.responses.patches import Patches
-from heatproof.stores.manifest import read_sealed
+from heatproof.stores.manifest import read_checksummed
 from heatproof.stores.sources import data_root, is_there
 
 
@@ -33,9 +33,9 @@ class Plan(Selection):
         return Runtime(**{key: self.config[key] for key in keys}, baselines=self.config["own_baselines"])
 
     @cache
-    def has_other_rows(self, dataset: str) -> bool:
+    def has_label_rows(self, dataset: str) -> bool:
         """Tell whether rows of the evaluation split are anything but pictures that have one class each."""
-        return has_other_rows(self.dataset_spec(dataset))
+        return has_label_rows(self.dataset_spec(dataset))
 
     def dataset_spec(self, dataset: str) -> DatasetSpec:
         """Return what opens a dataset; its key stands in all that follows from it."""
@@ -59,12 +59,12 @@ class Plan(Selection):
         return replace(made, name=dataset, key=key, manifest=self.results.dataset.format(dataset=dataset))
 
     @cache
-    def listed_before(self, dataset: str) -> dict[str, Any] | None:
+    def splits_from_results(self, dataset: str) -> dict[str, Any] | None:
         """Return the splits of a dataset as the results have them, where its files are not there, as after a copy."""
         spec = self.dataset_spec(dataset)
         if is_there(data_root(spec.options)):
             return None
-        recorded = read_sealed(spec.manifest)
+        recorded = read_checksummed(spec.manifest)
         return recorded["splits"] if recorded and Key.of(recorded) == spec.key else None
 
     @cache
@@ -103,7 +103,7 @@ class Plan(Selection):
         """Return the test case of a network and a metric."""
         entry = self.entry(model, weights, metric)
         drops = next((one.settings for one in entry.responses.values() if one.rule == Patches.rule), {})
-        published = self.finetuning(model, weights) is None and model in self.fetched()
+        published = self.finetuning(model, weights) is None and model in self.fetched_models()
         seed = None if published else self.training(model, weights).get("seed", self.config["seed"])
         network, target = Network(dataset, model, weights), str(self.config["target"])
         return Case(network, metric, seed, drops.get("grid"), drops.get("baseline"), entry.output, target)
@@ -128,6 +128,6 @@ class Plan(Selection):
         """Return the scores of some test cases; left out, those of the patch drops."""
         return [self.results.scores.format(**case.where) for case in (self.test_cases() if cases is None else cases)]
 
-    def served(self, entry: MetricChoice) -> dict[str, tuple[Response, list[int] | None]]:
+    def responses_read_by(self, entry: MetricChoice) -> dict[str, tuple[Response, list[int] | None]]:
         """Return what a metric reads by the argument that takes it: the responses that are made, and their points."""
-        return {argument: self.serving.get(one, (one, None)) for argument, one in entry.responses.items()}
+        return {argument: self.shared_responses.get(one, (one, None)) for argument, one in entry.responses.items()}

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
-from heatproof.attribution.own import positional_of
-from heatproof.attribution.registry import EXPLAINERS, SAME, Explainer
+from heatproof.attribution.own import positional_arguments_of
+from heatproof.attribution.registry import EXPLAINERS, SAME_AS_DROPS, Explainer
 from heatproof.base.methods import Method, methods_of
-from heatproof.base.options import check_defaults, check_options, module_of, options_of, with_grids
-from heatproof.base.registry import import_callable, is_reference, look_up, nearest
+from heatproof.base.options import check_defaults, check_options, defining_module, normalise_grid_options, options_of
+from heatproof.base.registry import import_callable, is_reference, look_up, suggest_name
 from heatproof.base.tasks import TASKS
 from heatproof.config.files import Config
 from heatproof.data.registry import DATASETS
@@ -107,7 +107,7 @@ def read_dataset(name: str, given: dict[str, Any]) -> DatasetChoice:
     task, given = _task_of(load, name, given)
     check_options(load, given, f"dataset {name!r}", keywords=("seed",))
     size = None if entry is None else entry.image_size(given)
-    return {"kind": kind, "task": task, "options": given, "module": module_of(load, kind), "size": size}
+    return {"kind": kind, "task": task, "options": given, "module": defining_module(load, kind), "size": size}
 
 
 def _task_of(load: Callable[..., Any], name: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -122,7 +122,7 @@ def _task_of(load: Callable[..., Any], name: str, given: dict[str, Any]) -> tupl
         takes = {}
     stated, own = options.pop("task", None), takes.get("task", getattr(load, "task", None))
     if stated is not None and stated not in TASKS:
-        wanted = nearest(str(stated), TASKS)
+        wanted = suggest_name(str(stated), TASKS)
         raise HeatproofError(f"The task of the dataset {name!r} is {stated!r}: {wanted}")
     if stated is not None and "task" in takes:
         options["task"] = stated
@@ -138,18 +138,20 @@ def read_explainer(name: str, given: dict[str, Any]) -> ExplainerChoice:
         entry = found or Explainer(name, function, {name: True})
     else:
         entry = _find(EXPLAINERS, kind, "explainer", name, given)
-    defaults = check_options(entry.function, given, f"explainer {name!r}", positional=positional_of(entry.function))
+    defaults = check_options(
+        entry.function, given, f"explainer {name!r}", positional=positional_arguments_of(entry.function)
+    )
     check_defaults(defaults, f"explainer {name!r}")
-    given = with_grids(given, entry.function)
-    if (filled := given.get("baseline")) not in (None, SAME):
-        look_up({**BASELINES, SAME: None}, filled, f"baseline of the explainer {name!r}")
+    given = normalise_grid_options(given, entry.function)
+    if (filled := given.get("baseline")) not in (None, SAME_AS_DROPS):
+        look_up({**BASELINES, SAME_AS_DROPS: None}, filled, f"baseline of the explainer {name!r}")
     if name == entry.name:
         maps = dict(entry.maps)
     elif len(entry.maps) == 1:
         maps = {name: next(iter(entry.maps.values()))}
     else:
         maps = {f"{name}_{label}": signed for label, signed in entry.maps.items()}
-    module = module_of(entry.function, kind)
+    module = defining_module(entry.function, kind)
     return ExplainerChoice(name, kind, {**defaults, **given}, maps, entry.needs, entry.uses_model, module)
 
 
@@ -211,7 +213,7 @@ def read_model(name: str, given: Mapping[str, Any], config: Config) -> ModelChoi
         transfer=transfer,
         pretraining={**config["pretraining"], **given.get("pretraining", {})},
         finetuning={**config["finetuning"], **given.get("finetuning", {})},
-        module=module_of(build, architecture),
+        module=defining_module(build, architecture),
         stated=frozenset(named),
         expected_accuracy=expected,
     )

@@ -8,29 +8,29 @@ from functools import cached_property
 from itertools import product
 from typing import Any
 
-from heatproof.attribution.registry import SAME
+from heatproof.attribution.registry import SAME_AS_DROPS
 from heatproof.base.grids import Grid
-from heatproof.base.options import module_of
-from heatproof.base.registry import folded, import_callable, is_reference
+from heatproof.base.options import defining_module
+from heatproof.base.registry import fold_name, import_callable, is_reference
 from heatproof.base.tasks import CALLABLE
 from heatproof.config.files import Config
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS
-from heatproof.metrics.single_deletion import Combination, base_name, metric_name
+from heatproof.metrics.single_deletion import GridAndBaseline, base_name, metric_name
 from heatproof.models.packaged import is_file
 from heatproof.plan.folder import Folder
 from heatproof.plan.metrics import MetricChoice, read_metric
 from heatproof.plan.paths import PRETRAINED, Network, layer_and_channel
 from heatproof.plan.resolve import DatasetChoice, ExplainerChoice, ModelChoice, read_dataset, read_explainer, read_model
-from heatproof.responses.answers import Answers
-from heatproof.responses.base import Response, serving
+from heatproof.responses.answers import LabelOutputs
+from heatproof.responses.base import Response, shared_responses
 from heatproof.responses.network import Channels
 from heatproof.responses.patches import Patches
 
 # Means over so many images are steady, and maps of more would only take memory.
 SIMILARITY_IMAGES = 512
 # Says how good a network of several labels is.
-ANSWERS = Answers()
+ANSWERS = LabelOutputs()
 # Far above what anybody trains; a plan of more takes minutes and gigabytes.
 MOST_NETWORKS = 10_000
 
@@ -61,27 +61,27 @@ class Selection:
     def target_modules(self) -> list[str]:
         """Modules whose code decides what is explained: that of a callable target."""
         target = self.target_function
-        return [module_of(import_callable(target, "target"), target)] if target else []
+        return [defining_module(import_callable(target, "target"), target)] if target else []
 
     def task_of(self, dataset: str) -> str:
         """Return what a network on a dataset gives: the dataset's task, or ``callable``."""
         return CALLABLE if self.target_function else self.datasets[dataset]["task"]
 
-    def lacking(self, dataset: str, metric: str) -> str | None:
+    def unsupported_reason(self, dataset: str, metric: str) -> str | None:
         """Return in words of a gap why a metric of the config does not apply on a dataset; None where it does."""
         if metric not in self.metrics:
             return None
         entry = self.metrics[metric]
-        return entry.metric.lacking(self.task_of(dataset), entry.options)
+        return entry.metric.unsupported_reason(self.task_of(dataset), entry.options)
 
     def reads_response(self, dataset: str, response: Response) -> bool:
         """Tell whether a metric that applies on a dataset, or the table of accuracy, reads a response."""
         if response == ANSWERS:
             return self.task_of(dataset) == "multilabel"
         return any(
-            self.serving[read][0] == response
+            self.shared_responses[read][0] == response
             for name, entry in self.metrics.items()
-            if not self.lacking(dataset, name)
+            if not self.unsupported_reason(dataset, name)
             for read in entry.responses.values()
         )
 
@@ -92,7 +92,7 @@ class Selection:
         makers: dict[str, str] = {}
         for entry in entries.values():
             for method in entry.methods:
-                if (other := makers.setdefault(folded(method), entry.name)) != entry.name:
+                if (other := makers.setdefault(fold_name(method), entry.name)) != entry.name:
                     raise HeatproofError(
                         f"The explainers {other!r} and {entry.name!r} both make the method {method!r}: "
                         "rename one of them."
@@ -108,11 +108,11 @@ class Selection:
                 f"The config has {count:,} networks by `models` and `training_seeds`: lower one of the two, so that "
                 f"they are at most {MOST_NETWORKS:,}."
             )
-        files = {folded(name): name for name in entries}
+        files = {fold_name(name): name for name in entries}
         for entry in list(entries.values()):
             for place in range(1, self.config["training_seeds"]):
                 name = f"{entry.name}_seed{place}"
-                if other := files.get(folded(name)):
+                if other := files.get(fold_name(name)):
                     raise HeatproofError(
                         f"The model {other!r} has the name that `training_seeds` gives to {entry.name!r}: rename it."
                     )
@@ -130,17 +130,17 @@ class Selection:
         """Model name to the name of the entry in the config; models of one kind differ in the seeds of training."""
         return {name: model.kind for name, model in self.models.items()}
 
-    def fetched(self) -> list[str]:
+    def fetched_models(self) -> list[str]:
         """Return the models whose weights are a checkpoint as it is."""
         return [name for name, model in self.models.items() if model.checkpoint and not model.transfer]
 
-    def transferred(self) -> list[str]:
+    def transferred_models(self) -> list[str]:
         """Return the models whose training begins with a checkpoint."""
         return [name for name, model in self.models.items() if model.transfer]
 
     def trained(self) -> list[str]:
         """Return the models that are trained here, from scratch or from a checkpoint."""
-        return [name for name in self.models if name not in self.fetched()]
+        return [name for name in self.models if name not in self.fetched_models()]
 
     def checkpoint_file(self, model: str) -> list[str]:
         """Return the checkpoint of a model where it is a file."""
@@ -152,7 +152,7 @@ class Selection:
         """Names of the weights that are scored, for every model: every entry, and the epochs that it keeps."""
         names: list[str] = []
         for entry in self.config["weights"]:
-            names += [entry, *(name for name, (of, _) in self.kept.items() if of == entry)]
+            names += [entry, *(name for name, (of, _) in self.saved_epochs.items() if of == entry)]
         return names
 
     def finetuned(self) -> list[str]:
@@ -171,13 +171,13 @@ class Selection:
         return sorted(self.config["weights"][weights].get("keep", self.config["finetuning"]["keep"]))
 
     @cached_property
-    def kept(self) -> dict[str, tuple[str, int]]:
+    def saved_epochs(self) -> dict[str, tuple[str, int]]:
         """Name of the weights of every kept epoch to the entry that it is of, and the epoch."""
-        found, files = {}, {folded(name): name for name in self.config["weights"]}
+        found, files = {}, {fold_name(name): name for name in self.config["weights"]}
         for entry in self.config["weights"]:
             for epoch in self.keep(entry):
                 name = f"{entry}_epoch{epoch}"
-                if other := files.get(folded(name)):
+                if other := files.get(fold_name(name)):
                     raise HeatproofError(
                         f"The weights {other!r} have the name that epoch {epoch} of {entry!r} gets by `keep`: rename "
                         "them."
@@ -211,7 +211,7 @@ class Selection:
         One whose tolerance is left open gets that of the config.
         """
         options = dict(self.explainers[explainer].options)
-        if options.get("baseline") == SAME:
+        if options.get("baseline") == SAME_AS_DROPS:
             options["baseline"] = baseline or self.config["finetuning"]["baseline"]
         limit = self.config["attribution"]["tolerance"]
         if limit != "own" and "tolerance" in options and options["tolerance"] is None:
@@ -219,11 +219,11 @@ class Selection:
         return options
 
     @property
-    def combinations(self) -> list[Combination]:
+    def combinations(self) -> list[GridAndBaseline]:
         """Every grid with every baseline."""
         return list(product(self.config["drops"]["grids"], self.baselines))
 
-    def combinations_on(self, weights: str, model: str) -> list[Combination]:
+    def combinations_on(self, weights: str, model: str) -> list[GridAndBaseline]:
         """Return the combinations that some weights are scored with: along the axis, those of their own baseline."""
         return [pair for pair in self.combinations if pair[1] in self._domains(weights, model)]
 
@@ -234,7 +234,7 @@ class Selection:
             return [tuned["baseline"]]
         return self.baselines
 
-    def intact(self, network: Network) -> Patches:
+    def intact_drops(self, network: Network) -> Patches:
         """Return the patch drops from which what a network says of the intact image is read."""
         grid, baseline = self.combinations_on(network.weights, network.model)[0]
         return Patches({"grid": grid, "baseline": baseline})
@@ -264,7 +264,7 @@ class Selection:
         """Number of images that are explained: the most that a metric is scored on."""
         return max([self.images_of_kinds["drops"], *map(self.images_of, self.metrics)])
 
-    def told_images(self) -> str:
+    def describe_images(self) -> str:
         """Return how many images are scored, in words."""
         kinds = {self.images_of_kinds["drops"]: ["patch drops"]}
         for name in self.metrics:
@@ -279,7 +279,7 @@ class Selection:
         found: dict[str, int] = {}
         for name, entry in self.metrics.items():
             for read in entry.responses.values():
-                response = self.serving[read][0].name
+                response = self.shared_responses[read][0].name
                 found[response] = max(found.get(response, 0), self.images_of(name))
         return found
 
@@ -298,7 +298,7 @@ class Selection:
         return str(given.get({"features": "drops", "channels": "drops"}.get(stage, stage), "float32"))
 
     @property
-    def guarded(self) -> bool:
+    def has_precision_guard(self) -> bool:
         """Whether a lower precision is compared with float32 before anything is made in it."""
         lower = {self.precision_of(stage) for stage in ("maps", "drops", "curves", "subsets", "parts")} != {"float32"}
         return lower and bool(self.config["precision_guard"]["images"])
@@ -334,7 +334,7 @@ class Selection:
         """Yield every network that is scored: dataset, model, weights."""
         for (dataset, model), weights in product(self.pairs(), self.weights):
             # Published weights are the same whatever seed the finetuning has.
-            if weights != PRETRAINED or self.models[model].kind == model or model not in self.fetched():
+            if weights != PRETRAINED or self.models[model].kind == model or model not in self.fetched_models():
                 yield Network(dataset, model, weights)
 
     def size_of(self, dataset: str, model: str) -> tuple[int, int] | None:
@@ -366,7 +366,7 @@ class Selection:
         }
 
     @property
-    def reference(self) -> Combination:
+    def reference(self) -> GridAndBaseline:
         """Grid and baseline of the finetuning, whose scores carry the plain name."""
         return self.config["finetuning"]["grid"], self.config["finetuning"]["baseline"]
 
@@ -410,33 +410,33 @@ class Selection:
         return MetricChoice(metric, known, {"truncate": False}, responses, known.function.__module__, output)
 
     @cached_property
-    def serving(self) -> dict[Response, tuple[Response, list[int] | None]]:
+    def shared_responses(self) -> dict[Response, tuple[Response, list[int] | None]]:
         """Every response that a metric of the config reads to the one that serves it, and the points to read."""
-        return serving(response for entry in self.metrics.values() for response in entry.responses.values())
+        return shared_responses(response for entry in self.metrics.values() for response in entry.responses.values())
 
-    def made_by(self, rule: str) -> dict[str, Response]:
+    def responses_of_rule(self, rule: str) -> dict[str, Response]:
         """Return the responses that metrics of the config read and a rule makes, by name."""
-        return {response.name: response for response, _ in self.serving.values() if response.rule == rule}
+        return {response.name: response for response, _ in self.shared_responses.values() if response.rule == rule}
 
     @cached_property
     def method_responses(self) -> dict[str, Response]:
         """Responses that are made for every method, by name."""
-        return self.made_by("curves")
+        return self.responses_of_rule("curves")
 
     @cached_property
     def model_responses(self) -> dict[str, Response]:
         """Responses that are made once for a network, by name; those of patches and parts are rules apart."""
         of_labels = [ANSWERS] if any(self.reads_response(dataset, ANSWERS) for dataset in self.datasets) else []
-        return self.made_by("subsets") | {response.name: response for response in of_labels}
+        return self.responses_of_rule("subsets") | {response.name: response for response in of_labels}
 
     @property
-    def reads_parts(self) -> list[str]:
+    def part_metrics(self) -> list[str]:
         """Names of the metrics that read what a model loses without the parts of an object."""
         return [name for name, entry in self.metrics.items() if "parts" in entry.kinds]
 
     def finetuning(self, model: str, weights: str) -> dict[str, Any] | None:
         """Return how these weights were finetuned; None for `pretrained`. A kept epoch is of its whole training."""
-        entry = self.kept[weights][0] if weights in self.kept else weights
+        entry = self.saved_epochs[weights][0] if weights in self.saved_epochs else weights
         if entry == PRETRAINED:
             return None
         settings = {**self.models[model].finetuning, **self.config["weights"][entry]}
@@ -444,7 +444,7 @@ class Selection:
         settings.pop("keep")
         return settings
 
-    def learns(self, dataset: str, model: str, weights: str) -> str:
+    def training_task(self, dataset: str, model: str, weights: str) -> str:
         """Return the task of what these weights are trained for: of a callable target, where no label is read."""
         tuned = self.finetuning(model, weights)
         own = tuned is not None and tuned["labels"] == "own"

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class About:
+class ReportEntry:
     """What Snakemake's report says of files.
 
     Attributes
@@ -61,8 +61,8 @@ class Output:
     """
 
     path: str
-    about: About | None = None
-    grows: bool = False
+    report_entry: ReportEntry | None = None
+    is_updated: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,44 +90,44 @@ class Product:
     files: tuple[str, ...]
     data: str
     images: int | None = None
-    kept: tuple[int, ...] = ()
+    saved_epochs: tuple[int, ...] = ()
 
 
-def shown(category: str, what: str, caption: str, /, **paths: str) -> dict[str, Output]:
+def report_outputs(category: str, what: str, caption: str, /, **paths: str) -> dict[str, Output]:
     """Return outputs that stand in Snakemake's report, by the names that the stage knows them by.
 
     Parameters
     ----------
     category, what, caption
-        See `About`.
+        See `ReportEntry`.
     paths
         Name to the path in the results folder.
     """
-    about = About(category, what, cleandoc(caption))
-    return {name: Output(path, about) for name, path in paths.items()}
+    report_entry = ReportEntry(category, what, cleandoc(caption))
+    return {name: Output(path, report_entry) for name, path in paths.items()}
 
 
-def unshown(**paths: str) -> dict[str, Output]:
+def plain_outputs(**paths: str) -> dict[str, Output]:
     """Return outputs that stand in no report, by the names that the stage knows them by."""
     return {name: Output(path) for name, path in paths.items()}
 
 
-def read_as(**outputs: str) -> Mapping[str, str]:
+def named_tables(**outputs: str) -> Mapping[str, str]:
     """Return tables that figures and the index page read: name there to the name of the output."""
     return outputs
 
 
-class Planned(Protocol):
+class JobGraph(Protocol):
     """The jobs of a plan, as a stage asks for them: `heatproof.plan.graph.Graph`."""
 
     @property
     def plan(self) -> Plan:
         """What the jobs follow from."""
 
-    def told(self, stage: str, **wildcards: Any) -> Any:
+    def spec(self, stage: str, **wildcards: Any) -> Any:
         """Return what a job of another stage is told."""
 
-    def once(self, make: Callable[..., T], *given: Any) -> T:
+    def compute_once(self, make: Callable[..., T], *given: Any) -> T:
         """Return what a function makes of these jobs and of what is given, which is made once."""
 
     def of(self, plan: Plan) -> Any:
@@ -178,12 +178,12 @@ class Stage:
     """Tables that figures and the index page read: their names there, and which of the outputs they are."""
 
     @classmethod
-    def every(cls, plan: Plan) -> Iterable[Wildcards]:
+    def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
         """Return the wildcards of all jobs of the stage."""
         return [{}]
 
     @classmethod
-    def is_asked(cls, plan: Plan) -> bool:
+    def is_requested(cls, plan: Plan) -> bool:
         """Tell whether the rule `all` asks for what it leaves."""
         return False
 
@@ -193,22 +193,24 @@ class Stage:
         return ()
 
     @classmethod
-    def leaves(cls, plan: Plan) -> Mapping[str, Output]:
+    def planned_outputs(cls, plan: Plan) -> Mapping[str, Output]:
         """Return what a job leaves beside the manifest, where that follows from the config."""
         return cls.outputs
 
     @classmethod
-    def narrowed(cls, plan: Plan) -> Mapping[str, Iterable[str]]:
+    def wildcard_constraints(cls, plan: Plan) -> Mapping[str, Iterable[str]]:
         """Return wildcards that have other values in other stages with the same paths: name to the values here."""
         return {}
 
     @classmethod
     def patterns(cls, plan: Plan) -> list[Output]:
         """Return the outputs of the rule: all that a job leaves, with the path from the working folder."""
-        left = list(cls.leaves(plan).values())
+        left = list(cls.planned_outputs(plan).values())
         # The manifest is as its files.
-        left.append(Output(cls.manifest_path, grows=any(one.grows for one in left)))
-        return [replace(one, path=constrained(plan.results.file(one.path), cls.narrowed(plan))) for one in left]
+        left.append(Output(cls.manifest_path, is_updated=any(one.is_updated for one in left)))
+        return [
+            replace(one, path=constrained(plan.results.file(one.path), cls.wildcard_constraints(plan))) for one in left
+        ]
 
     @classmethod
     def paths(cls, results: Folder, **where: Any) -> dict[str, str]:
@@ -221,7 +223,7 @@ class Stage:
         return {}
 
     @classmethod
-    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+    def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return what a job is told, and the files that it waits for.
 
         Parameters
@@ -236,10 +238,10 @@ class Stage:
     def complete(self, plan: Plan, **where: Any) -> Self:
         """Return the job with the folder, its files, what every job of its kind is told, and its key."""
         results = plan.results
-        files = {name: results.file(one.path.format(**where)) for name, one in self.leaves(plan).items()}
+        files = {name: results.file(one.path.format(**where)) for name, one in self.planned_outputs(plan).items()}
         manifest = results.file(self.manifest_path.format(**where))
-        told = replace(self, results=results, files=files, manifest=manifest, **self.common(plan))
-        return told if told.key != NO_KEY else replace(told, key=key_of(told.identity, told.modules))
+        spec = replace(self, results=results, files=files, manifest=manifest, **self.common(plan))
+        return spec if spec.key != NO_KEY else replace(spec, key=key_of(spec.identity, spec.modules))
 
     @property
     def identity(self) -> Any:
@@ -286,7 +288,7 @@ class Report(Stage):
     references: list[str] = field(default_factory=list)
 
     @classmethod
-    def is_asked(cls, plan: Plan) -> bool:
+    def is_requested(cls, plan: Plan) -> bool:
         """Tell whether the rule `all` asks for what it leaves: always, unless a stage says otherwise."""
         return True
 
@@ -303,8 +305,8 @@ class Report(Stage):
         return {"seed": self.seed, "repetitions": self.bootstrap, "level": self.level}
 
 
-OURS = "heatproof.stages"
-STAGES: Registry[type[Stage]] = Registry(OURS, "stage")
+STAGES_PACKAGE = "heatproof.stages"
+STAGES: Registry[type[Stage]] = Registry(STAGES_PACKAGE, "stage")
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
@@ -326,7 +328,7 @@ def stage(name: str) -> Callable[[type[S]], type[S]]:
     return enter
 
 
-def read_back(reference: str, plain: Mapping[str, Any]) -> Any:
+def load_spec(reference: str, plain: Mapping[str, Any]) -> Any:
     """Return what a job is told.
 
     Parameters
@@ -343,10 +345,10 @@ def read_back(reference: str, plain: Mapping[str, Any]) -> Any:
         If it is no stage, or a field is missing, unknown, or of another type.
     """
     module = reference.partition(":")[0]
-    if module.startswith(f"{OURS}."):
+    if module.startswith(f"{STAGES_PACKAGE}."):
         with suppress(ImportError):
             import_module(module)
-    kind = next((one for one in STAGES.present() if f"{one.__module__}:{one.__qualname__}" == reference), None)
+    kind = next((one for one in STAGES.loaded_entries() if f"{one.__module__}:{one.__qualname__}" == reference), None)
     if kind is None:
         raise ValueError(f"{reference!r:.80} is no stage of heatproof or of a plugin")
     return as_type(kind, plain, "the job")

@@ -7,12 +7,12 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
-from heatproof.base.grids import by_patches, divides, remedy, square_grids, written
+from heatproof.base.grids import divides, format_grid, grid_remedy, grid_sort_key, square_grids
 from heatproof.base.options import height_and_width
-from heatproof.base.registry import import_callable, is_reference, load_plugins, look_up, nearest
-from heatproof.base.tasks import EXCLUSIVE, LOSSES, WORDS, gives
+from heatproof.base.registry import import_callable, is_reference, load_plugins, look_up, suggest_name
+from heatproof.base.tasks import EXCLUSIVE, LOSSES, TASK_NAMES, task_provides
 from heatproof.config.files import unset_counts
-from heatproof.config.schema import label_baselines, normalise
+from heatproof.config.schema import normalise, shorten_baseline_names
 from heatproof.data.registry import DATASETS
 from heatproof.data.rows import as_rows
 from heatproof.errors import HeatproofError
@@ -32,7 +32,7 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
         One sentence for the first thing that is wrong, before any work starts.
     """
     own: dict[str, None] = {}
-    verified = label_baselines(normalise(config), own)
+    verified = shorten_baseline_names(normalise(config), own)
     plan = Plan({**verified, "plugins": load_plugins(verified["plugins"]), "own_baselines": list(own)})
     register_baselines(own)
     _ = plan.explainers, plan.methods, plan.metrics
@@ -74,7 +74,7 @@ def _check_leaderboard(plan: Plan) -> None:
             if name not in known:
                 raise HeatproofError(
                     f"leaderboard.{key} names {name!r}, and the config has no such {key.removesuffix('s')}: "
-                    f"{nearest(name, known)}"
+                    f"{suggest_name(name, known)}"
                 )
     if len(asked["methods"]) == 1:
         raise HeatproofError(f"leaderboard.methods names {asked['methods'][0]!r} alone: name two methods or more.")
@@ -107,9 +107,9 @@ def _check_tasks(plan: Plan) -> None:
     """Refuse what needs classes where a network gives a number alone, and losses that are not those of a task."""
     for dataset in plan.datasets:
         task = plan.task_of(dataset)
-        if not gives(task, "decision"):
+        if not task_provides(task, "decision"):
             for key, value in _of_classes(plan, dataset):
-                why = f"and {WORDS[task]} gives a number alone"
+                why = f"and {TASK_NAMES[task]} gives a number alone"
                 raise HeatproofError(
                     f"{key} is {value}, which needs classes, {why}"
                     f"{'' if plan.target_function else f' (the task of {dataset!r})'}: leave it out."
@@ -117,14 +117,14 @@ def _check_tasks(plan: Plan) -> None:
         for model, weights in plan.trainings():
             if model not in plan.models_of(dataset):
                 continue
-            settings, learns = plan.training(model, weights), plan.learns(dataset, model, weights)
+            settings, training_task = plan.training(model, weights), plan.training_task(dataset, model, weights)
             loss = settings["loss"]
-            if loss not in ("auto", *LOSSES[learns]):
+            if loss not in ("auto", *LOSSES[training_task]):
                 raise HeatproofError(
                     f"The {weights} weights of {model!r} are trained with loss: {loss} on {dataset!r}, and what is "
-                    f"learnt is {WORDS[learns]}: leave loss out, or set it to {' or '.join(LOSSES[learns])}."
+                    f"learnt is {TASK_NAMES[training_task]}: leave loss out, or set it to {' or '.join(LOSSES[training_task])}."
                 )
-            if settings["label_smoothing"] and not gives(learns, "decision"):
+            if settings["label_smoothing"] and not task_provides(training_task, "decision"):
                 raise HeatproofError(
                     f"The {weights} weights of {model!r} are trained with label_smoothing on {dataset!r}, and numbers "
                     "are learnt: leave it out."
@@ -154,9 +154,9 @@ def _check_kept(plan: Plan) -> None:
             "pretraining.keep names epochs, and `pretrained` is not among the weights that are scored: add it there, "
             "or leave `keep` out."
         )
-    for weights, (entry, epoch) in plan.kept.items():
+    for weights, (entry, epoch) in plan.saved_epochs.items():
         for model in plan.models:
-            if entry == PRETRAINED and model in plan.fetched():
+            if entry == PRETRAINED and model in plan.fetched_models():
                 raise HeatproofError(
                     f"pretraining.keep names epoch {epoch}, and the model {model!r} has a checkpoint and is not "
                     "trained here: leave `keep` out, or give this model a config of its own."
@@ -191,7 +191,7 @@ def _check_patch_sums(plan: Plan) -> None:
             "grid, or store the maps as float32 or float16."
         )
     for name, entry in plan.metrics.items():
-        if "maps" in entry.metric.inputs or any(response.along_maps for response in entry.responses.values()):
+        if "maps" in entry.metric.inputs or any(response.needs_maps for response in entry.responses.values()):
             raise HeatproofError(
                 f"attribution.stored_as is patch_sums, and the metric {name!r} reads maps of pixels: leave it out, or "
                 "store the maps as float32 or float16."
@@ -230,13 +230,13 @@ def _check_grids(plan: Plan, dataset: str, model: str) -> None:
     tuned = filter(None, (plan.finetuning(model, weights) for weights in plan.weights))
     grids = {("drops", grid) for grid in plan.config["drops"]["grids"]}
     grids |= {("finetuning", finetuning["grid"]) for finetuning in tuned}
-    for where, grid in sorted(grids, key=lambda one: (one[0], by_patches(one[1]))):
+    for where, grid in sorted(grids, key=lambda one: (one[0], grid_sort_key(one[1]))):
         if not divides(grid, *size):
             square = isinstance(grid, int) and size[0] == size[1]
             every = f"take one of {', '.join(map(str, square_grids(*size)[1:]))}"
             raise HeatproofError(
-                f"The grid {written(grid)} in {where} does not divide the {size[0]}×{size[1]} images of {dataset!r}: "
-                f"{every if square else remedy(grid, *size)}."
+                f"The grid {format_grid(grid)} in {where} does not divide the {size[0]}×{size[1]} images of {dataset!r}: "
+                f"{every if square else grid_remedy(grid, *size)}."
             )
 
 
@@ -276,7 +276,7 @@ def _count(plan: Plan, dataset: str, unset: Collection[str]) -> int | None:
 
     A loader of the user's own is called only where the number decides how many images are scored.
     """
-    listed = plan.listed_before(dataset)
+    listed = plan.splits_from_results(dataset)
     if listed:
         return len(listed["evaluation"]["ids"])
     choice, spec = plan.datasets[dataset], plan.dataset_spec(dataset)
@@ -298,9 +298,9 @@ def _count(plan: Plan, dataset: str, unset: Collection[str]) -> int | None:
 def _check_parts(plan: Plan, dataset: str) -> None:
     """Refuse a metric over parts where a dataset is known to have none; one of the user's own is asked by the stage."""
     entry = DATASETS.get(plan.datasets[dataset]["kind"])
-    if plan.reads_parts and entry is not None and not entry.parts:
+    if plan.part_metrics and entry is not None and not entry.parts:
         with_parts = " or ".join(repr(name) for name, known in DATASETS.items() if known.parts)
         raise HeatproofError(
-            f"The metric {plan.reads_parts[0]!r} needs a dataset whose parts are known, and {dataset!r} has none: take "
+            f"The metric {plan.part_metrics[0]!r} needs a dataset whose parts are known, and {dataset!r} has none: take "
             f"{with_parts}, or leave the metric out."
         )

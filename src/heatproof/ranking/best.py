@@ -11,8 +11,8 @@ import numpy as np
 from heatproof.base.randomness import numpy_generator
 from heatproof.ranking.kappa import resample
 from heatproof.ranking.meta_rank import labels, networks_of, shares
-from heatproof.ranking.paired import chance_of_higher, comparisons, holm, images_for, least_images
-from heatproof.ranking.ranks import comparable
+from heatproof.ranking.paired import count_ordered_pairs, holm, images_for_power, minimum_images, paired_p_values
+from heatproof.ranking.ranks import to_dense_ranks
 
 # Networks of which all orders are reversed in all ways; of more, in so many random ways.
 MOST_IN_FULL, PATTERNS = 10, 1000
@@ -31,15 +31,15 @@ class BestSet(NamedTuple):
         Why nothing can be told, where cases are too few; then all methods with a score are inside. Else "".
     """
 
-    inside: np.ndarray
-    why: str
+    members: np.ndarray
+    reason: str
 
 
 def best_set(scores: np.ndarray, *, level: float = 0.95) -> BestSet:
     """Return which methods cannot be told from the best one, on the same images.
 
     A method is left out if another one has a higher mean over all images like these. The p-value for that is the
-    smallest of the paired tests against all other methods (`heatproof.ranking.paired.chance_of_higher`), times their
+    smallest of the paired tests against all other methods (`heatproof.ranking.paired.paired_p_values`), times their
     number (Bonferroni); over the methods Holm's procedure follows. Nothing is assumed of the correlation of methods.
 
     **Guarantee**: all methods that have the largest mean over all images like these are in the set with probability
@@ -57,24 +57,24 @@ def best_set(scores: np.ndarray, *, level: float = 0.95) -> BestSet:
     Returns
     -------
     BestSet
-        With fewer images than `heatproof.ranking.paired.least_images` of all comparisons, no method can be left out
-        whatever the scores are, and `why` says so.
+        With fewer images than `heatproof.ranking.paired.minimum_images` of all comparisons, no method can be left out
+        whatever the scores are, and `reason` says so.
     """
     defined = ~np.isnan(scores)
-    inside = defined.any(axis=1)
-    values = scores[inside]
+    members = defined.any(axis=1)
+    values = scores[members]
     methods, images = values.shape
-    needed = least_images(comparisons(methods), level)
+    needed = minimum_images(count_ordered_pairs(methods), level)
     if methods > 1 and images < needed:
-        return BestSet(inside, f"{images} images are too few to tell {methods} methods apart: {needed} are needed")
+        return BestSet(members, f"{images} images are too few to tell {methods} methods apart: {needed} are needed")
     p = np.ones(methods)
     for place, own in enumerate(values):
-        p[place] = chance_of_higher(np.delete(values, place, axis=0) - own).min(initial=1.0) * max(1, methods - 1)
-    inside[inside] = ~holm(p, level)
-    return BestSet(inside, "")
+        p[place] = paired_p_values(np.delete(values, place, axis=0) - own).min(initial=1.0) * max(1, methods - 1)
+    members[members] = ~holm(p, level)
+    return BestSet(members, "")
 
 
-def images_to_tell(methods: int, *, effect: float = 0.5, power: float = 0.8, level: float = 0.95) -> int:
+def images_to_distinguish(methods: int, *, effect: float = 0.5, power: float = 0.8, level: float = 0.95) -> int:
     """Return how many images tell a method from a better one, in `best_set`.
 
     Parameters
@@ -88,21 +88,21 @@ def images_to_tell(methods: int, *, effect: float = 0.5, power: float = 0.8, lev
     level
         As in `best_set`.
     """
-    return images_for(comparisons(methods), effect=effect, power=power, level=level)
+    return images_for_power(count_ordered_pairs(methods), effect=effect, power=power, level=level)
 
 
-def least_networks(level: float = 0.95) -> int:
+def minimum_networks(level: float = 0.95) -> int:
     """Return the number of networks below which no method can be told from another, as all may agree by chance.
 
     Parameters
     ----------
     level
-        Probability of the guarantee of `best_of_networks`, in (0, 1).
+        Probability of the guarantee of `best_set_over_networks`, in (0, 1).
     """
     return 1 + math.ceil(math.log2(1 / (1 - level)) - 1e-9)
 
 
-def best_of_networks(
+def best_set_over_networks(
     scores: np.ndarray,
     *,
     groups: Sequence[Hashable] | None = None,
@@ -131,26 +131,26 @@ def best_of_networks(
     level
         Probability with which all methods that are the best are in the set, in (0, 1).
     word
-        What a group is called in `why`.
+        What a group is called in `reason`.
 
     Returns
     -------
     BestSet
-        Methods that share fewer than `least_networks` are not told apart. With fewer networks than that, `why` says so.
+        Methods that share fewer than `minimum_networks` are not told apart. With fewer networks than that, `reason` says so.
     """
     known = ~np.isnan(scores).all(axis=0)
     some = ~np.isnan(scores).all(axis=1)
     values = scores[some][:, known]
     group = np.unique(labels(groups, len(scores))[some], return_inverse=True)[1]
     share = shares(group, None if weights is None else weights[some])
-    networks, least = int(group.max(initial=-1)) + 1, least_networks(level)
+    networks, least = int(group.max(initial=-1)) + 1, minimum_networks(level)
     if values.shape[1] > 1 and networks < least:
         count = f"{networks} {word}{'' if networks == 1 else 's'}"
         return BestSet(known, f"{count}: {least} are needed to tell methods apart, as fewer may agree by chance")
     present = ~np.isnan(values)
     signs = _signs(networks, None if noise is None else noise.shape[1], seed)[:, group]
     counts = np.hstack([share * (signs > 0), share * (signs < 0)])
-    both = comparable(np.vstack([values, -values]))
+    both = to_dense_ranks(np.vstack([values, -values]))
     kappa, _ = resample(both, np.vstack([present, present]), counts, np.zeros(values.shape[1]))
     found = kappa[:, 0].copy()
     if noise is not None:
@@ -163,13 +163,13 @@ def best_of_networks(
     # The orders as they are come first in all ways, and count once more where the ways are random.
     extreme, drawn = (spread >= ahead[:, None] - ROUNDING).sum(axis=1), noise is not None or networks > MOST_IN_FULL
     p = (extreme + drawn) / (len(signs) + drawn)
-    inside = known.copy()
+    members = known.copy()
     if noise is not None:
         # κ is limited: of methods that are far ahead, resamples of images bring it back and hardly further ahead, so
         # that they show one half of the spread.
         p = 2 * p
-    inside[known] = p > 1 - level
-    return BestSet(inside, "")
+    members[known] = p > 1 - level
+    return BestSet(members, "")
 
 
 def _signs(networks: int, repetitions: int | None, seed: int) -> np.ndarray:

@@ -11,12 +11,12 @@ import pandas as pd
 
 from heatproof.base.randomness import numpy_generator
 from heatproof.errors import HeatproofError
-from heatproof.metrics.bootstrap import draw_counts, interval
+from heatproof.metrics.bootstrap import draw_counts, percentile_interval
 from heatproof.ranking.meta_rank import LEAST_NETWORKS, labels
-from heatproof.ranking.ranks import comparable
+from heatproof.ranking.ranks import to_dense_ranks
 
 # With fewer methods a rank correlation takes few values, and extreme ones by chance.
-MINIMUM = 5
+MINIMUM_METHODS = 5
 COLUMNS = ("factor", "pairs_that", "n_pairs", "spearman", "spearman_low", "spearman_high")
 COLUMNS_OF_KENDALL = ("kendall", "kendall_low", "kendall_high")
 _ORDER = re.compile(r"(?:^|_)(morf|lerf)(?=_|$)", re.IGNORECASE)
@@ -40,7 +40,7 @@ class Agreement:
     shared: np.ndarray
 
 
-def agreement(scores: np.ndarray, minimum: int = MINIMUM) -> Agreement:
+def agreement(scores: np.ndarray, minimum: int = MINIMUM_METHODS) -> Agreement:
     """Compute rank correlations between all pairs of test cases.
 
     Duan et al., On the Evaluation Consistency of Attribution-based Explanations, 2024, section 5.1 and figure 3
@@ -63,7 +63,7 @@ def agreement(scores: np.ndarray, minimum: int = MINIMUM) -> Agreement:
     present = ~np.isnan(scores)
     shared = present.astype(int) @ present.T.astype(int)
     # Infinite scores have ranks like others; pandas would take them for missing.
-    table = pd.DataFrame(comparable(scores).T).rank()
+    table = pd.DataFrame(to_dense_ranks(scores).T).rank()
     spearman, kendall = (
         table.corr(method, min_periods=minimum).to_numpy(dtype=float, copy=True) for method in ("spearman", "kendall")
     )
@@ -84,7 +84,7 @@ def split_order(metric: str) -> tuple[str, str]:
     return family or "deletion", "MoRF" if match[1].lower() == "morf" else "LeRF"
 
 
-def group_means(
+def agreement_by_factor(
     agree: Agreement,
     cases: pd.DataFrame,
     factors: Sequence[str] | None = None,
@@ -159,5 +159,5 @@ def _mean_of_pairs(
     total = ((counts @ np.where(known, values, 0)) * counts).sum(axis=1)
     means = np.full((1, len(counts)), np.nan)
     np.divide(total, weight, out=means[0], where=weight > 0)
-    low, high = interval(means, level)
+    low, high = percentile_interval(means, level)
     return mean, float(low[0]), float(high[0])

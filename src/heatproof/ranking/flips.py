@@ -10,8 +10,8 @@ import pandas as pd
 
 from heatproof.base.randomness import numpy_generator
 from heatproof.metrics.arrays import spearman_rows
-from heatproof.metrics.bootstrap import bootstrap_means, interval, least_share, summarise
-from heatproof.ranking.consistency import MINIMUM, agreement
+from heatproof.metrics.bootstrap import bootstrap_means, minimum_count, percentile_interval, summarise
+from heatproof.ranking.consistency import MINIMUM_METHODS, agreement
 from heatproof.ranking.ranks import rank_methods
 
 # A method whose rank moves by more than this has moved.
@@ -105,7 +105,7 @@ def compare_levels(
     values = {name: np.asarray(levels[name], dtype=float) * (1 if directions[name] else -1) for name in names}
     means = {name: _means(values[name]) for name in names}
     defined = np.stack([(~np.isnan(values[name])).sum(axis=1) for name in names])
-    everywhere: np.ndarray = (defined >= least_share(values[names[0]].shape[1], least_coverage)).all(axis=0)
+    everywhere: np.ndarray = (defined >= minimum_count(values[names[0]].shape[1], least_coverage)).all(axis=0)
     draws = {name: bootstrap_means(values[name], seed, repetitions).T for name in names}
     ranks = {name: _ranks(means[name][None], everywhere)[0] for name in names}
     drawn_ranks = {name: _ranks(draws[name], everywhere) for name in names}
@@ -113,10 +113,10 @@ def compare_levels(
     tables = []
     for name in names:
         summary = summarise(levels[name], seed, repetitions=repetitions, level=level)
-        moved = interval((drawn_ranks[name] - drawn_ranks[reference]).T, level)
+        moved = percentile_interval((drawn_ranks[name] - drawn_ranks[reference]).T, level)
         known = directions[name] == directions[reference]
         change = _changes(levels[reference], levels[name], seed, repetitions) if known else None
-        limits = interval(change[:, 1:], level) if change is not None else (np.nan, np.nan)
+        limits = percentile_interval(change[:, 1:], level) if change is not None else (np.nan, np.nan)
         columns = {
             "level": name,
             "method": list(methods),
@@ -138,16 +138,16 @@ def compare_levels(
     for a, b in combinations(range(len(names)), 2):
         one, other = names[a], names[b]
         low, high = np.nan, np.nan
-        if everywhere.sum() >= MINIMUM:
+        if everywhere.sum() >= MINIMUM_METHODS:
             drawn = spearman_rows(draws[one][:, everywhere], draws[other][:, everywhere])
-            (low,), (high,) = interval(drawn[None], level)
+            (low,), (high,) = percentile_interval(drawn[None], level)
         change_low = change_high = change_mean = np.nan
         if directions[one] == directions[other]:
             changes = _means(_changes(levels[one], levels[other], seed, repetitions)[everywhere].T)
             change_mean = changes[0]
-            (change_low,), (change_high,) = interval(changes[None, 1:], level)
+            (change_low,), (change_high,) = percentile_interval(changes[None, 1:], level)
         moves = ranks[other] - ranks[one]
-        between = interval((drawn_ranks[other] - drawn_ranks[one]).T, level)
+        between = percentile_interval((drawn_ranks[other] - drawn_ranks[one]).T, level)
         rows.append(
             {
                 "level": one,
@@ -200,7 +200,7 @@ def _halves(levels: Mapping[str, np.ndarray], seed: int) -> np.ndarray:
     """Return the mean ρ (L, L) between a level on one half of the images and another on the other half."""
     count, images = len(levels), next(iter(levels.values())).shape[1]
     halves = np.full((count, count), np.nan)
-    if min(len(values) for values in levels.values()) < MINIMUM or images < 2:
+    if min(len(values) for values in levels.values()) < MINIMUM_METHODS or images < 2:
         return halves
     generator = numpy_generator(seed, "halves of the images")
     order = np.argsort(generator.random((SPLITS, images)), axis=1)

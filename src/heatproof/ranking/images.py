@@ -9,14 +9,14 @@ import numpy as np
 
 from heatproof.base.randomness import numpy_generator
 from heatproof.errors import HeatproofError
-from heatproof.metrics.bootstrap import draw_counts, interval_of
-from heatproof.ranking.kappa import kappa_of
+from heatproof.metrics.bootstrap import bootstrap_interval, draw_counts
+from heatproof.ranking.kappa import compute_kappa
 from heatproof.ranking.meta_rank import LEAST_NETWORKS, MetaRank, labels, meta_rank, shares
 
 OVER = ("images", "cases", "both")
 
 
-def meta_rank_of_images(
+def meta_rank_over_images(
     scores: Sequence[np.ndarray],
     *,
     images_of: Sequence[str],
@@ -61,7 +61,7 @@ def meta_rank_of_images(
     -------
     MetaRank
         κ, rank, n_cases and Bradley-Terry strengths are those of the mean scores. The interval is Student's of
-        `interval_of`; over images alone it is percentiles, for which one test case is enough.
+        `bootstrap_interval`; over images alone it is percentiles, for which one test case is enough.
 
     Raises
     ------
@@ -102,7 +102,7 @@ def meta_rank_of_images(
         # A draw can leave a test case of few images without any.
         drawn_cases = (counted > 0) & ~np.isnan(means[repetition]).all(axis=1)
         values, part_weights = means[repetition][drawn_cases], counted[drawn_cases]
-        resampled[:, repetition], parts[repetition] = kappa_of(values, estimate.kappa, part_weights)
+        resampled[:, repetition], parts[repetition] = compute_kappa(values, estimate.kappa, part_weights)
     known = estimate.n_networks > 0
     low, high = np.full((2, len(known)), np.nan)
     # With the networks as they are, one is enough for an interval.
@@ -112,7 +112,7 @@ def meta_rank_of_images(
         else (estimate.n_networks, "student", LEAST_NETWORKS)
     )
     floor = np.nan_to_num(estimate.floor)
-    low[known], high[known] = interval_of(
+    low[known], high[known] = bootstrap_interval(
         estimate.kappa[known], resampled[known], n[known], level=level, kind=kind, least=least, floor=floor[known]
     )
     return replace(

@@ -11,7 +11,7 @@ from heatproof.ranking.ranks import pairwise_wins
 _CELLS = 131_072
 
 
-def kappa_of(
+def compute_kappa(
     scores: np.ndarray, around: np.ndarray | None = None, weights: np.ndarray | None = None
 ) -> tuple[np.ndarray, int]:
     """Return κ of scores (T, M), and the number of connected parts of the methods.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Magnitudes:
+class MagnitudeMetrics:
     """Metrics that read the magnitudes of maps, and the rows that are one method to them.
 
     A map with signs and its absolute values score the same under such a metric, by its definition. They count once
@@ -25,13 +25,13 @@ class Magnitudes:
     metrics: list[str] = field(default_factory=list)
     absolute: dict[str, str] = field(default_factory=dict)
 
-    def of_each_map(self, methods: Sequence[str]) -> list[str]:
+    def one_per_map(self, methods: Sequence[str]) -> list[str]:
         """Return the methods without those with signs whose absolute values are among them."""
         return [name for name in methods if self.absolute.get(name) not in methods]
 
-    def counted(self, methods: Sequence[str], *metrics: str) -> list[str]:
+    def counted_methods(self, methods: Sequence[str], *metrics: str) -> list[str]:
         """Return the methods that count where these metrics rank them."""
-        return self.of_each_map(methods) if set(metrics) & set(self.metrics) else list(methods)
+        return self.one_per_map(methods) if set(metrics) & set(self.metrics) else list(methods)
 
 
-NO_MAGNITUDES = Magnitudes()
+NO_MAGNITUDES = MagnitudeMetrics()

@@ -10,9 +10,9 @@ import numpy as np
 
 from heatproof.base.randomness import numpy_generator
 from heatproof.errors import HeatproofError
-from heatproof.metrics.bootstrap import draw_counts, interval_of
+from heatproof.metrics.bootstrap import bootstrap_interval, draw_counts
 from heatproof.ranking.kappa import balance_of, half_win_spread, parts_of, resample, solve
-from heatproof.ranking.ranks import bradley_terry, comparable, pairwise_wins, rank_methods
+from heatproof.ranking.ranks import bradley_terry, pairwise_wins, rank_methods, to_dense_ranks
 
 REPETITIONS = 1000
 # Networks below which κ has no interval. With two, that of benchmarks/coverage.py is wider than all values that κ can
@@ -94,7 +94,7 @@ def meta_rank(
     part: every part of at least two methods is placed so that its mean is that of its methods' κ from all cases, which
     shows the spread within the part and not that between parts; other methods have no value in that repetition.
 
-    `interval_of` says how the interval is made of the resamples, and benchmarks/coverage.py how often it covers. It is
+    `bootstrap_interval` says how the interval is made of the resamples, and benchmarks/coverage.py how often it covers. It is
     no narrower than what the half wins leave open where all networks agree.
 
     Parameters
@@ -114,7 +114,7 @@ def meta_rank(
     level
         Nominal coverage of the interval.
     kind
-        ``student`` or ``percentile``, as in `interval_of`.
+        ``student`` or ``percentile``, as in `bootstrap_interval`.
 
     Raises
     ------
@@ -143,12 +143,12 @@ def meta_rank(
     del wins
 
     counts = draw_counts(numpy_generator(seed, "bootstrap over test cases"), repetitions, group.max() + 1)
-    resampled, parts = resample(comparable(known), present, counts[:, group] * share, kappa)
+    resampled, parts = resample(to_dense_ranks(known), present, counts[:, group] * share, kappa)
     n_networks = np.zeros(len(scored), dtype=int)
     n_networks[scored] = networks_of(present, group)
     least = LEAST_NETWORKS if kind == "student" else 2
     options: dict[str, Any] = {"level": level, "kind": kind, "least": least, "floor": floor}
-    low, high = interval_of(kappa, resampled, n_networks[scored], **options)
+    low, high = bootstrap_interval(kappa, resampled, n_networks[scored], **options)
 
     def everywhere(values: np.ndarray) -> np.ndarray:
         filled = np.full((len(scored), *values.shape[1:]), np.nan)

@@ -13,7 +13,7 @@ from heatproof.ranking.ranks import TOLERANCE
 SKEWED = 1 - math.exp(-1)
 
 
-def chance_of_higher(differences: np.ndarray) -> np.ndarray:
+def paired_p_values(differences: np.ndarray) -> np.ndarray:
     """Return one-sided p-values of paired differences: small where their mean is above zero.
 
     The p-value is the largest of three, as each is too small where another one is right:
@@ -82,18 +82,18 @@ def holm(p: np.ndarray, level: float) -> np.ndarray:
     return rejected
 
 
-def comparisons(methods: int) -> int:
+def count_ordered_pairs(methods: int) -> int:
     """Return the number of ordered pairs of methods, at least 1."""
     return max(1, methods * (methods - 1))
 
 
-def least_images(tests: int, level: float = 0.95) -> int:
-    """Return the number of images below which `chance_of_higher` finds nothing, whatever the scores are.
+def minimum_images(tests: int, level: float = 0.95) -> int:
+    """Return the number of images below which `paired_p_values` finds nothing, whatever the scores are.
 
     Parameters
     ----------
     tests
-        Number of tests among which the chance of a false statement is divided: `comparisons` of the methods for the
+        Number of tests among which the chance of a false statement is divided: `count_ordered_pairs` of the methods for the
         set of the best, the number of methods for "above all reference maps".
     level
         One less the chance of a false statement, in (0, 1).
@@ -101,13 +101,13 @@ def least_images(tests: int, level: float = 0.95) -> int:
     return math.ceil(math.log((1 - level) / tests) / math.log(SKEWED) - 1e-9)
 
 
-def images_for(tests: int, *, effect: float = 0.5, power: float = 0.8, level: float = 0.95) -> int:
+def images_for_power(tests: int, *, effect: float = 0.5, power: float = 0.8, level: float = 0.95) -> int:
     """Return how many images one of several tests needs to find an effect.
 
     Parameters
     ----------
     tests, level
-        As in `least_images`.
+        As in `minimum_images`.
     effect
         Mean of the paired differences in units of their standard deviation (Cohen's d), above 0.
     power
@@ -115,7 +115,7 @@ def images_for(tests: int, *, effect: float = 0.5, power: float = 0.8, level: fl
     """
     from statsmodels.stats.power import TTestPower
 
-    least = least_images(tests, level)
+    least = minimum_images(tests, level)
     solve = TTestPower()
     asked = {"effect_size": effect, "alpha": (1 - level) / tests, "alternative": "larger"}
     if solve.power(nobs=max(least, 3), **asked) >= power:

@@ -14,7 +14,7 @@ ABOUT = ("class", "label", "target")
 NEEDED = ("method", "image", "score", "higher_is_better")
 
 
-def of_pictures(rows: pd.DataFrame) -> pd.DataFrame:
+def one_score_per_image(rows: pd.DataFrame) -> pd.DataFrame:
     """Return one score a picture, the mean over its labels; a table without several labels as it is.
 
     Images are resampled and compared by pictures: labels of one picture are no independent cases, and intervals are not
@@ -41,7 +41,7 @@ def of_pictures(rows: pd.DataFrame) -> pd.DataFrame:
     return found.assign(**dict.fromkeys(about, ""))[list(rows)]
 
 
-def cases_of(table: pd.DataFrame) -> Iterator[tuple[dict[str, str], pd.DataFrame]]:
+def iterate_test_cases(table: pd.DataFrame) -> Iterator[tuple[dict[str, str], pd.DataFrame]]:
     """Split a table of per-image scores into its test cases.
 
     Parameters
@@ -70,7 +70,7 @@ def cases_of(table: pd.DataFrame) -> Iterator[tuple[dict[str, str], pd.DataFrame
             f"{', '.join(NEEDED)}."
         )
     names = [column for column in CASE if column in table.columns]
-    table = of_pictures(table)
+    table = one_score_per_image(table)
     for key, rows in table.groupby(names, sort=False):
         case = dict(zip(names, map(str, key), strict=True))
         described = ", ".join(case.values())

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.stats import rankdata
 
-from heatproof.base.whole_numbers import wide_enough
+from heatproof.base.whole_numbers import widen_dtype
 
 # Pairs compared at a time; the arrays stay in the processor's cache.
 _PAIRS = 1_048_576
@@ -33,7 +33,7 @@ def rank_methods(scores: np.ndarray, higher_is_better: bool = True) -> np.ndarra
         (..., M) float64; NaN where the score is NaN, which takes no rank from others. Scores within `TOLERANCE` of
         their neighbour share a rank.
     """
-    places = comparable(scores).astype(np.float64)
+    places = to_dense_ranks(scores).astype(np.float64)
     return rankdata(-places if higher_is_better else places, method="min", axis=-1, nan_policy="omit")
 
 
@@ -54,11 +54,11 @@ def pairwise_wins(scores: np.ndarray, weights: np.ndarray | None = None) -> np.n
         and column q the number of test cases in which p has the larger score, a tie counted as ½ for both. Cases in
         which p or q has no score do not count, and the diagonal is 0.
     """
-    dense_ranks = comparable(scores)
+    dense_ranks = to_dense_ranks(scores)
     cases, methods = dense_ranks.shape
     alike = weights is None or bool((weights == 1).all())
     wins = np.empty((methods, methods), dtype=np.float32 if alike and 2 * cases <= EXACT else np.float64)
-    kind = np.float64 if not alike else np.int8 if cases < 64 else wide_enough("int32", 2 * cases)
+    kind = np.float64 if not alike else np.int8 if cases < 64 else widen_dtype("int32", 2 * cases)
     step = max(1, _PAIRS // max(1, methods))
     for start in range(0, methods, step):
         rows = slice(start, start + step)
@@ -72,7 +72,7 @@ def pairwise_wins(scores: np.ndarray, weights: np.ndarray | None = None) -> np.n
     return wins
 
 
-def comparable(scores: np.ndarray) -> np.ndarray:
+def to_dense_ranks(scores: np.ndarray) -> np.ndarray:
     """Return dense ranks of each row, ordered like the scores, ties within `TOLERANCE`; NaN stays NaN.
 
     They are float32, or float64 where a row is so long that float32 has not all whole numbers.

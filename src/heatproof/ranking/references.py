@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from heatproof.base.randomness import numpy_generator
-from heatproof.ranking.paired import chance_of_higher, holm, images_for
+from heatproof.ranking.paired import holm, images_for_power, paired_p_values
 
 # Share of the chance of a false statement at which a number of images is named: below 1, as its test is approximate.
 CAUTION = 0.8
@@ -20,7 +20,7 @@ SURELY_LOWER = 2.0
 
 
 @dataclass(frozen=True)
-class Above:
+class ReferenceComparison:
     """How the methods of a test case compare with the reference maps.
 
     Attributes
@@ -42,11 +42,13 @@ class Above:
     needed: float = math.nan
 
 
-def above_references(scores: pd.DataFrame, references: Collection[str], level: float, *, seed: int = 0) -> Above:
+def compare_with_references(
+    scores: pd.DataFrame, references: Collection[str], level: float, *, seed: int = 0
+) -> ReferenceComparison:
     """Test which methods are above every reference map, on the same images.
 
     The p-value of a method is the largest of its paired tests against the reference maps
-    (`heatproof.ranking.paired.chance_of_higher`); over the methods Holm's procedure holds the chance of one false
+    (`heatproof.ranking.paired.paired_p_values`); over the methods Holm's procedure holds the chance of one false
     statement below 1 - `level`.
 
     Parameters
@@ -58,7 +60,7 @@ def above_references(scores: pd.DataFrame, references: Collection[str], level: f
     level
         One less the chance of a false statement, in (0, 1).
     seed
-        Of the random signs behind `Above.needed`.
+        Of the random signs behind `ReferenceComparison.needed`.
     """
     known = scores[scores.notna().sum(axis=1) > 1]
     means = known.mean(axis=1)
@@ -67,11 +69,13 @@ def above_references(scores: pd.DataFrame, references: Collection[str], level: f
     best = max(methods, key=means.__getitem__, default="")
     reference = max(rivals, key=means.__getitem__, default="")
     if not methods or not rivals:
-        return Above(methods, best, reference, math.nan)
+        return ReferenceComparison(methods, best, reference, math.nan)
     values, against = known.loc[methods].to_numpy(dtype=float), known.loc[rivals].to_numpy(dtype=float)
-    p = np.max([chance_of_higher(values - rival) for rival in against], axis=0)
+    p = np.max([paired_p_values(values - rival) for rival in against], axis=0)
     above = [name for name, is_above in zip(methods, holm(p, level), strict=True) if is_above]
-    return Above(above, best, reference, math.nan if above else images_needed(values, against, level=level, seed=seed))
+    return ReferenceComparison(
+        above, best, reference, math.nan if above else images_needed(values, against, level=level, seed=seed)
+    )
 
 
 def images_needed(values: np.ndarray, references: np.ndarray, *, level: float = 0.95, seed: int = 0) -> float:
@@ -121,7 +125,7 @@ def images_needed(values: np.ndarray, references: np.ndarray, *, level: float = 
     by_chance = (largest >= t[place]) & (largest < student.isf((1 - level) / len(values), images - 1))
     if (1 + by_chance.sum()) / (1 + REPETITIONS) > CAUTION * (1 - level):
         return math.nan
-    return float(max(images + 1, images_for(len(values), effect=math.sqrt(effect), level=level)))
+    return float(max(images + 1, images_for_power(len(values), effect=math.sqrt(effect), level=level)))
 
 
 def _means(scores: np.ndarray) -> np.ndarray:

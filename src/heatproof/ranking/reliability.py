@@ -15,9 +15,9 @@ import numpy as np
 
 from heatproof.errors import HeatproofError
 from heatproof.metrics.arrays import spearman_rows
-from heatproof.ranking.magnitudes import NO_MAGNITUDES, Magnitudes
-from heatproof.ranking.per_image import CASE, cases_of
-from heatproof.ranking.ranks import comparable
+from heatproof.ranking.magnitudes import NO_MAGNITUDES, MagnitudeMetrics
+from heatproof.ranking.per_image import CASE, iterate_test_cases
+from heatproof.ranking.ranks import to_dense_ranks
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,7 +47,7 @@ def image_ranks(scores: np.ndarray, higher_is_better: bool = True) -> np.ndarray
     """
     from scipy.stats import rankdata
 
-    places = comparable(_matrix(scores)).astype(float)
+    places = to_dense_ranks(_matrix(scores)).astype(float)
     return rankdata(-places if higher_is_better else places, axis=1, nan_policy="propagate")
 
 
@@ -178,13 +178,13 @@ def inter_method_reliability(scores: np.ndarray, others: np.ndarray) -> float:
     return float(spearman_rows(first[:, known], second[:, known])[0])
 
 
-def reliability_table(scores: pd.DataFrame, magnitudes: Magnitudes = NO_MAGNITUDES) -> pd.DataFrame:
+def reliability_table(scores: pd.DataFrame, magnitudes: MagnitudeMetrics = NO_MAGNITUDES) -> pd.DataFrame:
     """Return the reliability of each metric of a table of per-image scores.
 
     Parameters
     ----------
     scores
-        As `heatproof.ranking.per_image.cases_of` takes it.
+        As `heatproof.ranking.per_image.iterate_test_cases` takes it.
     magnitudes
         Which methods are one to which metrics.
 
@@ -200,14 +200,14 @@ def reliability_table(scores: pd.DataFrame, magnitudes: Magnitudes = NO_MAGNITUD
     Raises
     ------
     HeatproofError
-        As in `cases_of`.
+        As in `iterate_test_cases`.
     """
     import pandas as pd
 
     rows = []
-    for case, every in cases_of(scores):
+    for case, every in iterate_test_cases(scores):
         names = list(map(str, every))
-        wide = every[magnitudes.counted(names, case["metric"])]
+        wide = every[magnitudes.counted_methods(names, case["metric"])]
         values = wide.to_numpy()
         ranks = image_ranks(values)
         complete = ~np.isnan(values).any(axis=1)
@@ -217,7 +217,7 @@ def reliability_table(scores: pd.DataFrame, magnitudes: Magnitudes = NO_MAGNITUD
             for second in range(first)
         ]
         known = [value for value in pairs if not np.isnan(value)]
-        of_maps = every[magnitudes.of_each_map(names)].to_numpy()
+        of_maps = every[magnitudes.one_per_map(names)].to_numpy()
         rows.append(
             {
                 **case,
@@ -235,7 +235,7 @@ def reliability_table(scores: pd.DataFrame, magnitudes: Magnitudes = NO_MAGNITUD
 
 def consistency_table(
     scores: pd.DataFrame,
-    magnitudes: Magnitudes = NO_MAGNITUDES,
+    magnitudes: MagnitudeMetrics = NO_MAGNITUDES,
     kinds: Mapping[str, str] | None = None,
     baselines_of: Mapping[str, str] | None = None,
 ) -> pd.DataFrame:
@@ -244,7 +244,7 @@ def consistency_table(
     Parameters
     ----------
     scores
-        As `heatproof.ranking.per_image.cases_of` takes it.
+        As `heatproof.ranking.per_image.iterate_test_cases` takes it.
     magnitudes
         Which methods are one to which metrics.
     kinds
@@ -265,14 +265,14 @@ def consistency_table(
     Raises
     ------
     HeatproofError
-        As in `cases_of`.
+        As in `iterate_test_cases`.
     """
     import pandas as pd
 
     kinds, alike = kinds or {}, baselines_of or {}
     network = [name for name in CASE[:3] if name in scores.columns]
     columns = [*network, "metric", "other", "pair", "icr", "icr_published", "icr_magnitudes", "n_methods", "n_images"]
-    found = list(cases_of(scores))
+    found = list(iterate_test_cases(scores))
 
     @cache
     def unit(place: int, methods: tuple[str, ...]) -> pd.DataFrame:
@@ -292,10 +292,10 @@ def consistency_table(
             continue
         names = one["metric"], other["metric"]
         shared = [str(name) for name in first if name in second]
-        methods = tuple(magnitudes.counted(shared, *names))
+        methods = tuple(magnitudes.counted_methods(shared, *names))
         values = aligned(place, against, methods)
         pairs, published = _consistency(*values)
-        of_maps = tuple(magnitudes.of_each_map(shared))
+        of_maps = tuple(magnitudes.one_per_map(shared))
         absolute = pairs if of_maps == methods else _consistency(*aligned(place, against, of_maps))[0]
         if names[0] in alike and alike[names[0]] == alike.get(names[1]):
             pair = BASELINE

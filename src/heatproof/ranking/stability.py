@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 from scipy.stats import spearmanr
 
-from heatproof.ranking.kappa import kappa_of
+from heatproof.ranking.kappa import compute_kappa
 from heatproof.ranking.meta_rank import labels, shares
-from heatproof.ranking.ranks import comparable, rank_methods
+from heatproof.ranking.ranks import rank_methods, to_dense_ranks
 
 
 def leave_one_out(
@@ -34,12 +34,12 @@ def leave_one_out(
     """
     group = labels(groups, len(scores))
     given = np.ones(len(scores)) if weights is None else weights
-    whole, _ = kappa_of(scores, weights=shares(group, given))
+    whole, _ = compute_kappa(scores, weights=shares(group, given))
     kappa = np.empty(scores.shape)
     for case in range(len(scores)):
         left, others = np.delete(scores, case, axis=0), np.delete(group, case)
         share = shares(np.unique(others, return_inverse=True)[1], np.delete(given, case))
-        kappa[case], _ = kappa_of(left, whole, share)
+        kappa[case], _ = compute_kappa(left, whole, share)
     return kappa, rank_methods(kappa)
 
 
@@ -68,7 +68,7 @@ def stability(
         case, spearman of the ranking without it with the full one (-1 to 1, higher is steadier), largest_change, and
         method, the one that it moves. In the order of `cases`.
     """
-    whole, _ = kappa_of(scores, weights=shares(labels(groups, len(scores)), weights))
+    whole, _ = compute_kappa(scores, weights=shares(labels(groups, len(scores)), weights))
     rank = rank_methods(whole)
     kappa, ranks = leave_one_out(scores, groups, weights)
     change = np.where(np.isnan(ranks), -1, np.abs(np.nan_to_num(ranks) - np.nan_to_num(rank)))
@@ -132,7 +132,7 @@ def _extreme(ranks: np.ndarray, missing: float) -> np.ndarray:
 
 def _spearman(first: np.ndarray, second: np.ndarray) -> float:
     both = ~np.isnan(first) & ~np.isnan(second)
-    a, b = comparable(first[both]), comparable(second[both])
+    a, b = to_dense_ranks(first[both]), to_dense_ranks(second[both])
     if len(set(a)) < 2 or len(set(b)) < 2:
         return float("nan")
     return float(spearmanr(a, b).statistic)

@@ -9,20 +9,20 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from heatproof.base.registry import nearest
+from heatproof.base.registry import suggest_name
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS
 from heatproof.metrics.single_deletion import base_name
-from heatproof.ranking.best import best_of_networks, least_networks
-from heatproof.ranking.images import meta_rank_of_images
+from heatproof.ranking.best import best_set_over_networks, minimum_networks
+from heatproof.ranking.images import meta_rank_over_images
 from heatproof.ranking.meta_rank import LEAST_NETWORKS, MetaRank, meta_rank
-from heatproof.ranking.ranks import comparable
+from heatproof.ranking.ranks import to_dense_ranks
 
 log = logging.getLogger(__name__)
 
 # What counts once in a ranking: a network, whatever number of test cases it has, or each test case.
 Independent = Literal["network", "case"]
-WORDS: dict[Independent, str] = {"network": "network", "case": "test case"}
+CASE_WORDS: dict[Independent, str] = {"network": "network", "case": "test case"}
 
 CASE = ["dataset", "model", "weights", "metric"]
 ESTIMATES = ("kappa", "ci_low", "ci_high", "rank", "n_cases", "n_networks", "bradley_terry")
@@ -69,7 +69,7 @@ def meta_rank_table(
     pandas.DataFrame
         `COLUMNS`, best first; methods without any score come last, with n_cases 0 and the rest missing.
         ``in_best_set`` is true where the method cannot be told from the best, over networks (or test cases) like these
-        (`heatproof.ranking.best.best_of_networks`), and missing where the method is scored on too few of them to tell;
+        (`heatproof.ranking.best.best_set_over_networks`), and missing where the method is scored on too few of them to tell;
         ``note`` says why that or the interval is missing.
 
     Raises
@@ -84,16 +84,16 @@ def meta_rank_table(
     # A case of gaps alone says nothing, and has no images.
     cases = cases[cases.notna().any(axis=1)]
     names = cases.columns.tolist()
-    groups, weights = design(cases.index.to_frame(index=False), rows, independent)
+    groups, weights = independent_cases(cases.index.to_frame(index=False), rows, independent)
     options: dict[str, Any] = {"methods": names, "groups": groups, "weights": weights, "seed": seed, "level": level}
     noise = None
     if images is not None and len(cases):
         signs = scores.astype(dict.fromkeys(CASE, str)).drop_duplicates(CASE).set_index(CASE)["higher_is_better"]
         arrays, images_of = _of_images(images, cases, signs)
         options |= {"images_of": images_of, "repetitions": repetitions or 1000}
-        result = meta_rank_of_images(arrays, **options)
-        if result.n_networks.max() >= least_networks(level):
-            noise = meta_rank_of_images(arrays, over="images", **options).resampled - result.kappa[:, None]
+        result = meta_rank_over_images(arrays, **options)
+        if result.n_networks.max() >= minimum_networks(level):
+            noise = meta_rank_over_images(arrays, over="images", **options).resampled - result.kappa[:, None]
     else:
         result = meta_rank(cases.to_numpy(), repetitions=repetitions, **options)
     if result.disconnected:
@@ -102,16 +102,22 @@ def meta_rank_table(
             "spread between such parts out.",
             result.disconnected,
             result.repetitions,
-            WORDS[independent],
+            CASE_WORDS[independent],
         )
     table = pd.DataFrame({"method": names} | {column: getattr(result, column) for column in ESTIMATES})
-    inside, why = best_of_networks(
-        cases.to_numpy(), groups=groups, weights=weights, noise=noise, seed=seed, level=level, word=WORDS[independent]
+    inside, reason = best_set_over_networks(
+        cases.to_numpy(),
+        groups=groups,
+        weights=weights,
+        noise=noise,
+        seed=seed,
+        level=level,
+        word=CASE_WORDS[independent],
     )
-    few = (result.n_networks < least_networks(level)) & inside & (len(names) > 1)
+    few = (result.n_networks < minimum_networks(level)) & inside & (len(names) > 1)
     table["in_best_set"] = pd.array(inside, dtype="boolean").copy()
     table.loc[few, "in_best_set"] = pd.NA
-    table["note"] = _notes(result, why, few, level, WORDS[independent])
+    table["note"] = _notes(result, reason, few, level, CASE_WORDS[independent])
     if independent == "case":
         networks = cases.notna().groupby(level=["dataset", "model"]).any()
         table["n_networks"] = networks.sum().to_numpy()
@@ -162,7 +168,7 @@ def properties_table(scores: pd.DataFrame, **options: Any) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=["property", "metrics", *COLUMNS])
 
 
-def stand_ins(scores: pd.DataFrame, kinds: Mapping[str, str] | None = None) -> dict[str, str]:
+def duplicate_metrics(scores: pd.DataFrame, kinds: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return which metrics are no test cases of their own, and the metrics that stand for them.
 
     Such are a metric that is computed from others that are there (``derived_from`` in the table of metrics), one that
@@ -176,8 +182,8 @@ def stand_ins(scores: pd.DataFrame, kinds: Mapping[str, str] | None = None) -> d
     kinds
         As in `property_of`.
     """
-    wide = _checked(over_images(scores)).pivot(index=CASE, columns="method", values="score")
-    places = pd.DataFrame(comparable(wide.to_numpy(dtype=float)), wide.index, wide.columns)
+    wide = _checked(mean_over_images(scores)).pivot(index=CASE, columns="method", values="score")
+    places = pd.DataFrame(to_dense_ranks(wide.to_numpy(dtype=float)), wide.index, wide.columns)
     metrics = list(dict.fromkeys(scores["metric"]))
     by_metric = {name: places[places.index.get_level_values("metric") == name].droplevel("metric") for name in metrics}
     by_kind: dict[str, list[str]] = {}
@@ -206,14 +212,14 @@ def stand_ins(scores: pd.DataFrame, kinds: Mapping[str, str] | None = None) -> d
     return found
 
 
-def counted(scores: pd.DataFrame, kinds: Mapping[str, str] | None = None) -> pd.DataFrame:
+def counted_rows(scores: pd.DataFrame, kinds: Mapping[str, str] | None = None) -> pd.DataFrame:
     """Return the rows that count in a ranking: without metrics that others stand for, and without gaps.
 
     Parameters
     ----------
     scores
         As `meta_rank_table` takes them, or of images. Where there are columns ``counted_as`` and ``gap``, they decide;
-        otherwise `stand_ins`.
+        otherwise `duplicate_metrics`.
     kinds
         As in `property_of`.
     """
@@ -222,10 +228,10 @@ def counted(scores: pd.DataFrame, kinds: Mapping[str, str] | None = None) -> pd.
         rows = rows.assign(score=rows["score"].mask(rows["gap"].fillna("") != ""))
     if "counted_as" in rows:
         return rows[rows["counted_as"].fillna("") == ""]
-    return rows[~rows["metric"].isin(list(stand_ins(rows, kinds)))]
+    return rows[~rows["metric"].isin(list(duplicate_metrics(rows, kinds)))]
 
 
-def chosen(scores: pd.DataFrame, metrics: Sequence[str] = (), methods: Sequence[str] = ()) -> pd.DataFrame:
+def select_rows(scores: pd.DataFrame, metrics: Sequence[str] = (), methods: Sequence[str] = ()) -> pd.DataFrame:
     """Return the rows of some metrics and methods.
 
     Parameters
@@ -233,7 +239,7 @@ def chosen(scores: pd.DataFrame, metrics: Sequence[str] = (), methods: Sequence[
     scores
         As `meta_rank_table` takes them, or of images.
     metrics, methods
-        Their names; left out, all. Metrics that are named count, also where another one stands for them (`counted`).
+        Their names; left out, all. Metrics that are named count, also where another one stands for them (`counted_rows`).
 
     Raises
     ------
@@ -244,13 +250,13 @@ def chosen(scores: pd.DataFrame, metrics: Sequence[str] = (), methods: Sequence[
         known = dict.fromkeys(scores[column])
         for name in names:
             if name not in known:
-                raise HeatproofError(f"There is no {column} {name!r} in the table: {nearest(name, known)}")
+                raise HeatproofError(f"There is no {column} {name!r} in the table: {suggest_name(name, known)}")
         if names:
             scores = scores[scores[column].isin(list(names))]
     return scores.assign(counted_as="") if metrics else scores
 
 
-def design(
+def independent_cases(
     cases: pd.DataFrame, rows: pd.DataFrame, independent: Independent = "network"
 ) -> tuple[list[tuple[str, ...]], np.ndarray]:
     """Return the independent case of each test case, and its share in it.
@@ -280,7 +286,7 @@ def design(
     return list(zip(levels["dataset"], levels["kind"], strict=True)), weights
 
 
-def over_images(rows: pd.DataFrame) -> pd.DataFrame:
+def mean_over_images(rows: pd.DataFrame) -> pd.DataFrame:
     """Return mean scores over images of a table that has a column ``image``; any other table as it is.
 
     Raises
@@ -337,7 +343,7 @@ def _checked(scores: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(higher_is_better=True)
 
 
-def _notes(result: MetaRank, why: str, few: np.ndarray, level: float, word: str) -> list[str]:
+def _notes(result: MetaRank, reason: str, few: np.ndarray, level: float, word: str) -> list[str]:
     """Return for each method why its interval, or its place in the set of the best, is missing."""
     notes = []
     for n, low, kappa, is_few in zip(result.n_networks, result.ci_low, result.kappa, few, strict=True):
@@ -346,7 +352,9 @@ def _notes(result: MetaRank, why: str, few: np.ndarray, level: float, word: str)
             few_cases = f"{n} {word}{'' if n == 1 else 's'}: an interval needs {LEAST_NETWORKS}"
             said.append(few_cases if n < LEAST_NETWORKS else "nothing to compare with")
         if is_few:
-            said.append(why or f"{n} {word}{'' if n == 1 else 's'}: the set of the best needs {least_networks(level)}")
+            said.append(
+                reason or f"{n} {word}{'' if n == 1 else 's'}: the set of the best needs {minimum_networks(level)}"
+            )
         notes.append("; ".join(said))
     return notes
 

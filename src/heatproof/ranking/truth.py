@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from heatproof.metrics.arrays import spearman_rows
-from heatproof.metrics.bootstrap import bootstrap_means, interval
-from heatproof.ranking.consistency import MINIMUM
-from heatproof.ranking.per_image import cases_of
+from heatproof.metrics.bootstrap import bootstrap_means, percentile_interval
+from heatproof.ranking.consistency import MINIMUM_METHODS
+from heatproof.ranking.per_image import iterate_test_cases
 
 if TYPE_CHECKING:
     import pandas as pd
 
-ALL, KNOW_MODEL = "all", "those that know the model"
+ALL, USE_MODEL = "all", "those that know the model"
 COLUMNS = (
     "dataset",
     "model",
@@ -52,7 +52,7 @@ def truth_table(
     Parameters
     ----------
     scores
-        As `heatproof.ranking.per_image.cases_of` takes it.
+        As `heatproof.ranking.per_image.iterate_test_cases` takes it.
     truths
         Metrics whose ranking of methods is the true one, such as ``part_deletion`` on a dataset whose parts can be
         removed. Each is compared with the others too.
@@ -71,19 +71,19 @@ def truth_table(
         undefined. Both are in [-1, 1], higher finds more of the truth. ``chosen`` is the metric's best method, or all
         that tie for it; ``best`` is the truth's, and ``lost`` the true score of the best minus that of the chosen, the
         mean of them where there are several: what trust in the metric costs, 0 or more. Correlations and ``lost`` are
-        NaN, and ``chosen`` is empty, with fewer than `MINIMUM` methods and where all mean scores are equal. Left out
+        NaN, and ``chosen`` is empty, with fewer than `MINIMUM_METHODS` methods and where all mean scores are equal. Left out
         are methods that the metric or the truth leaves undefined on half of the images or more.
     """
     import pandas as pd
 
     cases: dict[tuple[str, str, str], dict[str, pd.DataFrame]] = {}
-    for case, wide in cases_of(scores):
+    for case, wide in iterate_test_cases(scores):
         cases.setdefault((case["dataset"], case["model"], case["weights"]), {})[case["metric"]] = wide
     rows = []
     for network, metrics in cases.items():
         for truth in (name for name in metrics if name in truths):
             for name in (other for other in metrics if other != truth):
-                for which, left_out in ((ALL, ()), (KNOW_MODEL, references)):
+                for which, left_out in ((ALL, ()), (USE_MODEL, references)):
                     comparison = _compared(metrics[name], metrics[truth], left_out, seed, repetitions, level)
                     rows.append([*network, truth, name, which, *comparison])
     return pd.DataFrame(rows, columns=list(COLUMNS))
@@ -99,14 +99,14 @@ def _compared(
     methods = [name for name in known[1].intersection(known[0]) if name not in left_out]
     ours, true = (table[methods].to_numpy(dtype=float) for table in both)
     nan = float("nan")
-    if len(methods) < MINIMUM:
+    if len(methods) < MINIMUM_METHODS:
         return [len(methods), len(images), *[nan] * 6, len(images), "", "", nan]
     means, true_means = (np.nanmean(values, axis=0) for values in (ours, true))
     whole = spearman_rows(means[None], true_means[None])[0]
     drawn = [bootstrap_means(values.T, seed, repetitions).T for values in (ours, true)]
-    low, high = interval(spearman_rows(*drawn)[None], level)
+    low, high = percentile_interval(spearman_rows(*drawn)[None], level)
     each = spearman_of_images(ours, true)
-    each_low, each_high = interval(bootstrap_means(each[None], seed, repetitions), level)
+    each_low, each_high = percentile_interval(bootstrap_means(each[None], seed, repetitions), level)
     undefined = int(np.isnan(each).sum())
     mean = float(np.nanmean(each)) if undefined < len(each) else nan
     best = int(true_means.argmax())
@@ -134,13 +134,13 @@ def spearman_of_images(metric: np.ndarray, truth: np.ndarray) -> np.ndarray:
     Returns
     -------
     numpy.ndarray
-        (N,) in [-1, 1], over the methods that both score on that image; NaN with fewer than `MINIMUM` of them, or
+        (N,) in [-1, 1], over the methods that both score on that image; NaN with fewer than `MINIMUM_METHODS` of them, or
         where all of their scores are equal.
     """
     known = ~np.isnan(metric) & ~np.isnan(truth)
     correlations = np.full(len(metric), np.nan)
     for pattern in np.unique(known, axis=0):
         rows = (known == pattern).all(axis=1)
-        if pattern.sum() >= MINIMUM:
+        if pattern.sum() >= MINIMUM_METHODS:
             correlations[rows] = spearman_rows(metric[rows][:, pattern], truth[rows][:, pattern])
     return correlations

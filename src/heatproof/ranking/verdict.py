@@ -17,17 +17,23 @@ import pandas as pd
 from scipy.stats import binomtest
 
 from heatproof.base.class_order import MOSTLY_RIGHT
-from heatproof.base.registry import listed
-from heatproof.metrics.single_deletion import Deletion
+from heatproof.base.registry import join_names
+from heatproof.metrics.single_deletion import PatchDeletion
 from heatproof.ranking.best import best_set
-from heatproof.ranking.consistency import MINIMUM
-from heatproof.ranking.references import Above, above_references
+from heatproof.ranking.consistency import MINIMUM_METHODS
+from heatproof.ranking.references import ReferenceComparison, compare_with_references
 
 # Verdicts, the gravest first.
-CHANCE, NOTHING, OPEN, TOO_FEW, FOUND = "at chance", "none above references", "open", "too few images", "found"
+CHANCE, NONE_ABOVE_REFERENCES, OPEN, TOO_FEW, FOUND = (
+    "at chance",
+    "none above references",
+    "open",
+    "too few images",
+    "found",
+)
 # A longer list of methods is counted; reference maps are always named.
 NAMED = 4
-CANNOT_SEE = (
+LIMITS_OF_DELETION = (
     "Deletion of single patches does not see redundant evidence: where several patches each suffice, it rejects even "
     "exact Shapley values. And it favours a method that itself deletes regions, which is the measure in disguise."
 )
@@ -46,7 +52,7 @@ class Accuracy(NamedTuple):
         return float(binomtest(self.right, self.images, min(self.guess, 1.0), alternative="greater").pvalue)
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """What is known, as a part of a sentence."""
         return (
             f"it is right on {self.right} of {self.images} images, and the most frequent class has {self.guess:.0%} of "
@@ -58,11 +64,11 @@ class Guessing(NamedTuple):
     """How likely a network that guesses is as good, of labels or numbers: a p-value, and what is known in words."""
 
     p: float
-    words: str
+    description: str
 
 
 @dataclass(frozen=True)
-class Found:
+class MeasureVerdict:
     """What one measure says.
 
     Attributes
@@ -78,8 +84,8 @@ class Found:
     """
 
     best: list[str]
-    why: str
-    above: Above
+    reason: str
+    above: ReferenceComparison
     verdict: str
     sentence: str
 
@@ -107,7 +113,7 @@ class Verdict:
     verdict: str
     sentence: str
     best: list[str]
-    measures: Mapping[str, Found]
+    measures: Mapping[str, MeasureVerdict]
     agreement: float = math.nan
 
 
@@ -126,7 +132,7 @@ def judge(
     Parameters
     ----------
     scores
-        Words of each measure, such as those of `deletion_words`, to its scores: a row a method, a column an image;
+        Words of each measure, such as those of `describe_deletion`, to its scores: a row a method, a column an image;
         higher is better, NaN where undefined. All have the same rows.
     references
         Rows that know no network.
@@ -156,58 +162,68 @@ def judge(
     inside = {name for one in found.values() for name in one.best}
     best = [name for name in means.sort_values(ascending=False, kind="stable").index if name in inside]
     if accuracy is not None and accuracy.p > 1 - level:
-        sentence = f"This network is at chance: {accuracy.words}. Its explanations say nothing."
+        sentence = f"This network is at chance: {accuracy.description}. Its explanations say nothing."
         return Verdict(CHANCE, sentence, best, found, agreement)
     methods = [name for name in means.dropna().index if name not in references]
     missing = [one for one in found.values() if one.verdict != FOUND]
     if missing:
-        verdict = min((one.verdict for one in missing), key=(CHANCE, NOTHING, OPEN, TOO_FEW).index)
+        verdict = min((one.verdict for one in missing), key=(CHANCE, NONE_ABOVE_REFERENCES, OPEN, TOO_FEW).index)
         sentence = " ".join(dict.fromkeys(one.sentence for one in missing))
     else:
         verdict = FOUND
         sentence = _found(best, methods, _by(list(found), agreement, where, alone=len(best) == 1), level)
         sentence += _above([one.above for one in found.values()], best, references, rows.index)
         if right is not None:
-            sentence += often_wrong(right, rows.shape[1])
+            sentence += describe_low_accuracy(right, rows.shape[1])
     if outside:
         alone = len(outside) == 1
-        sentence += f" {listed(outside)} delete{'s' * alone} regions as the measure does, and "
+        sentence += f" {join_names(outside)} delete{'s' * alone} regions as the measure does, and "
         sentence += "is no contender." if alone else "are no contenders."
     return Verdict(verdict, sentence, best, found, agreement)
 
 
-def _judged(by: str, table: pd.DataFrame, references: Collection[str], where: str, level: float) -> Found:
+def _judged(by: str, table: pd.DataFrame, references: Collection[str], where: str, level: float) -> MeasureVerdict:
     """Return what one measure says of its contenders."""
-    inside, why = best_set(table.to_numpy(dtype=np.float64), level=level)
-    above = above_references(table, references, level)
+    inside, reason = best_set(table.to_numpy(dtype=np.float64), level=level)
+    above = compare_with_references(table, references, level)
     means = table.mean(axis=1)
     order = means.sort_values(ascending=False, kind="stable").index
-    chosen = set() if why else set(table.index[np.asarray(inside, dtype=bool)])
+    chosen = set() if reason else set(table.index[np.asarray(inside, dtype=bool)])
     best = [name for name in order if name in chosen]
     methods = [name for name in best if name not in references]
     maps = [name for name in best if name in references]
     by = f"by {by}, {where}"
     if not above.best:
-        return Found(best, why, above, NOTHING, f"Open: no method has a score on more than one image {by}.")
-    if why:
-        return Found(best, why, above, OPEN, f"Open: {why}. Scored {by}.")
+        return MeasureVerdict(
+            best, reason, above, NONE_ABOVE_REFERENCES, f"Open: no method has a score on more than one image {by}."
+        )
+    if reason:
+        return MeasureVerdict(best, reason, above, OPEN, f"Open: {reason}. Scored {by}.")
     if above.reference and not above.methods:
         pair = (
             f"{above.best} scores {_told(means[above.best])}, and {above.reference}, which knows no network, "
             f"{_told(means[above.reference])}"
         )
         if math.isnan(above.needed):
-            return Found(
-                best, why, above, NOTHING, f"Open: no method is shown to be above the reference maps {by}: {pair}."
+            return MeasureVerdict(
+                best,
+                reason,
+                above,
+                NONE_ABOVE_REFERENCES,
+                f"Open: no method is shown to be above the reference maps {by}: {pair}.",
             )
         few = f"Open: {table.shape[1]} images are too few to tell methods from the reference maps {by}"
-        return Found(best, why, above, TOO_FEW, f"{few}: {pair}; about {int(above.needed)} images would do.")
+        return MeasureVerdict(
+            best, reason, above, TOO_FEW, f"{few}: {pair}; about {int(above.needed)} images would do."
+        )
     if maps:
         others = methods if len(methods) <= NAMED else [f"{len(methods)} methods"]
-        nor = f"; nor can {listed(others)}" if others else ""
+        nor = f"; nor can {join_names(others)}" if others else ""
         knows = "which knows no network" if len(maps) == 1 else "which know no network"
-        return Found(best, why, above, OPEN, f"Open: {listed(maps)}, {knows}, cannot be told from the best {by}{nor}.")
-    return Found(best, why, above, FOUND, "")
+        return MeasureVerdict(
+            best, reason, above, OPEN, f"Open: {join_names(maps)}, {knows}, cannot be told from the best {by}{nor}."
+        )
+    return MeasureVerdict(best, reason, above, FOUND, "")
 
 
 def _by(measures: Sequence[str], agreement: float, where: str, *, alone: bool) -> str:
@@ -218,7 +234,7 @@ def _by(measures: Sequence[str], agreement: float, where: str, *, alone: bool) -
     # What all begin with is said once.
     begin = os.path.commonprefix(list(measures)).rpartition(", ")[0]  # noqa: RUF071 - of characters
     begin = f"{begin}, " if begin else ""
-    rest = listed([words.removeprefix(begin) for words in measures])
+    rest = join_names([description.removeprefix(begin) for description in measures])
     alike = f"whose orders of the methods correlate with {agreement:.2f}"
     return f"by {each} of {len(measures)} measures ({begin}{rest}), {alike}, {where}"
 
@@ -231,13 +247,15 @@ def _found(best: Sequence[str], methods: Sequence[str], by: str, level: float) -
         subject = f"{best[0]} is the best of {len(methods)} methods"
     else:
         counted = f"{len(best)} of {len(methods)} methods"
-        named = f"{counted} ({best[0]} has the highest mean)" if len(best) > NAMED else listed(best)
+        named = f"{counted} ({best[0]} has the highest mean)" if len(best) > NAMED else join_names(best)
         subject = f"{named} cannot be told from the best"
         subject += "" if len(best) > NAMED else f" of {len(methods)} methods"
     return f"{subject}, at {level:.0%}, {by}."
 
 
-def _above(above: Sequence[Above], best: Sequence[str], references: Collection[str], rows: Collection[str]) -> str:
+def _above(
+    above: Sequence[ReferenceComparison], best: Sequence[str], references: Collection[str], rows: Collection[str]
+) -> str:
     """Return how many of the best methods are above the reference maps by every measure."""
     maps = sorted(set(rows) & set(references))
     if not maps:
@@ -247,7 +265,7 @@ def _above(above: Sequence[Above], best: Sequence[str], references: Collection[s
         told = "It is" if sure else "It is not shown to be"
     else:
         told = f"{'All' if len(sure) == len(best) else len(sure) or 'None'} of these {'is' if len(sure) < 2 else 'are'}"
-    named = f"the reference map{'s' * (len(maps) > 1)} {listed(maps)}"
+    named = f"the reference map{'s' * (len(maps) > 1)} {join_names(maps)}"
     return f" {told} above {named}, which know{'s' * (len(maps) == 1)} no network."
 
 
@@ -276,21 +294,21 @@ def disagreement(scores: pd.DataFrame) -> str:
         against[base] = None
         for name, rho in wide.drop(columns=base).corrwith(wide[base], method="spearman").items():
             known = wide[[name, base]].notna().all(axis=1).sum()
-            if known >= MINIMUM and not math.isnan(rho):
+            if known >= MINIMUM_METHODS and not math.isnan(rho):
                 found.setdefault(str(name), []).append(rho)
     means = sorted((float(np.mean(rhos)), name) for name, rhos in found.items())
     opposed = [f"{name} (ρ {_told(mean)})" for mean, name in means if mean < 0]
     if not opposed:
         return ""
     return (
-        f"{listed(opposed)} order{'s' * (len(opposed) == 1)} the methods against {' and '.join(against)}. Such metrics "
+        f"{join_names(opposed)} order{'s' * (len(opposed) == 1)} the methods against {' and '.join(against)}. Such metrics "
         "measure different things, and κ over all of them hides that: decide which question is yours before you look "
         "(docs/conventions.md says what each metric asks), and read the set of the best by that metric, or take a "
         "method that is in the set of each."
     )
 
 
-def deletion_words(deletion: Deletion, family: str, output: str = "logit") -> str:
+def describe_deletion(deletion: PatchDeletion, family: str, output: str = "logit") -> str:
     """Return what a single-deletion score measures: ``deletion of single patches, grid 4, mean colour (IDSDS)``."""
     of = "" if output == "logit" else f", {output}"
     return f"deletion of single patches, {deletion}{of} ({family.upper()})"
@@ -311,7 +329,7 @@ def at_chance(right: int, images: int, guess: float, level: float) -> bool:
     return Accuracy(right, images, guess).p > 1 - level
 
 
-def often_wrong(right: int, count: int, of_labels: bool = False) -> str:
+def describe_low_accuracy(right: int, count: int, of_labels: bool = False) -> str:
     """Return a sentence on a network that is right on few explained images or labels; empty for any other."""
     if right >= MOSTLY_RIGHT * count:
         return ""

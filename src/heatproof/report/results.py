@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from heatproof.files.writing import write_table, write_text, written_aside
-from heatproof.ranking.per_image import of_pictures
+from heatproof.files.writing import atomic_write, write_table, write_text
+from heatproof.ranking.per_image import one_score_per_image
 from heatproof.report.figures.registry import FIGURES
-from heatproof.stores.manifest import publish_tables, read_sealed
+from heatproof.stores.manifest import publish_tables, read_checksummed
 from heatproof.stores.sources import images_of, joined_data
 from heatproof.stores.tables import read_parquet, read_text
 
@@ -57,7 +57,7 @@ def read_table(path: str | Path, *, listed: bool = False) -> pd.DataFrame:
 
 
 def read_scores(pattern: str, cases: Iterable[Place]) -> tuple[list[str], pd.DataFrame]:
-    """Return the file of each test case, and the scores of all of them, one a picture (`of_pictures`).
+    """Return the file of each test case, and the scores of all of them, one a picture (`one_score_per_image`).
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def read_scores(pattern: str, cases: Iterable[Place]) -> tuple[list[str], pd.Dat
         Dataset, model, weights and metric of each.
     """
     files = [pattern.format(**dict(zip(CASE, case, strict=True))) for case in cases]
-    return files, pd.concat([of_pictures(read_parquet(path)) for path in files], ignore_index=True)
+    return files, pd.concat([one_score_per_image(read_parquet(path)) for path in files], ignore_index=True)
 
 
 def above_reference(table: pd.DataFrame, references: Collection[str], directions: Mapping[str, bool]) -> pd.Series:
@@ -131,7 +131,7 @@ def publish(
     shown = [{"data": images_of(one.manifest).data(("evaluation", 0, count))} for one, count in shows]
     inputs = list(inputs)
     # A shard that is made again for other images or weights is another input; its manifest's bytes tell of times too.
-    shards = {Path(path).as_posix(): read_sealed(path) or {} for path in inputs if Path(path).suffix == ".json"}
+    shards = {Path(path).as_posix(): read_checksummed(path) or {} for path in inputs if Path(path).suffix == ".json"}
     shards = {path: one for path, one in shards.items() if "shard" in one}
     read = {path: one["key"] for path, one in shards.items()}
     facts = {"read": read} if read else {}
@@ -144,7 +144,7 @@ def save(figure: Figure, path: str | Path) -> None:
 
     path = Path(path)
     about = {"Date": None, "Title": "Scores of attribution methods"} if path.suffix == ".svg" else {"Software": None}
-    with look(), written_aside(path) as aside:
+    with look(), atomic_write(path) as aside:
         figure.savefig(aside, format=path.suffix[1:], dpi=150, metadata=about)
 
 

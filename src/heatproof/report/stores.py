@@ -13,15 +13,15 @@ from heatproof.base.tasks import TASKS
 from heatproof.base.typed import has_fields
 from heatproof.errors import HeatproofError
 from heatproof.files.publishing import ELSEWHERE
-from heatproof.files.reading import own_folder
-from heatproof.stores.store import describe, shards_made
+from heatproof.files.reading import resolve_user_folder
+from heatproof.stores.store import describe_store, read_shard_manifests
 
 if TYPE_CHECKING:
     from heatproof.base.specs import DatasetSpec
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoreInfo:
     """One store on disk.
 
     Attributes
@@ -78,7 +78,7 @@ class Stored:
         return self.made_by["model"]["name"] if self.made_by.get("model") else None
 
 
-def open_stored(path: str | Path) -> Stored:
+def read_store_info(path: str | Path) -> StoreInfo:
     """Read what a store says of itself.
 
     Raises
@@ -87,7 +87,7 @@ def open_stored(path: str | Path) -> Stored:
         If it is no store of heatproof, or a damaged one.
     """
     path = Path(path)
-    found = describe(path)
+    found = describe_store(path)
     arrays = {name: tuple(map(int, array["shape"])) for name, array in found["arrays"].items()}
     made_by = found["attributes"].get("made_by")
     if not _says_what_made_it(made_by):
@@ -99,8 +99,8 @@ def open_stored(path: str | Path) -> Stored:
             f"{path} has maps of another kind than heatproof writes, so it is not a store of heatproof."
         )
     largest = max((shape[1:] for shape in arrays.values()), key=len, default=())
-    manifests = shards_made(path)
-    return Stored(
+    manifests = read_shard_manifests(path)
+    return StoreInfo(
         path=path,
         made_by=made_by,
         image_ids=found["image_ids"],
@@ -152,7 +152,7 @@ def _is_grid(value: Any) -> bool:
         return False
 
 
-def dataset_behind(stored: Stored, config: str | Path | None = None) -> DatasetSpec:
+def dataset_of_store(stored: StoreInfo, config: str | Path | None = None) -> DatasetSpec:
     """Return what opens the dataset that a store was made from.
 
     Parameters
@@ -208,7 +208,7 @@ def _rows_of(said: Mapping[str, Any]) -> dict[str, Any]:
 
 def stores_below(folder: str | Path) -> Iterator[Path]:
     """Yield the ``.zarr`` stores in a folder and below it, or the folder itself if it is one, sorted by path."""
-    folder = own_folder(folder)
+    folder = resolve_user_folder(folder)
     if folder.suffix == ".zarr":
         if folder.is_dir():
             yield folder

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from heatproof.responses.base import Along, Arrays, Batch, Contents, NetworkResponse, Session
+from heatproof.responses.base import Arrays, Batch, Contents, MethodMaps, NetworkResponse, NetworkRun
 
 
-class Answers(NetworkResponse):
+class LabelOutputs(NetworkResponse):
     """Logits and probabilities of all labels for each intact image.
 
     Patch drops hold the labels that are explained, which are present: how often a network says so of absent ones needs
@@ -21,18 +21,18 @@ class Answers(NetworkResponse):
         """The intact image alone."""
         return 1
 
-    def contents(self, session: Session, size: tuple[int, int], names: Sequence[str]) -> Contents:
+    def contents(self, network_run: NetworkRun, size: tuple[int, int], names: Sequence[str]) -> Contents:
         """Return the labels, which stand in the place of variants."""
-        names = list(session.dataset.class_names)
+        names = list(network_run.dataset.class_names)
         return Contents({"variant": len(names)}, {"variant": names})
 
-    def run(self, session: Session, batch: Batch, along: Along | None) -> Arrays:
+    def run(self, network_run: NetworkRun, batch: Batch, method_maps: MethodMaps | None) -> Arrays:
         """Run the network once on each image."""
         import torch
 
-        labels = torch.arange(session.dataset.num_classes)
-        query = session.query(batch, labels.expand(len(batch.ids), -1))
+        labels = torch.arange(network_run.dataset.num_classes)
+        query = network_run.query(batch, labels.expand(len(batch.ids), -1))
         return query.read(
-            (query.like_images(chunk), torch.arange(rows.start, rows.stop, device=query.device))
+            (query.match_layout(chunk), torch.arange(rows.start, rows.stop, device=query.device))
             for rows, chunk, _ in query.chunks()
         )

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from heatproof.base.grids import Grid, with_one_form
+from heatproof.base.grids import Grid, normalise_grid_settings
 from heatproof.base.methods import Method
 from heatproof.base.provenance import digest
-from heatproof.base.registry import own_options
+from heatproof.base.registry import select_options
 from heatproof.base.specs import ResponseSpec
-from heatproof.base.whole_numbers import as_dtype, wide_enough
+from heatproof.base.whole_numbers import as_dtype, widen_dtype
 from heatproof.errors import HeatproofError
 
 if TYPE_CHECKING:
@@ -52,11 +52,11 @@ class Array:
     dims: tuple[str, ...]
     dtype: str = "float32"
     chunk_by_image: bool = False
-    of_classes: bool = False
+    is_class_number: bool = False
 
     def dtype_for(self, classes: int) -> str:
         """Return the dtype of its values where there are so many classes."""
-        return wide_enough(self.dtype, classes - 1) if self.of_classes else self.dtype
+        return widen_dtype(self.dtype, classes - 1) if self.is_class_number else self.dtype
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Contents:
 
     sizes: Mapping[str, int]
     coordinates: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    gap: str | None = None
+    unsupported_reason: str | None = None
 
 
 @dataclass(frozen=True)
@@ -92,12 +92,12 @@ class Batch:
     first: int = 0
     intact: Arrays | None = None
 
-    def since(self, row: int) -> Batch:
+    def from_row(self, row: int) -> Batch:
         """Return the images from a row on."""
         intact = self.intact and {name: values[row:] for name, values in self.intact.items()}
         return Batch(self.images[row:], self.labels[row:], self.ids[row:], self.first + row, intact)
 
-    def aimed_at(self, target: str | int) -> Batch:
+    def with_target(self, target: str | int) -> Batch:
         """Return the batch with the class that a run explains and scores in the place of the labels."""
         import torch
 
@@ -118,7 +118,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Along:
+class MethodMaps:
     """Input of a map response: maps (N, maps, H, W) of one explainer, its methods and its name."""
 
     maps: np.ndarray
@@ -127,7 +127,7 @@ class Along:
 
 
 @dataclass(frozen=True)
-class Session:
+class NetworkRun:
     """A network and the settings of its passes.
 
     Attributes
@@ -146,7 +146,7 @@ class Session:
         Dataset of the images and its name; None for `heatproof.evaluate`.
     explain
         Returns the function that recomputes maps of a method for the images of a batch; None if unavailable.
-    given
+    caller_inputs
         Inputs that only callers of `heatproof.evaluate` give, by option name.
     """
 
@@ -157,8 +157,8 @@ class Session:
     facts: InputFacts | None = None
     dataset: Any = None
     dataset_name: str = ""
-    explain: Callable[[Along, Method, Batch], Explain] | None = None
-    given: Mapping[str, Any] = field(default_factory=dict)
+    explain: Callable[[MethodMaps, Method, Batch], Explain] | None = None
+    caller_inputs: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def network(self) -> Any:
@@ -192,7 +192,7 @@ class ScoredImages:
 
 
 @dataclass(frozen=True)
-class Reading:
+class MetricInput:
     """Reading of a response by a metric: argument, points and output.
 
     Attributes
@@ -218,7 +218,7 @@ class Reading:
         Parameters
         ----------
         arrays
-            Arrays that the response lists as `needed`, for N images.
+            Arrays that the response lists as `needed_arrays`, for N images.
         images
             The N images.
         index
@@ -263,17 +263,17 @@ class Response(ABC):
 
     kind: ClassVar[str] = ""
     rule: ClassVar[str]
-    along_maps: ClassVar[bool]
-    holds: ClassVar[Mapping[str, Array]]
+    needs_maps: ClassVar[bool]
+    array_specs: ClassVar[Mapping[str, Array]]
     needs_intact: ClassVar[bool] = False
-    explains: ClassVar[bool] = False
+    recomputes_maps: ClassVar[bool] = False
     orders_pixels: ClassVar[bool] = False
     argument: ClassVar[str]
-    in_memory: ClassVar[tuple[str, ...]] = ()
+    evaluate_only_options: ClassVar[tuple[str, ...]] = ()
     options: ClassVar[Callable[..., None] | None] = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "settings", with_one_form(self.settings))
+        object.__setattr__(self, "settings", normalise_grid_settings(self.settings))
 
     def __init_subclass__(cls) -> None:
         if cls.__dict__.get("kind"):
@@ -295,21 +295,21 @@ class Response(ABC):
     @cached_property
     def name(self) -> str:
         """Name in paths, derived from the settings."""
-        return "_".join(self.words) + "-" + digest([self.kind, dict(self.settings)])[:8]
+        return "_".join(self.name_parts) + "-" + digest([self.kind, dict(self.settings)])[:8]
 
     @property
-    def words(self) -> list[str]:
+    def name_parts(self) -> list[str]:
         """Readable prefix of the name."""
         return [self.kind]
 
     @property
-    def looks_inside(self) -> bool:
+    def uses_hooks(self) -> bool:
         """Whether the response uses hooks, which a compiled network does not support."""
-        return self.explains
+        return self.recomputes_maps
 
     @classmethod
     def from_options(
-        cls, asks: Callable[..., Any], options: Options, sizes: Iterable[tuple[int, int]] = ()
+        cls, options_function: Callable[..., Any], options: Options, sizes: Iterable[tuple[int, int]] = ()
     ) -> dict[str, Response]:
         """Return the responses that a metric with these options reads, by argument name.
 
@@ -328,8 +328,10 @@ class Response(ABC):
             If the options do not fit.
         """
         cls.check(options)
-        own = own_options(asks, options)
-        return {cls.argument: cls({k: plain(v) for k, v in own.items() if k not in (*cls.in_memory, "output")})}
+        own = select_options(options_function, options)
+        return {
+            cls.argument: cls({k: plain(v) for k, v in own.items() if k not in (*cls.evaluate_only_options, "output")})
+        }
 
     @classmethod  # noqa: B027
     def check(cls, options: Options) -> None:
@@ -345,11 +347,11 @@ class Response(ABC):
         return {}
 
     @abstractmethod
-    def contents(self, session: Session, size: tuple[int, int], names: Sequence[str]) -> Contents:
+    def contents(self, network_run: NetworkRun, size: tuple[int, int], names: Sequence[str]) -> Contents:
         """Return the dimensions of the store for images of this size and methods of these names."""
 
     @abstractmethod
-    def run(self, session: Session, batch: Batch, along: Along | None) -> Arrays:
+    def run(self, network_run: NetworkRun, batch: Batch, method_maps: MethodMaps | None) -> Arrays:
         """Run the network on a batch of N images, and return the arrays of the store.
 
         Parameters
@@ -364,7 +366,7 @@ class Response(ABC):
         Returns
         -------
         mapping
-            Name to array (N, …). Arrays of other names than those in `holds` are not stored.
+            Name to array (N, …). Arrays of other names than those in `array_specs` are not stored.
 
         Raises
         ------
@@ -381,9 +383,9 @@ class Response(ABC):
             If a whole number is beyond that of its array.
         """
         made = {name: np.asarray(values) for name, values in arrays.items()}
-        for name in made.keys() & self.holds.keys():
-            classes = 1 + int(made[name].max(initial=0)) if self.holds[name].of_classes else 1
-            made[name] = as_dtype(made[name], self.holds[name].dtype_for(classes), f"The array {name!r}")
+        for name in made.keys() & self.array_specs.keys():
+            classes = 1 + int(made[name].max(initial=0)) if self.array_specs[name].is_class_number else 1
+            made[name] = as_dtype(made[name], self.array_specs[name].dtype_for(classes), f"The array {name!r}")
         return made
 
     def points_of(self, other: Response) -> list[int] | None:
@@ -395,23 +397,23 @@ class Response(ABC):
         """Number of shares along a sequence, 0 for none; the finest response that serves another is used."""
         return len(self.settings.get("fractions") or ())
 
-    def needed(self, output: str) -> Sequence[str]:
+    def needed_arrays(self, output: str) -> Sequence[str]:
         """Return the names of the arrays that a metric over an output reads."""
-        return list(self.holds)
+        return list(self.array_specs)
 
-    def at_once(self, shard_size: int) -> int | None:
+    def images_at_once(self, shard_size: int) -> int | None:
         """Return the number of images that a metric scores at a time; None for all."""
         return shard_size
 
-    def inputs(self, reading: Reading, arrays: Arrays, images: ScoredImages, index: int) -> dict[str, Any]:
-        """Return the inputs of a metric's function; see `Reading.inputs`. By default the arrays."""
-        return {reading.argument: arrays}
+    def inputs(self, metric_input: MetricInput, arrays: Arrays, images: ScoredImages, index: int) -> dict[str, Any]:
+        """Return the inputs of a metric's function; see `MetricInput.inputs`. By default the arrays."""
+        return {metric_input.argument: arrays}
 
-    def made_up(self, size: tuple[int, int]) -> Arrays | None:
+    def synthetic_arrays(self, size: tuple[int, int]) -> Arrays | None:
         """Return synthetic arrays for two images, on which the options of a metric are checked; None for none."""
         return None
 
-    def lacks(self, session: Session) -> str | None:
+    def missing_inputs(self, network_run: NetworkRun) -> str | None:
         """Return, in words, which inputs of `heatproof.evaluate` are missing; None if none are."""
         return None
 
@@ -425,9 +427,9 @@ class NetworkResponse(Response):
     """Response that needs no maps: as a rule logits and probabilities of variants of each image."""
 
     rule = "subsets"
-    along_maps = False
+    needs_maps = False
     argument = "drops"
-    holds: ClassVar[Mapping[str, Array]] = {"logit": Array(("variant",)), "log_probability": Array(("variant",))}
+    array_specs: ClassVar[Mapping[str, Array]] = {"logit": Array(("variant",)), "log_probability": Array(("variant",))}
 
     @property
     def variants(self) -> int:
@@ -438,15 +440,15 @@ class NetworkResponse(Response):
         """Return the inputs of a metric's function besides the drops."""
         return {}
 
-    def contents(self, session: Session, size: tuple[int, int], names: Sequence[str]) -> Contents:
+    def contents(self, network_run: NetworkRun, size: tuple[int, int], names: Sequence[str]) -> Contents:
         """Return the dimensions of the store."""
         return Contents({"variant": self.variants})
 
-    def inputs(self, reading: Reading, arrays: Arrays, images: ScoredImages, index: int) -> dict[str, Any]:
+    def inputs(self, metric_input: MetricInput, arrays: Arrays, images: ScoredImages, index: int) -> dict[str, Any]:
         """Return the drops (N, variants - 1), and the inputs of `beside`."""
-        return {reading.argument: drops_of(arrays, reading.output), **self.beside(arrays, images)}
+        return {metric_input.argument: drops_of(arrays, metric_input.output), **self.beside(arrays, images)}
 
-    def needed(self, output: str) -> Sequence[str]:
+    def needed_arrays(self, output: str) -> Sequence[str]:
         """Return the name of the array of the output."""
         return [output_array(output)]
 
@@ -461,8 +463,8 @@ class MapResponse(Response):
     """
 
     rule = "curves"
-    along_maps = True
-    holds: ClassVar[Mapping[str, Array]] = {"response": Array(("method", "quantity", "point"), "float64")}
+    needs_maps = True
+    array_specs: ClassVar[Mapping[str, Array]] = {"response": Array(("method", "quantity", "point"), "float64")}
     quantities: ClassVar[tuple[str, ...]]
 
     @abstractmethod
@@ -473,24 +475,28 @@ class MapResponse(Response):
     def as_argument(self, quantities: Arrays, images: ScoredImages) -> Any:
         """Return the input of a metric's function from quantities (N, points)."""
 
-    def contents(self, session: Session, size: tuple[int, int], names: Sequence[str]) -> Contents:
+    def contents(self, network_run: NetworkRun, size: tuple[int, int], names: Sequence[str]) -> Contents:
         """Return the dimensions of the store."""
         sizes = {"method": len(names), "quantity": len(self.quantities), "point": self.points(size)}
         return Contents(sizes, {"method": list(names), "quantity": list(self.quantities)})
 
-    def by_method(
-        self, session: Session, batch: Batch, along: Along | None
+    def maps_by_method(
+        self, network_run: NetworkRun, batch: Batch, method_maps: MethodMaps | None
     ) -> Iterator[tuple[np.ndarray, Explain | None]]:
-        """Yield the maps (N, H, W) of each method, and what recomputes them if the response `explains`, else None.
+        """Yield the maps (N, H, W) of each method, and what recomputes them if the response `recomputes_maps`, else None.
 
         A `run` loops over the methods itself, so that an error in the network is traced through few modules.
         """
-        assert along is not None, "a response along maps needs the maps"
-        for method in along.methods:
-            explain = session.explain(along, method, batch) if self.explains and session.explain else None
-            yield method.of(along.maps), explain
+        assert method_maps is not None, "a response along maps needs the maps"
+        for method in method_maps.methods:
+            explain = (
+                network_run.explain(method_maps, method, batch)
+                if self.recomputes_maps and network_run.explain
+                else None
+            )
+            yield method.of(method_maps.maps), explain
 
-    def stacked(self, every: Sequence[Arrays]) -> Arrays:
+    def stack_methods(self, every: Sequence[Arrays]) -> Arrays:
         """Return the array of the store from the quantities of each method.
 
         A quantity is (N, points), or has one value for all points of an image, (N, 1), or one for all images.
@@ -498,16 +504,16 @@ class MapResponse(Response):
         arrays = [np.stack(np.broadcast_arrays(*(one[name] for name in self.quantities)), axis=1) for one in every]
         return {"response": np.stack(arrays, axis=1)}
 
-    def at_once(self, shard_size: int) -> int | None:
+    def images_at_once(self, shard_size: int) -> int | None:
         """Return None, because some scores depend on all images."""
         return None
 
-    def inputs(self, reading: Reading, arrays: Arrays, images: ScoredImages, index: int) -> dict[str, Any]:
+    def inputs(self, metric_input: MetricInput, arrays: Arrays, images: ScoredImages, index: int) -> dict[str, Any]:
         """Return the argument of one method."""
-        chosen = slice(None) if reading.points is None else reading.points
+        chosen = slice(None) if metric_input.points is None else metric_input.points
         values = arrays["response"]
         of = {name: values[:, index, number][:, chosen] for number, name in enumerate(self.quantities)}
-        return {reading.argument: self.as_argument(of, images)}
+        return {metric_input.argument: self.as_argument(of, images)}
 
 
 def response_of(spec: ResponseSpec) -> Response:
@@ -516,7 +522,7 @@ def response_of(spec: ResponseSpec) -> Response:
     return KINDS[spec.kind](spec.settings)
 
 
-def serving(responses: Iterable[Response]) -> dict[Response, tuple[Response, list[int] | None]]:
+def shared_responses(responses: Iterable[Response]) -> dict[Response, tuple[Response, list[int] | None]]:
     """Choose the response that serves each response: itself, or the finest one that contains its points.
 
     Returns

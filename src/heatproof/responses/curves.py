@@ -9,17 +9,24 @@ from typing import Any
 
 import numpy as np
 
-from heatproof.base.registry import own_options
+from heatproof.base.registry import select_options
 from heatproof.base.sequences import Perturbation
 from heatproof.errors import HeatproofError
-from heatproof.responses.base import Along, Arrays, Batch, MapResponse, Response, ScoredImages, Session
+from heatproof.responses.base import Arrays, Batch, MapResponse, MethodMaps, NetworkRun, Response, ScoredImages
 
 OUTPUTS = ("logit", "probability", "accuracy")
 TARGETS = ("label", "predicted")
 # Of the map at each point, and of the whole map, the same at every point.
 AT_POINTS, OF_WHOLE_MAP = ("changed", "magnitude", "positive"), ("total_magnitude", "total_positive")
 # `intact` is the class predicted for the image as it is: the same at every point, and nothing once compressed.
-SAID = ("logit_label", "logit_predicted", "log_probability_label", "log_probability_predicted", "predicted", "intact")
+OUTPUT_QUANTITIES = (
+    "logit_label",
+    "logit_predicted",
+    "log_probability_label",
+    "log_probability_predicted",
+    "predicted",
+    "intact",
+)
 
 
 @dataclass(frozen=True)
@@ -38,7 +45,7 @@ class ResponseCurve:
     pixels
         Pixels of an image.
     task
-        Of the network: what a decision is follows from it, see `decided`.
+        Of the network: what a decision is follows from it, see `decisions`.
     """
 
     arrays: Mapping[str, np.ndarray]
@@ -59,7 +66,7 @@ class ResponseCurve:
                 raise HeatproofError(f"{name} is {value!r}: take one of {', '.join(allowed)}.")
         which = TARGETS.index(target)
         if output == "accuracy":
-            return decided(self.arrays, self.classes, self.task)[:, :, which].astype(np.float64)
+            return decisions(self.arrays, self.classes, self.task)[:, :, which].astype(np.float64)
         values = self.arrays["logit" if output == "logit" else "log_probability"][:, :, which].astype(np.float64)
         return values if output == "logit" else np.exp(values)
 
@@ -69,7 +76,7 @@ class ResponseCurve:
         return self.arrays["changed"] / self.pixels
 
 
-def decided(arrays: Mapping[str, np.ndarray], classes: np.ndarray, task: str) -> np.ndarray:
+def decisions(arrays: Mapping[str, np.ndarray], classes: np.ndarray, task: str) -> np.ndarray:
     """Return where a network decides for each target: (N, S, 2) bool.
 
     Classes exclude each other, so that the predicted one is the decision. Of several labels each is decided for itself:
@@ -103,7 +110,7 @@ class TwoTargets(MapResponse):
         }
         return {**apart, "predicted": arrays["predicted"], "intact": batch.intact["predicted"][:, None]}
 
-    def both(self, quantities: Arrays, images: ScoredImages) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    def for_both_targets(self, quantities: Arrays, images: ScoredImages) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Return arrays (N, S, 2) of both targets, and their classes (N, 2)."""
         arrays = {
             output: np.stack([quantities[f"{output}_label"], quantities[f"{output}_predicted"]], axis=2)
@@ -112,7 +119,7 @@ class TwoTargets(MapResponse):
         arrays["predicted"] = quantities["predicted"].astype(np.int64)
         return arrays, np.stack([images.labels, quantities["intact"][:, 0].astype(np.int64)], axis=1)
 
-    def made_up_store(self, logits: np.ndarray, others: Mapping[str, Any]) -> Arrays:
+    def synthetic_store(self, logits: np.ndarray, others: Mapping[str, Any]) -> Arrays:
         """Return logits (points,) of both targets and other quantities in the store's layout, for two images."""
         outputs = {"logit": logits, "log_probability": logits - 2}
         values = {f"{output}_{target}": outputs[output] for output in outputs for target in TARGETS} | dict(others)
@@ -124,10 +131,10 @@ class Curves(TwoTargets):
     """Responses along one perturbation sequence; the settings describe the sequence."""
 
     kind = "curves"
-    quantities = (*SAID, *AT_POINTS, *OF_WHOLE_MAP, "pixels")
+    quantities = (*OUTPUT_QUANTITIES, *AT_POINTS, *OF_WHOLE_MAP, "pixels")
 
     @property
-    def words(self) -> list[str]:
+    def name_parts(self) -> list[str]:
         """Mode, order and fill of the sequence."""
         settings = self.settings
         order = "value" if "thresholds" in settings else settings["order"]
@@ -136,38 +143,38 @@ class Curves(TwoTargets):
         return [settings["mode"], order, fill, *more]
 
     @property
-    def explains(self) -> bool:  # type: ignore[override]
+    def recomputes_maps(self) -> bool:  # type: ignore[override]
         """Whether the map is recomputed before every step."""
         return bool(self.settings["update"])
 
     @cached_property
     def sequence(self) -> Perturbation:
         """The sequence that the settings describe."""
-        return Perturbation.from_described(self.settings)
+        return Perturbation.from_settings(self.settings)
 
     @classmethod
     def from_options(
-        cls, asks: Callable[..., Any], options: Mapping[str, Any], sizes: Iterable[tuple[int, int]] = ()
+        cls, options_function: Callable[..., Any], options: Mapping[str, Any], sizes: Iterable[tuple[int, int]] = ()
     ) -> dict[str, Response]:
         """Return a response for each of the metric's sequences, checked against the image sizes."""
-        sequences: Mapping[str, Perturbation] = asks(**own_options(asks, options))
+        sequences: Mapping[str, Perturbation] = options_function(**select_options(options_function, options))
         for sequence in sequences.values():
             for size in sizes:
                 sequence.points(*size)
-        return {argument: cls(sequence.described()) for argument, sequence in sequences.items()}
+        return {argument: cls(sequence.to_settings()) for argument, sequence in sequences.items()}
 
     def points(self, size: tuple[int, int]) -> int:
         """Return the points of the sequence."""
         return self.sequence.points(*size)
 
-    def run(self, session: Session, batch: Batch, along: Along | None) -> Arrays:
+    def run(self, network_run: NetworkRun, batch: Batch, method_maps: MethodMaps | None) -> Arrays:
         """Run the network along the sequence: outputs at each point, and the changed share of the map."""
         from heatproof.perturbation.curves import curve_variants, updated_curves
 
-        query, pixels = session.query(batch, batch.targets), np.array(batch.images[0, 0].numel())
-        ranking, every = session.given.get("ranking"), []
-        for maps, explain in self.by_method(session, batch, along):
-            if self.explains and explain is None:
+        query, pixels = network_run.query(batch, batch.targets), np.array(batch.images[0, 0].numel())
+        ranking, every = network_run.caller_inputs.get("ranking"), []
+        for maps, explain in self.maps_by_method(network_run, batch, method_maps):
+            if self.recomputes_maps and explain is None:
                 raise HeatproofError("A sequence with update=True needs `explain`, a function that recomputes the map.")
             if explain is None:
                 batches, arranged = curve_variants(query, maps, self.sequence, intact=batch.intact, ranking=ranking)
@@ -176,11 +183,11 @@ class Curves(TwoTargets):
                 arrays = updated_curves(query, maps, self.sequence, explain, ranking)
             of_maps = {key: arrays[key] for key in AT_POINTS} | {key: arrays[key][:, None] for key in OF_WHOLE_MAP}
             every.append({**self.outputs(batch, arrays), **of_maps, "pixels": pixels})
-        return self.stacked(every)
+        return self.stack_methods(every)
 
     def as_argument(self, quantities: Arrays, images: ScoredImages) -> ResponseCurve:
         """Return the response curve."""
-        arrays, classes = self.both(quantities, images)
+        arrays, classes = self.for_both_targets(quantities, images)
         arrays |= {name: quantities[name] for name in AT_POINTS}
         arrays |= {name: quantities[name][:, 0] for name in OF_WHOLE_MAP}
         arrays["changed"] = arrays["changed"].astype(np.int64)
@@ -194,7 +201,7 @@ class Curves(TwoTargets):
         rest, others = ({k: v for k, v in one.settings.items() if k != "fractions"} for one in (self, other))
         return [known.index(share) for share in requested] if rest == others and set(requested) <= set(known) else None
 
-    def made_up(self, size: tuple[int, int]) -> Arrays:
+    def synthetic_arrays(self, size: tuple[int, int]) -> Arrays:
         """Return a straight line between the outputs of the image and of its baseline."""
         sequence, pixels = self.sequence, size[0] * size[1]
         if sequence.thresholds is None:
@@ -204,4 +211,4 @@ class Curves(TwoTargets):
         shares = changed / pixels
         ends = 1 - shares if sequence.mode == "deletion" else shares
         of_maps = {"changed": changed, "magnitude": shares, "positive": shares, "pixels": float(pixels)}
-        return self.made_up_store(ends, of_maps | dict.fromkeys(OF_WHOLE_MAP, 1.0))
+        return self.synthetic_store(ends, of_maps | dict.fromkeys(OF_WHOLE_MAP, 1.0))

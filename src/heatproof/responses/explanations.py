@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from heatproof.base.options import Bounds, Count
-from heatproof.responses.base import Along, Arrays, Batch, MapResponse, ScoredImages, Session
+from heatproof.responses.base import Arrays, Batch, MapResponse, MethodMaps, NetworkRun, ScoredImages
 
 
 def change_options(
@@ -19,39 +19,39 @@ def change_options(
     """Options of `heatproof.perturbation.sensitivity.max_sensitivity`."""
 
 
-class Explanations(MapResponse):
+class MapChanges(MapResponse):
     """Largest relative change of a map under random changes of its image."""
 
     kind = "explanations"
     argument = "changes"
     quantities = ("change",)
-    explains = True
+    recomputes_maps = True
     options = staticmethod(change_options)
 
     def points(self, size: tuple[int, int]) -> int:
         """Return 1."""
         return 1
 
-    def run(self, session: Session, batch: Batch, along: Along | None) -> Arrays:
+    def run(self, network_run: NetworkRun, batch: Batch, method_maps: MethodMaps | None) -> Arrays:
         """Explain the changed images, and return the relative changes of the maps."""
         import torch
 
         from heatproof.perturbation.sensitivity import max_sensitivity
 
-        given, every = (batch.images, batch.labels, batch.ids, session.seed), []
-        settings: dict[str, Any] = {**self.settings, "batch_size": session.batch_size}
-        for maps, explain in self.by_method(session, batch, along):
-            assert explain is not None, "`lacks` is asked first"
+        given, every = (batch.images, batch.labels, batch.ids, network_run.seed), []
+        settings: dict[str, Any] = {**self.settings, "batch_size": network_run.batch_size}
+        for maps, explain in self.maps_by_method(network_run, batch, method_maps):
+            assert explain is not None, "`missing_inputs` is asked first"
             changes, _ = max_sensitivity(explain, *given, **settings, intact=torch.from_numpy(maps))
             # A map of zeros has no relative change. A store has no NaN where something was computed, but -1.
             every.append({"change": np.where(np.isfinite(changes), changes, -1.0)[:, None]})
-        return self.stacked(every)
+        return self.stack_methods(every)
 
     def as_argument(self, quantities: Arrays, images: ScoredImages) -> np.ndarray:
         """Return the changes (N,), NaN where there is none."""
         change = quantities["change"][:, 0]
         return np.where(change < 0, np.nan, change)
 
-    def lacks(self, session: Session) -> str | None:
+    def missing_inputs(self, network_run: NetworkRun) -> str | None:
         """Return that the argument `explain` is missing, if it is."""
-        return "`explain`, which makes maps of changed images" if session.explain is None else None
+        return "`explain`, which makes maps of changed images" if network_run.explain is None else None

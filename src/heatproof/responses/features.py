@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from heatproof.base.grids import grid_name
 from heatproof.errors import NotApplicable
-from heatproof.responses.base import Along, Array, Arrays, Batch, Contents, NetworkResponse, Session
+from heatproof.responses.base import Array, Arrays, Batch, Contents, MethodMaps, NetworkResponse, NetworkRun
 
 VERSIONS = ("intact", "deleted")
 
@@ -18,34 +18,34 @@ class Features(NetworkResponse):
 
     kind = "features"
     rule = "features"
-    holds: ClassVar[Mapping[str, Array]] = {
+    array_specs: ClassVar[Mapping[str, Array]] = {
         "features": Array(("version", "layer", "feature")),
         "confidence": Array(("version",)),
         # A gap is NaN, which no integer is.
         "predicted": Array(("version",)),
     }
     # Hooks read the layers.
-    looks_inside = True
+    uses_hooks = True
 
     @cached_property
     def name(self) -> str:
         """The name in paths, as of the patch drops."""
         return f"g{grid_name(self.settings['grid'])}_{self.settings['baseline']}"
 
-    def contents(self, session: Session, size: tuple[int, int], names: Sequence[str]) -> Contents:
+    def contents(self, network_run: NetworkRun, size: tuple[int, int], names: Sequence[str]) -> Contents:
         """Return the dimensions of the store, from the first image; a gap where no layer can be followed."""
         from heatproof.perturbation.features import feature_widths
 
-        image = session.normalised(session.dataset.images("evaluation", 0, 1)).to(session.device)
+        image = network_run.normalised(network_run.dataset.images("evaluation", 0, 1)).to(network_run.device)
         try:
-            widths = feature_widths(session.network.network, image)
+            widths = feature_widths(network_run.network.network, image)
         except NotApplicable as reason:
-            return Contents({"version": 2, "layer": 1, "feature": 1}, gap=str(reason))
+            return Contents({"version": 2, "layer": 1, "feature": 1}, unsupported_reason=str(reason))
         sizes = {"version": len(VERSIONS), "layer": len(widths), "feature": max(widths.values())}
         return Contents(sizes, {"version": VERSIONS, "layer": list(widths)})
 
-    def run(self, session: Session, batch: Batch, along: Along | None) -> Arrays:
+    def run(self, network_run: NetworkRun, batch: Batch, method_maps: MethodMaps | None) -> Arrays:
         """Run the network on each image, intact and with one patch deleted."""
         from heatproof.perturbation.features import feature_responses
 
-        return feature_responses(session.query(batch), **self.settings)
+        return feature_responses(network_run.query(batch), **self.settings)

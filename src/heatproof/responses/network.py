@@ -10,15 +10,15 @@ from heatproof.base.options import Bounds
 from heatproof.base.subsets import SAMPLES, SIZES, SubsetMasks, subset_masks
 from heatproof.models.registry import InputFacts
 from heatproof.responses.base import (
-    Along,
     Array,
     Arrays,
     Batch,
     Contents,
+    MethodMaps,
     NetworkResponse,
+    NetworkRun,
     Options,
     ScoredImages,
-    Session,
 )
 
 # Drawing the subsets of an image takes longer than scoring a map on them, and a few images' fit into memory.
@@ -40,15 +40,15 @@ class Removals(NetworkResponse):
     """Responses to images in which sets of pixels are replaced by a baseline."""
 
     @abstractmethod
-    def removals(self, session: Session, batch: Batch) -> Options:
+    def removals(self, network_run: NetworkRun, batch: Batch) -> Options:
         """Return the arguments of `heatproof.perturbation.subsets.subset_variants` besides the query."""
 
-    def run(self, session: Session, batch: Batch, along: Along | None) -> Arrays:
+    def run(self, network_run: NetworkRun, batch: Batch, method_maps: MethodMaps | None) -> Arrays:
         """Run the network on each image, intact and without each set of pixels."""
         from heatproof.perturbation.subsets import subset_variants
 
-        query = session.query(batch)
-        return query.run(*subset_variants(query, **self.removals(session, batch)))
+        query = network_run.query(batch)
+        return query.run(*subset_variants(query, **self.removals(network_run, batch)))
 
 
 class Subsets(Removals):
@@ -71,13 +71,13 @@ class Subsets(Removals):
         """The subsets and the intact image."""
         return len(self.settings["sizes"]) * self.settings["samples"] + 1
 
-    def removals(self, session: Session, batch: Batch) -> Options:
+    def removals(self, network_run: NetworkRun, batch: Batch) -> Options:
         """Return the subsets, and the baseline that replaces them."""
         height, width = batch.images.shape[-2:]
-        masks = self.masks(batch.ids, (height, width), session.seed)
+        masks = self.masks(batch.ids, (height, width), network_run.seed)
         return {"masks": masks, **{key: self.settings[key] for key in ("baseline", "baseline_options")}}
 
-    def at_once(self, shard_size: int) -> int | None:
+    def images_at_once(self, shard_size: int) -> int | None:
         """Return a small number, because masks of each image are drawn once for all methods and need memory."""
         return IMAGES_AT_ONCE
 
@@ -91,23 +91,23 @@ class Channels(NetworkResponse):
 
     kind = "channels"
     rule = "channels"
-    holds: ClassVar[Mapping[str, Array]] = {"activation": Array(("channel",))}
+    array_specs: ClassVar[Mapping[str, Array]] = {"activation": Array(("channel",))}
     # A hook reads the layer.
-    looks_inside = True
+    uses_hooks = True
 
-    def contents(self, session: Session, size: tuple[int, int], names: Sequence[str]) -> Contents:
+    def contents(self, network_run: NetworkRun, size: tuple[int, int], names: Sequence[str]) -> Contents:
         """Return the dimensions of the store, from the first image; a gap if no layer has channels on a grid."""
         from heatproof.models.network import find_layer
         from heatproof.perturbation.channels import channels_of_layers
 
-        named, cam = self.settings.get("layers"), _facts(session).cam_layer
+        named, cam = self.settings.get("layers"), _facts(network_run).cam_layer
         if not named and not cam:
-            return Contents({"channel": 1}, gap=_facts(session).cam_reason)
+            return Contents({"channel": 1}, unsupported_reason=_facts(network_run).cam_reason)
         if not named:
-            find_layer(session.network, f"network.{cam}", "model")
-        image = session.normalised(session.dataset.images("evaluation", 0, 1))
-        read = (session.batch_size, session.device)
-        found = channels_of_layers(session.network, image, self._layers(session), read[0], device=read[1])
+            find_layer(network_run.network, f"network.{cam}", "model")
+        image = network_run.normalised(network_run.dataset.images("evaluation", 0, 1))
+        read = (network_run.batch_size, network_run.device)
+        found = channels_of_layers(network_run.network, image, self._layers(network_run), read[0], device=read[1])
         if not found:
             none = (
                 f"none of the layers that similarity.channels names ({', '.join(named or ())}) has channels on a grid, "
@@ -115,7 +115,7 @@ class Channels(NetworkResponse):
             )
             lacks = f"the layer 'network.{cam}' gives no (batch, channels, height, width) once in a pass"
             lacks += ", so its channels cannot be followed"
-            return Contents({"channel": 1}, gap=none if named else lacks)
+            return Contents({"channel": 1}, unsupported_reason=none if named else lacks)
         every = [
             f"{layer.removeprefix('network.')}:{channel}"
             for layer, values in found.items()
@@ -123,16 +123,16 @@ class Channels(NetworkResponse):
         ]
         return Contents({"channel": len(every)}, {"channel": every} if named else {})
 
-    def run(self, session: Session, batch: Batch, along: Along | None) -> Arrays:
+    def run(self, network_run: NetworkRun, batch: Batch, method_maps: MethodMaps | None) -> Arrays:
         """Run the network on each image, and keep the activations of the layers."""
         from heatproof.perturbation.channels import channel_responses
 
-        return channel_responses(session.query(batch), self._layers(session))
+        return channel_responses(network_run.query(batch), self._layers(network_run))
 
-    def _layers(self, session: Session) -> list[str]:
-        return [f"network.{layer}" for layer in self.settings.get("layers") or [_facts(session).cam_layer]]
+    def _layers(self, network_run: NetworkRun) -> list[str]:
+        return [f"network.{layer}" for layer in self.settings.get("layers") or [_facts(network_run).cam_layer]]
 
 
-def _facts(session: Session) -> InputFacts:
-    assert session.facts is not None, "only the workflow, which knows the model, makes this response"
-    return session.facts
+def _facts(network_run: NetworkRun) -> InputFacts:
+    assert network_run.facts is not None, "only the workflow, which knows the model, makes this response"
+    return network_run.facts

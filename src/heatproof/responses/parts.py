@@ -14,14 +14,14 @@ import numpy as np
 from heatproof.data.registry import HasParts
 from heatproof.errors import HeatproofError
 from heatproof.responses.base import (
-    Along,
     Array,
     Arrays,
     Batch,
     Contents,
+    MethodMaps,
     NetworkResponse,
+    NetworkRun,
     ScoredImages,
-    Session,
 )
 
 
@@ -48,16 +48,16 @@ class Parts(NetworkResponse):
 
     kind = "parts"
     rule = "parts"
-    holds: ClassVar[Mapping[str, Array]] = {
+    array_specs: ClassVar[Mapping[str, Array]] = {
         "logit": Array(("variant",)),
         "log_probability": Array(("variant",)),
         "importance": Array(("part",)),
         "mask": Array(("part", "y", "x"), "int8", chunk_by_image=True),
     }
-    in_memory = ("masks", "removed", "drops")
+    evaluate_only_options = ("masks", "removed", "drops")
     options = staticmethod(part_options)
 
-    def contents(self, session: Session, size: tuple[int, int], names: Sequence[str]) -> Contents:
+    def contents(self, network_run: NetworkRun, size: tuple[int, int], names: Sequence[str]) -> Contents:
         """Return the dimensions of the store, from the first image.
 
         Raises
@@ -65,14 +65,14 @@ class Parts(NetworkResponse):
         HeatproofError
             If the dataset has no parts, or gives masks and images of them that do not belong to its images.
         """
-        dataset, name = session.dataset, session.dataset_name
+        dataset, name = network_run.dataset, network_run.dataset_name
         if not isinstance(dataset, HasParts):
             raise HeatproofError(
                 f"The dataset {name!r} does not describe the parts of its objects: implement part_names, "
                 "part_masks and without_part (heatproof.data.registry.HasParts), or leave part_deletion out of "
                 "`metrics`."
             )
-        shape = session.dataset.images("evaluation", 0, 1).shape[1:]
+        shape = network_run.dataset.images("evaluation", 0, 1).shape[1:]
         count = len(dataset.part_names)
         masks = dataset.part_masks("evaluation", 0, 1).shape
         removed = dataset.without_part("evaluation", 0, 1).shape
@@ -85,39 +85,39 @@ class Parts(NetworkResponse):
         sizes = {"variant": count + 1, "part": count, "y": size[0], "x": size[1]}
         return Contents(sizes, {"part": parts, "variant": ["intact", *parts]})
 
-    def run(self, session: Session, batch: Batch, along: Along | None) -> Arrays:
+    def run(self, network_run: NetworkRun, batch: Batch, method_maps: MethodMaps | None) -> Arrays:
         """Return the responses, the importance of each part, and the masks; or drops given by the caller."""
         import torch
 
-        from heatproof.base.batches import READING
+        from heatproof.base.batches import READ_LOCK
         from heatproof.perturbation.patches import part_variants
 
-        if session.dataset is None:
-            masks, removed = _pieces(session.given["masks"]), session.given["removed"]
+        if network_run.dataset is None:
+            masks, removed = _pieces(network_run.caller_inputs["masks"]), network_run.caller_inputs["removed"]
             if removed is None:
-                return {"mask": masks, "drops": _array(session.given["drops"])}
+                return {"mask": masks, "drops": _array(network_run.caller_inputs["drops"])}
             removed = torch.as_tensor(removed)
         else:
             rows = ("evaluation", batch.first, batch.first + len(batch.ids))
-            with READING:
-                removed, masks = session.dataset.without_part(*rows), session.dataset.part_masks(*rows)
-            removed = session.normalised(removed.reshape(-1, *removed.shape[2:])).reshape(removed.shape)
-        query = session.query(batch)
+            with READ_LOCK:
+                removed, masks = network_run.dataset.without_part(*rows), network_run.dataset.part_masks(*rows)
+            removed = network_run.normalised(removed.reshape(-1, *removed.shape[2:])).reshape(removed.shape)
+        query = network_run.query(batch)
         outputs = query.run(*part_variants(query, removed))
         importance = outputs["logit"][:, :1] - outputs["logit"][:, 1:]
         return {**outputs, "importance": importance, "mask": _pieces(masks)}
 
-    def needed(self, output: str) -> Sequence[str]:
+    def needed_arrays(self, output: str) -> Sequence[str]:
         """Return the names of the output's array and of the masks."""
-        return [*super().needed(output), "mask"]
+        return [*super().needed_arrays(output), "mask"]
 
     def beside(self, arrays: Arrays, images: ScoredImages) -> dict[str, Any]:
         """Return the masks (N, K, H, W), bool or int8."""
         return {"masks": arrays["mask"]}
 
-    def lacks(self, session: Session) -> str | None:
+    def missing_inputs(self, network_run: NetworkRun) -> str | None:
         """Return which of masks and images without parts (or drops) are missing."""
-        given = session.given
+        given = network_run.caller_inputs
         if given["masks"] is not None and (given["drops"] is None) != (given["removed"] is None):
             return None
         return (

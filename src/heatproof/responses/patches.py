@@ -6,9 +6,18 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
-from heatproof.base.grids import Grid, grid_name, patches_in
+from heatproof.base.grids import Grid, grid_name, patch_count
 from heatproof.base.options import PatchGrid
-from heatproof.responses.base import Along, Array, Arrays, Batch, NetworkResponse, Response, ScoredImages, Session
+from heatproof.responses.base import (
+    Array,
+    Arrays,
+    Batch,
+    MethodMaps,
+    NetworkResponse,
+    NetworkRun,
+    Response,
+    ScoredImages,
+)
 
 
 def patch_options(
@@ -26,13 +35,13 @@ class Patches(NetworkResponse):
 
     kind = "patches"
     rule = "drops"
-    holds: ClassVar[Mapping[str, Array]] = {
+    array_specs: ClassVar[Mapping[str, Array]] = {
         "logit": Array(("variant",)),
         "log_probability": Array(("variant",)),
-        "predicted": Array(("variant",), "int32", of_classes=True),
-        "target_rank": Array(("variant",), "int16", of_classes=True),
+        "predicted": Array(("variant",), "int32", is_class_number=True),
+        "target_rank": Array(("variant",), "int16", is_class_number=True),
     }
-    in_memory = ("baseline_options",)
+    evaluate_only_options = ("baseline_options",)
     options = staticmethod(patch_options)
 
     @cached_property
@@ -48,7 +57,7 @@ class Patches(NetworkResponse):
 
     @classmethod
     def from_options(
-        cls, asks: Callable[..., Any], options: Mapping[str, Any], sizes: Iterable[tuple[int, int]] = ()
+        cls, options_function: Callable[..., Any], options: Mapping[str, Any], sizes: Iterable[tuple[int, int]] = ()
     ) -> dict[str, Response]:
         """Return the patch drops; the metric's option `truncate` allows grids that cut off borders."""
         settings = {key: options[key] for key in ("grid", "baseline")}
@@ -58,13 +67,13 @@ class Patches(NetworkResponse):
     @property
     def variants(self) -> int:
         """The patches and the intact image."""
-        return patches_in(self.settings["grid"]) + 1
+        return patch_count(self.settings["grid"]) + 1
 
-    def run(self, session: Session, batch: Batch, along: Along | None) -> Arrays:
+    def run(self, network_run: NetworkRun, batch: Batch, method_maps: MethodMaps | None) -> Arrays:
         """Run the network on each image, intact and without each patch."""
         from heatproof.perturbation.patches import patch_variants
 
-        query = session.query(batch)
+        query = network_run.query(batch)
         return query.run(*patch_variants(query, **self.settings))
 
     def beside(self, arrays: Arrays, images: ScoredImages) -> dict[str, Any]:

@@ -11,8 +11,8 @@ import numpy as np
 from heatproof.base.options import Bounds
 from heatproof.errors import HeatproofError
 from heatproof.models.registry import UNSCALED, normalisation_of
-from heatproof.responses.base import Along, Arrays, Batch, Contents, Options, ScoredImages, Session
-from heatproof.responses.curves import SAID, TwoTargets, decided
+from heatproof.responses.base import Arrays, Batch, Contents, MethodMaps, NetworkRun, Options, ScoredImages
+from heatproof.responses.curves import OUTPUT_QUANTITIES, TwoTargets, decisions
 
 # Of images that are no more than in [0, 1], whatever their channels.
 # The thresholds of the published code, which are those of `heatproof.perturbation.pic`.
@@ -30,13 +30,13 @@ def picture_options(
     """Options of `heatproof.perturbation.pic.pic_variants`."""
 
 
-class Pictures(TwoTargets):
+class InformationCurves(TwoTargets):
     """Outputs and entropies of pictures with increasing information."""
 
     kind = "pictures"
     argument = "pictures"
-    quantities = (*SAID, "entropy")
-    in_memory = ("mean", "std", "random_mask")
+    quantities = (*OUTPUT_QUANTITIES, "entropy")
+    evaluate_only_options = ("mean", "std", "random_mask")
     options = staticmethod(picture_options)
 
     @classmethod
@@ -58,34 +58,38 @@ class Pictures(TwoTargets):
         """Return the number of pictures: fully blurred, the thresholds, the original."""
         return len(self.settings["thresholds"] or range(PUBLISHED)) + 2
 
-    def contents(self, session: Session, size: tuple[int, int], names: Sequence[str]) -> Contents:
+    def contents(self, network_run: NetworkRun, size: tuple[int, int], names: Sequence[str]) -> Contents:
         """Return the dimensions of the store; a gap where pictures have no entropy."""
-        from heatproof.perturbation.pic import without_entropy
+        from heatproof.perturbation.pic import entropy_unsupported_reason
 
-        channels = session.dataset.images("evaluation", 0, 1).shape[1]
-        return replace(super().contents(session, size, names), gap=without_entropy(channels))
+        channels = network_run.dataset.images("evaluation", 0, 1).shape[1]
+        return replace(
+            super().contents(network_run, size, names), unsupported_reason=entropy_unsupported_reason(channels)
+        )
 
-    def run(self, session: Session, batch: Batch, along: Along | None) -> Arrays:
+    def run(self, network_run: NetworkRun, batch: Batch, method_maps: MethodMaps | None) -> Arrays:
         """Run the network on the pictures: outputs, and entropies in bytes."""
         from heatproof.perturbation.pic import pic_variants
 
-        mean, std = normalisation_of(session.facts or UNSCALED, batch.images.shape[1])
+        mean, std = normalisation_of(network_run.facts or UNSCALED, batch.images.shape[1])
         given: dict[str, Any] = {"mean": mean, "std": std}
-        given |= {key: value for key, value in {**self.settings, **session.given}.items() if value is not None}
-        query, every = session.query(batch, batch.targets), []
-        for maps, _ in self.by_method(session, batch, along):
+        given |= {
+            key: value for key, value in {**self.settings, **network_run.caller_inputs}.items() if value is not None
+        }
+        query, every = network_run.query(batch, batch.targets), []
+        for maps, _ in self.maps_by_method(network_run, batch, method_maps):
             batches, variants, entropies = pic_variants(query, maps, **given)
             read = query.run(batches, variants)
             every.append({**self.outputs(batch, read), "entropy": np.array(entropies).reshape(-1, variants)})
-        return self.stacked(every)
+        return self.stack_methods(every)
 
     def as_argument(self, quantities: Arrays, images: ScoredImages) -> dict[str, np.ndarray]:
-        """Return arrays by name, the ``classes`` (N, 2) that they are of, and where these are ``decided`` for."""
-        arrays, classes = self.both(quantities, images)
-        entropy, of_targets = quantities["entropy"].astype(np.int64), decided(arrays, classes, images.task)
+        """Return arrays by name, the ``classes`` (N, 2) that they are of, and where these are ``decisions`` for."""
+        arrays, classes = self.for_both_targets(quantities, images)
+        entropy, of_targets = quantities["entropy"].astype(np.int64), decisions(arrays, classes, images.task)
         return {**arrays, "entropy": entropy, "classes": classes, "decided": of_targets}
 
-    def made_up(self, size: tuple[int, int]) -> Arrays:
+    def synthetic_arrays(self, size: tuple[int, int]) -> Arrays:
         """Return responses that rise with the entropy."""
         rising = np.linspace(0, 1, self.points(size))
-        return self.made_up_store(rising, {"entropy": (100 + 100 * rising).astype(np.int64)})
+        return self.synthetic_store(rising, {"entropy": (100 + 100 * rising).astype(np.int64)})

@@ -14,7 +14,7 @@ from heatproof.models.registry import ModelSpec
 from heatproof.perturbation.baselines import baseline_modules
 from heatproof.plan.folder import NO_MODEL
 from heatproof.plan.paths import Network, map_files
-from heatproof.plan.stage import Planned, Product, Wildcards, stage
+from heatproof.plan.stage import JobGraph, Product, Wildcards, stage
 from heatproof.stages.shards import (
     ShardStage,
     each,
@@ -23,7 +23,7 @@ from heatproof.stages.shards import (
     network_of,
     networks,
     product_of,
-    range_of,
+    shard_range,
     shards,
     whose,
 )
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class MapsOf:
+class MapInputs:
     """What all maps of a network depend on, or of a dataset if explainers know no model.
 
     Attributes
@@ -51,7 +51,7 @@ class MapsOf:
     dataset: DatasetSpec
     seed: int
     stored_as: str
-    sums_of: int
+    patch_sums_grid: int
     model: ModelSpec | None = None
     weights: str | None = None
     upstream: Key | None = None
@@ -61,7 +61,7 @@ class MapsOf:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Maps(ShardStage):
+class MapsStage(ShardStage):
     """A shard of maps.
 
     Attributes
@@ -74,7 +74,7 @@ class Maps(ShardStage):
 
     code = ("heatproof.jobs.attribute",)
 
-    of: MapsOf
+    inputs: MapInputs
     explainers: list[StoredExplainer]
 
     def products(self) -> list[Product]:
@@ -95,14 +95,14 @@ class Maps(ShardStage):
         return partial(attribute, self, runtime)
 
     @classmethod
-    def on(cls, graph: Planned, network: Network, where: Wildcards) -> Self:
+    def on(cls, graph: JobGraph, network: Network, where: Wildcards) -> Self:
         """Return what the job of a shard is told of a network, or of none."""
         plan = graph.plan
         chosen = [where["explainer"]] if "explainer" in where else cls.names(plan)
         return cls(
-            of=graph.once(_maps_of, network),
+            inputs=graph.compute_once(_maps_of, network),
             explainers=[maps_of(graph, network, name) for name in chosen],
-            shard=range_of(plan, where["shard"], plan.images),
+            shard=shard_range(plan, where["shard"], plan.images),
         )
 
     @classmethod
@@ -122,13 +122,13 @@ class Maps(ShardStage):
         return [map_files(cls.store(plan).replace("{explainer}", name), "{shard}") for name in names]
 
     @classmethod
-    def narrowed(cls, plan: Plan) -> Mapping[str, Iterable[str]]:
+    def wildcard_constraints(cls, plan: Plan) -> Mapping[str, Iterable[str]]:
         """Return the explainers."""
         return {"explainer": cls.names(plan)}
 
 
 @stage("attribute")
-class Attribute(Maps):
+class Attribute(MapsStage):
     """A shard of the maps of explainers on a network, of all explainers together or of one (config)."""
 
     message = "attribution maps"
@@ -144,19 +144,19 @@ class Attribute(Maps):
         return plan.results.maps
 
     @classmethod
-    def every(cls, plan: Plan) -> Iterable[Wildcards]:
+    def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
         """Return every network with every shard, and with every explainer if jobs are apart."""
         return each(networks(plan), shards(plan, plan.images), whose(plan, cls.names(plan)))
 
     @classmethod
-    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+    def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return what the job of a shard is told, and the files that it waits for."""
         network = Network(where["dataset"], where["model"], where["weights"])
         return cls.on(graph, network, where), inputs_of(graph, network_of(graph, network, "maps"), where)
 
 
 @stage("attribute_reference")
-class AttributeReference(Maps):
+class AttributeReference(MapsStage):
     """A shard of the maps of explainers that know no model; one store for all networks of a dataset."""
 
     message = "maps that know no model"
@@ -172,28 +172,28 @@ class AttributeReference(Maps):
         return plan.results.reference_maps
 
     @classmethod
-    def every(cls, plan: Plan) -> Iterable[Wildcards]:
+    def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
         """Return every dataset with every shard, and with every explainer if jobs are apart."""
         datasets = [{"dataset": name} for name in plan.datasets]
         return each(datasets, shards(plan, plan.images), whose(plan, cls.names(plan)))
 
     @classmethod
-    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+    def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return what the job of a shard is told, and the files that it waits for."""
         told = cls.on(graph, Network(where["dataset"], NO_MODEL, NO_MODEL), where)
-        return told, [told.of.dataset.manifest]
+        return told, [told.inputs.dataset.manifest]
 
 
-def _maps_of(graph: Planned, network: Network) -> MapsOf:
+def _maps_of(graph: JobGraph, network: Network) -> MapInputs:
     plan, (dataset, model, _) = graph.plan, network
     stored_as = plan.config["attribution"]["stored_as"]
-    sums_of = plan.config["drops"]["grids"][0] if stored_as == "patch_sums" else 0
-    of = MapsOf(plan.dataset_spec(dataset), plan.config["seed"], stored_as, sums_of)
+    patch_sums_grid = plan.config["drops"]["grids"][0] if stored_as == "patch_sums" else 0
+    inputs = MapInputs(plan.dataset_spec(dataset), plan.config["seed"], stored_as, patch_sums_grid)
     if model == NO_MODEL:
-        return of
+        return inputs
     run = network_of(graph, network, "maps")
     return replace(
-        of,
+        inputs,
         model=plan.model_spec(model),
         weights=run.weights,
         upstream=run.upstream,
@@ -203,17 +203,17 @@ def _maps_of(graph: Planned, network: Network) -> MapsOf:
     )
 
 
-def maps_of(graph: Planned, network: Network, explainer: str) -> StoredExplainer:
+def maps_of(graph: JobGraph, network: Network, explainer: str) -> StoredExplainer:
     """Return an explainer with its store and key for a network; of one that knows no model, those of the dataset."""
     knows = graph.plan.explainers[explainer].uses_model
-    return graph.once(_stored, network if knows else Network(network.dataset, NO_MODEL, NO_MODEL), explainer)
+    return graph.compute_once(_stored, network if knows else Network(network.dataset, NO_MODEL, NO_MODEL), explainer)
 
 
-def _stored(graph: Planned, network: Network, name: str) -> StoredExplainer:
+def _stored(graph: JobGraph, network: Network, name: str) -> StoredExplainer:
     plan, (dataset, model, weights) = graph.plan, network
-    of, entry, known = graph.once(_maps_of, network), plan.explainers[name], model != NO_MODEL
+    inputs, entry, known = graph.compute_once(_maps_of, network), plan.explainers[name], model != NO_MODEL
     own = [plan.models[model].module, *plan.target_modules] if known else []
-    modules = [*Maps.code, *own, entry.module]
+    modules = [*MapsStage.code, *own, entry.module]
     drops = (plan.finetuning(model, weights) if known else None) or plan.config["finetuning"]
     options = plan.explainer_options(name, drops["baseline"])
     filled = options.get("baseline")
@@ -233,6 +233,6 @@ def _stored(graph: Planned, network: Network, name: str) -> StoredExplainer:
         modules += baseline_modules(filled)
     if known and "cam_layer" not in entry.needs:
         # Which layer CAMs read changes no other maps.
-        of = replace(of, model=plan.trained_spec(model))
+        inputs = replace(inputs, model=plan.trained_spec(model))
     settings = {"kind": told.kind, "module": told.module, "options": told.options, "maps": told.maps, "grid": told.grid}
-    return replace(told, key=key_of([of, settings], modules))
+    return replace(told, key=key_of([inputs, settings], modules))

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Self
 from heatproof.attribution.registry import EXPLAINERS
 from heatproof.base.provenance import Key
 from heatproof.metrics.single_deletion import base_name
-from heatproof.plan.stage import Planned, Report, Wildcards, read_as, shown, stage
-from heatproof.stages.methods import keys_of, shown_methods
+from heatproof.plan.stage import JobGraph, Report, Wildcards, named_tables, report_outputs, stage
+from heatproof.stages.methods import keys_of, planned_methods
 
 if TYPE_CHECKING:
     from heatproof.base.specs import Runtime
@@ -42,10 +42,10 @@ class BaselineMethod:
 
 
 @cache
-def several_baselines(plan: Plan) -> list[Case]:
+def baseline_cases(plan: Plan) -> list[Case]:
     """Return one in-domain test case a network and baseline, where there are several baselines."""
     cases = [case for case in plan.test_cases() if base_name(case.metric) == "idsds" and case.grid == plan.reference[0]]
-    cases = [case for case in cases if case.network.weights not in plan.kept]
+    cases = [case for case in cases if case.network.weights not in plan.saved_epochs]
     first = {(case.network[:2], case.baseline): case for case in reversed(cases) if case.output == cases[0].output}
     found = [case for case in cases if first.get((case.network[:2], case.baseline)) is case]
     return found if len({case.baseline for case in found}) > 1 else []
@@ -68,7 +68,7 @@ class Baselines(Report):
     message = "comparison of baselines"
     code = ("heatproof.report.tables.baselines",)
     manifest_path = "baselines/manifest.json"
-    outputs = shown(
+    outputs = report_outputs(
         "Scores",
         "every method under every baseline",
         """
@@ -84,25 +84,25 @@ class Baselines(Report):
         conclusions="baselines/conclusions.csv",
         summary="baselines/summary.txt",
     )
-    tables = read_as(baselines="scores", baselines_agreement="agreement", baselines_conclusions="conclusions")
+    tables = named_tables(baselines="scores", baselines_agreement="agreement", baselines_conclusions="conclusions")
 
     cases: list[BaselineCase]
     methods: list[BaselineMethod]
     upstream: Key
 
     @classmethod
-    def every(cls, plan: Plan) -> Iterable[Wildcards]:
+    def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
         """Return the one job, where there are several baselines."""
-        return [{}] if several_baselines(plan) else []
+        return [{}] if baseline_cases(plan) else []
 
     @classmethod
-    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+    def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return what the job is told, and the files that it waits for."""
         plan = graph.plan
-        cases = several_baselines(plan)
+        cases = baseline_cases(plan)
         files = plan.score_files(cases)
         methods = []
-        for row in shown_methods(plan):
+        for row in planned_methods(plan):
             known = EXPLAINERS.get(plan.explainers[row.explainer].kind)
             methods.append(BaselineMethod(row.method, row.transform, row.reference, known.family if known else ""))
         each = [

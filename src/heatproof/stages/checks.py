@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from heatproof.base.methods import ABS
+from heatproof.base.methods import ABS_SUFFIX
 from heatproof.plan.comparisons import Compared, all_comparisons, compared_cases, factors
-from heatproof.plan.stage import Output, Planned, read_as, shown, stage, unshown
+from heatproof.plan.stage import JobGraph, Output, named_tables, plain_outputs, report_outputs, stage
 from heatproof.stages.methods import Scored, all_metrics, scored, templates
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Checks(Scored):
     message = "protocol checks"
     code = ("heatproof.report.tables.protocol",)
     manifest_path = "checks/manifest.json"
-    outputs = shown(
+    outputs = report_outputs(
         "Protocol checks",
         "under which conventions the order flips",
         """
@@ -55,7 +55,7 @@ class Checks(Scored):
         summary="checks/summary.csv",
         captions="checks/captions.csv",
     )
-    tables = read_as(summary="summary", captions="captions")
+    tables = named_tables(summary="summary", captions="captions")
 
     comparisons: list[Compared]
     images: dict[str, int]
@@ -64,18 +64,18 @@ class Checks(Scored):
     templates: str
 
     @classmethod
-    def leaves(cls, plan: Plan) -> Mapping[str, Output]:
+    def planned_outputs(cls, plan: Plan) -> Mapping[str, Output]:
         """Return its outputs, with a chart of each factor as PNG and SVG."""
         charts = [f"{factor}.{ending}" for factor in factors(plan) for ending in ("png", "svg")]
-        return {**cls.outputs, **unshown(**{chart: f"checks/{chart}" for chart in charts})}
+        return {**cls.outputs, **plain_outputs(**{chart: f"checks/{chart}" for chart in charts})}
 
     @classmethod
-    def is_asked(cls, plan: Plan) -> bool:
+    def is_requested(cls, plan: Plan) -> bool:
         """Tell whether the rule `all` asks for it: where all metrics are shown."""
         return all_metrics(plan)
 
     @classmethod
-    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+    def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return what the job is told, and the files that it waits for."""
         plan = graph.plan
         cases = compared_cases(plan)
@@ -85,7 +85,7 @@ class Checks(Scored):
             least_coverage=plan.config["scores"]["least_coverage"],
             # Raw to absolute: the same name for a map without a sign.
             transforms={
-                method: f"{method}{ABS}" if f"{method}{ABS}" in plan.methods else method
+                method: f"{method}{ABS_SUFFIX}" if f"{method}{ABS_SUFFIX}" in plan.methods else method
                 for method, entry in plan.methods.items()
                 if entry.methods[method][1] == "raw"
             },

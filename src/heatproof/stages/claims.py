@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Self
 from heatproof.base.grids import Grid
 from heatproof.base.provenance import ROOT, Key
 from heatproof.files.reading import file_digest
-from heatproof.plan.stage import Planned, Report, read_as, shown, stage
-from heatproof.stages.methods import ClaimedMethod, Place, all_metrics, claimed_methods, keys_of, magnitudes, places_of
+from heatproof.plan.stage import JobGraph, Report, named_tables, report_outputs, stage
+from heatproof.stages.methods import MethodOrigin, Place, all_metrics, keys_of, magnitudes, method_origins, places_of
 
 if TYPE_CHECKING:
     from heatproof.base.specs import Runtime
@@ -22,7 +22,7 @@ PUBLISHED = ROOT / "claims" / "published"
 
 
 @dataclass(frozen=True)
-class ClaimedMetric:
+class MetricFacts:
     """A metric as claims look for it."""
 
     kind: str
@@ -35,7 +35,7 @@ class ClaimedMetric:
 
 
 @dataclass(frozen=True)
-class ClaimedModel:
+class ModelFacts:
     """The design of a model, and the kind whose seeds of training alone differ."""
 
     family: str
@@ -73,7 +73,7 @@ class Claims(Report):
     message = "claims"
     code = ("heatproof.report.tables.claims",)
     manifest_path = "claims.json"
-    outputs = shown(
+    outputs = report_outputs(
         "Claims",
         "published claims, on published numbers and on this run",
         """
@@ -92,33 +92,33 @@ class Claims(Report):
         published="published.csv",
         published_methods="published_methods.csv",
     )
-    tables = read_as(**{name: name for name in outputs})
+    tables = named_tables(**{name: name for name in outputs})
 
     cases: list[Place]
-    metrics: dict[str, ClaimedMetric]
+    metrics: dict[str, MetricFacts]
     pixels: dict[str, dict[str, int | None]]
     explains: str
     kept_epochs: dict[str, str]
-    methods: list[ClaimedMethod]
-    models: dict[str, ClaimedModel]
+    methods: list[MethodOrigin]
+    models: dict[str, ModelFacts]
     accuracy: str
     published: dict[str, str]
     upstream: list[Key]
 
     @classmethod
-    def is_asked(cls, plan: Plan) -> bool:
+    def is_requested(cls, plan: Plan) -> bool:
         """Tell whether the rule `all` asks for it: where all metrics are shown."""
         return all_metrics(plan)
 
     @classmethod
-    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+    def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return what the job is told, and the files that it waits for."""
-        plan, tables, of_magnitudes = graph.plan, graph.told("tables"), magnitudes(graph.plan)
+        plan, tables, of_magnitudes = graph.plan, graph.spec("tables"), magnitudes(graph.plan)
         cases = plan.all_cases()
-        told = cls(
+        spec = cls(
             cases=places_of(cases),
             metrics={
-                name: ClaimedMetric(
+                name: MetricFacts(
                     kind=score.kind,
                     options=score.options,
                     higher_is_better=score.higher_is_better,
@@ -128,21 +128,21 @@ class Claims(Report):
                     magnitudes=name in of_magnitudes.metrics,
                 )
                 for name, case in {case.metric: case for case in reversed(cases)}.items()
-                for score in [graph.told("score", **case.where)]
+                for score in [graph.spec("score", **case.where)]
             },
             pixels={
                 dataset: {model: min(plan.size_of(dataset, model) or (0,)) or None for model in plan.models_of(dataset)}
                 for dataset in plan.datasets
             },
             explains=plan.config["attribution"]["output"],
-            kept_epochs={name: entry for name, (entry, _) in plan.kept.items()},
-            methods=claimed_methods(plan),
-            models={name: ClaimedModel(**asdict(model.design), kind=model.kind) for name, model in plan.models.items()},
+            kept_epochs={name: entry for name, (entry, _) in plan.saved_epochs.items()},
+            methods=method_origins(plan),
+            models={name: ModelFacts(**asdict(model.design), kind=model.kind) for name, model in plan.models.items()},
             accuracy=tables.files["accuracy"],
             published={path.name: file_digest(path) for path in sorted(PUBLISHED.glob("*.csv"))},
             upstream=[keys_of(graph, cases), tables.key],
         )
-        return told, [*plan.score_files(cases), told.accuracy, tables.manifest]
+        return spec, [*plan.score_files(cases), spec.accuracy, tables.manifest]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return what writes the verdict on each claim, and the orders of methods beside published ones."""

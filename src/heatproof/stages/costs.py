@@ -7,8 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.base.provenance import Key
-from heatproof.plan.stage import Planned, Report, read_as, shown, stage
-from heatproof.stages.methods import ClaimedMethod, claimed_methods, keys_of
+from heatproof.plan.stage import JobGraph, Report, named_tables, report_outputs, stage
+from heatproof.stages.methods import MethodOrigin, keys_of, method_origins
 
 if TYPE_CHECKING:
     from heatproof.base.specs import Runtime
@@ -33,7 +33,7 @@ class Costs(Report):
     message = "cost of methods beside their scores"
     code = ("heatproof.report.tables.costs",)
     manifest_path = "costs.json"
-    outputs = shown(
+    outputs = report_outputs(
         "Scores",
         "what each method costs, beside its score",
         """
@@ -42,20 +42,20 @@ class Costs(Report):
         """,
         costs="costs.csv",
     )
-    tables = read_as(costs="costs")
+    tables = named_tables(costs="costs")
 
     scores: list[str]
     table: str
-    methods: list[ClaimedMethod]
+    methods: list[MethodOrigin]
     upstream: Key
 
     @classmethod
-    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+    def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return what the job is told, and the files that it waits for."""
         plan = graph.plan
-        files, table = plan.score_files(), graph.told("tables").files["idsds_table"]
+        files, table = plan.score_files(), graph.spec("tables").files["idsds_table"]
         keys = keys_of(graph, plan.test_cases())
-        return cls(scores=files, table=table, methods=claimed_methods(plan), upstream=keys), [table, *files]
+        return cls(scores=files, table=table, methods=method_origins(plan), upstream=keys), [table, *files]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return what writes the table."""

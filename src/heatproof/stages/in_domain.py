@@ -11,7 +11,7 @@ from heatproof.base.grids import Grid
 from heatproof.base.provenance import Key
 from heatproof.metrics.single_deletion import base_name
 from heatproof.plan.paths import response_files
-from heatproof.plan.stage import Planned, Report, read_as, shown, stage
+from heatproof.plan.stage import JobGraph, Report, named_tables, report_outputs, stage
 from heatproof.responses.features import Features
 from heatproof.stages.responses import response_key
 
@@ -51,7 +51,7 @@ class InDomain(Report):
     message = "whether deleted patches are in domain"
     code = ("heatproof.report.tables.in_domain",)
     manifest_path = "in_domain.json"
-    outputs = shown(
+    outputs = report_outputs(
         "Models",
         "are deleted patches in domain",
         """
@@ -68,7 +68,7 @@ class InDomain(Report):
         """,
         in_domain="in_domain.csv",
     )
-    tables = read_as(in_domain="in_domain")
+    tables = named_tables(in_domain="in_domain")
 
     scored: list[StoredFeatures]
     images: int
@@ -76,7 +76,7 @@ class InDomain(Report):
     upstream: Key
 
     @classmethod
-    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+    def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return what the job is told, and the files that it waits for."""
         plan = graph.plan
         scored, inputs, upstream = [], [], []

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from heatproof.plan.stage import Planned, Wildcards, read_as, shown, stage
+from heatproof.plan.stage import JobGraph, Wildcards, named_tables, report_outputs, stage
 from heatproof.stages.methods import Ranked, Scored, ranked, scored
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Leaderboard(Scored, Ranked):
     message = "leaderboard of the metrics and methods that the config names"
     code = ("heatproof.report.tables.leaderboard",)
     manifest_path = "ranking/leaderboard.json"
-    outputs = shown(
+    outputs = report_outputs(
         "Ranking",
         "the leaderboard that the config asks for",
         """
@@ -41,19 +41,19 @@ class Leaderboard(Scored, Ranked):
         """,
         leaderboard="ranking/leaderboard.csv",
     )
-    tables = read_as(leaderboard="leaderboard")
+    tables = named_tables(leaderboard="leaderboard")
 
     metrics: list[str]
     methods: list[str]
     independent: Literal["network", "case"]
 
     @classmethod
-    def every(cls, plan: Plan) -> Iterable[Wildcards]:
+    def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
         """Return the one job, where the config asks for it."""
         return [{}] if plan.config["leaderboard"]["metrics"] else []
 
     @classmethod
-    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+    def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return what the job is told, and the files that it waits for."""
         plan = graph.plan
         asked = plan.config["leaderboard"]

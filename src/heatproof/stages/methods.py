@@ -11,8 +11,8 @@ from heatproof.attribution.registry import EXPLAINERS
 from heatproof.base.provenance import ROOT, Key, digest
 from heatproof.files.reading import file_digest
 from heatproof.plan import paths
-from heatproof.plan.stage import Planned, Report
-from heatproof.ranking.magnitudes import Magnitudes
+from heatproof.plan.stage import JobGraph, Report
+from heatproof.ranking.magnitudes import MagnitudeMetrics
 
 if TYPE_CHECKING:
     from heatproof.plan.paths import Case, Network
@@ -23,7 +23,7 @@ Place = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True)
-class ShownMethod:
+class PlannedMethod:
     """A method as pages show it.
 
     Attributes
@@ -45,7 +45,7 @@ class ShownMethod:
 
 
 @dataclass(frozen=True)
-class ClaimedMethod:
+class MethodOrigin:
     """A method with the map that it is by the name of heatproof's explainer, where it is one of its own.
 
     Attributes
@@ -104,7 +104,7 @@ class Ranked:
     least_coverage: float
 
 
-def scored(graph: Planned, cases: list[Case]) -> dict[str, Any]:
+def scored(graph: JobGraph, cases: list[Case]) -> dict[str, Any]:
     """Return the fields of `Scored`."""
     directions, upstream = directions_of(graph, cases), keys_of(graph, cases)
     return {"cases": places_of(cases), "directions": directions, "upstream": upstream}
@@ -123,33 +123,33 @@ def templates() -> str:
     return digest({path.name: file_digest(path) for path in sorted((ROOT / "report" / "templates").iterdir())})
 
 
-def shown_methods(plan: Plan) -> list[ShownMethod]:
+def planned_methods(plan: Plan) -> list[PlannedMethod]:
     """Return every method, explainer by explainer."""
     return [
-        ShownMethod(one.name, entry.name, one.index, place, one.transform, not entry.uses_model)
+        PlannedMethod(one.name, entry.name, one.index, place, one.transform, not entry.uses_model)
         for entry in plan.explainers.values()
         for place, one in enumerate(entry.rows)
     ]
 
 
-def claimed_methods(plan: Plan) -> list[ClaimedMethod]:
+def method_origins(plan: Plan) -> list[MethodOrigin]:
     """Return every method, explainer by explainer."""
     methods = []
-    for shown in shown_methods(plan):
+    for shown in planned_methods(plan):
         entry = plan.explainers[shown.explainer]
         known, own = EXPLAINERS.get(entry.kind), list(entry.maps)
         name = (list(known.maps) if known else own)[shown.index]
         about = (shown.method, shown.explainer, entry.kind, name, shown.transform)
-        methods.append(ClaimedMethod(*about, not shown.reference))
+        methods.append(MethodOrigin(*about, not shown.reference))
     return methods
 
 
-def magnitudes(plan: Plan) -> Magnitudes:
+def magnitudes(plan: Plan) -> MagnitudeMetrics:
     """Return which metrics read magnitudes, and which methods are one to them."""
-    rows = {(one.explainer, one.index, one.transform): one.method for one in shown_methods(plan)}
-    absolute = {one.method: rows.get((one.explainer, one.index, "abs"), "") for one in shown_methods(plan)}
+    rows = {(one.explainer, one.index, one.transform): one.method for one in planned_methods(plan)}
+    absolute = {one.method: rows.get((one.explainer, one.index, "abs"), "") for one in planned_methods(plan)}
     metrics = [name for name, entry in plan.metrics.items() if entry.metric.reads_magnitudes(entry.options)]
-    return Magnitudes(metrics, {signed: name for signed, name in absolute.items() if name not in ("", signed)})
+    return MagnitudeMetrics(metrics, {signed: name for signed, name in absolute.items() if name not in ("", signed)})
 
 
 def scores_each_image(plan: Plan, metric: str) -> bool:
@@ -157,14 +157,14 @@ def scores_each_image(plan: Plan, metric: str) -> bool:
     return metric not in plan.metrics or plan.metrics[metric].metric.scores_each_image
 
 
-def keys_of(graph: Planned, cases: Iterable[Case]) -> Key:
+def keys_of(graph: JobGraph, cases: Iterable[Case]) -> Key:
     """Return one key for some test cases' scores."""
-    return Key.joined(graph.told("score", **case.where).key for case in cases)
+    return Key.joined(graph.spec("score", **case.where).key for case in cases)
 
 
-def directions_of(graph: Planned, cases: Iterable[Case]) -> dict[str, bool]:
+def directions_of(graph: JobGraph, cases: Iterable[Case]) -> dict[str, bool]:
     """Return of some test cases' metrics whether higher is better."""
-    return {case.metric: graph.told("score", **case.where).higher_is_better for case in cases}
+    return {case.metric: graph.spec("score", **case.where).higher_is_better for case in cases}
 
 
 def places_of(cases: Iterable[Case]) -> list[Place]:
@@ -177,7 +177,7 @@ def all_metrics(plan: Plan) -> bool:
     return bool(plan.config["report"]["all_metrics"] and plan.metrics)
 
 
-def shown_images(plan: Plan) -> int:
+def images_with_maps(plan: Plan) -> int:
     """Return how many images are shown with their maps; 0 for none."""
     return min(plan.config["report"]["images"], plan.images)
 

@@ -7,9 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.base.provenance import Key
-from heatproof.plan.stage import Planned, Report, Wildcards, shown, stage
+from heatproof.plan.stage import JobGraph, Report, Wildcards, report_outputs, stage
 from heatproof.responses.curves import Curves
-from heatproof.responses.pictures import Pictures
+from heatproof.responses.pictures import InformationCurves
 from heatproof.stages.methods import keys_of
 from heatproof.stages.score import Score, inputs_of
 
@@ -24,7 +24,9 @@ def cases_with_curves(plan: Plan) -> dict[Network, list[Case]]:
     found: dict[Network, list[Case]] = {}
     for case in plan.all_cases():
         entry = plan.entry(case.network.model, case.network.weights, case.metric)
-        if issubclass(entry.metric.reads, Curves | Pictures) and not plan.lacking(case.network.dataset, case.metric):
+        if issubclass(entry.metric.reads, Curves | InformationCurves) and not plan.unsupported_reason(
+            case.network.dataset, case.metric
+        ):
             found.setdefault(case.network, []).append(case)
     return found if plan.explainers else {}
 
@@ -46,7 +48,7 @@ class MetricCurves(Report):
     message = "curves of metrics"
     code = ("heatproof.report.figures.metric_curves",)
     manifest_path = "figures/curves/{dataset}/{model}/{weights}.json"
-    outputs = shown(
+    outputs = report_outputs(
         "Metrics",
         "curves of every method by every metric",
         """
@@ -63,27 +65,27 @@ class MetricCurves(Report):
     upstream: Key
 
     @classmethod
-    def every(cls, plan: Plan) -> Iterable[Wildcards]:
+    def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
         """Return the networks on which a metric has curves."""
         return [network._asdict() for network in cases_with_curves(plan)]
 
     @classmethod
-    def is_asked(cls, plan: Plan) -> bool:
+    def is_requested(cls, plan: Plan) -> bool:
         """Tell whether the rule `all` asks for it: no, because all responses along maps are read again."""
         return False
 
     @classmethod
-    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+    def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return what the job is told, and the files that it waits for."""
         plan = graph.plan
         cases = next(cases for one, cases in cases_with_curves(plan).items() if one._asdict() == where)
-        told = cls(
+        spec = cls(
             network=list(cases[0].network),
-            scores=[graph.told("score", **case.where) for case in cases],
+            scores=[graph.spec("score", **case.where) for case in cases],
             upstream=keys_of(graph, cases),
         )
         files = [file for case in cases for file in inputs_of(plan, case)]
-        return told, list(dict.fromkeys([*plan.score_files(cases), *files]))
+        return spec, list(dict.fromkeys([*plan.score_files(cases), *files]))
 
     @property
     def modules(self) -> list[str]:

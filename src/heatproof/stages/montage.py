@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, Self
 from heatproof.base.provenance import Key
 from heatproof.base.specs import DatasetSpec
 from heatproof.plan.comparisons import plain_cases
-from heatproof.plan.stage import Output, Planned, Report, Wildcards, stage
-from heatproof.plan.stage import shown as in_report
+from heatproof.plan.stage import JobGraph, Output, Report, Wildcards, stage
+from heatproof.plan.stage import report_outputs as in_report
 from heatproof.stages.methods import (
     Place,
-    ShownMethod,
+    PlannedMethod,
     all_metrics,
+    images_with_maps,
     keys_of,
     map_files,
-    shown_images,
-    shown_methods,
+    planned_methods,
 )
 
 if TYPE_CHECKING:
@@ -62,35 +62,35 @@ class Montage(Report):
     images: int
     datasets: dict[str, DatasetSpec]
     cases: list[Place]
-    methods: list[ShownMethod]
+    methods: list[PlannedMethod]
     upstream: Key
 
     @classmethod
-    def every(cls, plan: Plan) -> Iterable[Wildcards]:
+    def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
         """Return the one job, where images are shown."""
-        return [{}] if shown_images(plan) else []
+        return [{}] if images_with_maps(plan) else []
 
     @classmethod
-    def leaves(cls, plan: Plan) -> Mapping[str, Output]:
+    def planned_outputs(cls, plan: Plan) -> Mapping[str, Output]:
         """Return a picture a dataset and model."""
         pairs = ["/".join(pair) for pair in plan.pairs()]
         return in_report(*SHOWN, **{pair: f"figures/montage/{pair}.png" for pair in pairs})
 
     @classmethod
-    def is_asked(cls, plan: Plan) -> bool:
+    def is_requested(cls, plan: Plan) -> bool:
         """Tell whether the rule `all` asks for it: where all metrics are shown."""
         return all_metrics(plan)
 
     @classmethod
-    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+    def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return what the job is told, and the files that it waits for."""
         plan = graph.plan
         cases = plain_cases(plan)
         told = cls(
-            images=min(shown_images(plan), IMAGES),
+            images=min(images_with_maps(plan), IMAGES),
             datasets={dataset: plan.dataset_spec(dataset) for dataset in plan.datasets},
             cases=[(*case.network, case.metric) for case in cases],
-            methods=shown_methods(plan),
+            methods=planned_methods(plan),
             upstream=keys_of(graph, cases),
         )
         maps = map_files(plan, [case.network for case in cases], told.images, plan.explainers)

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.base.provenance import Key
-from heatproof.plan.stage import Planned, Report, shown, stage
+from heatproof.plan.stage import JobGraph, Report, report_outputs, stage
 from heatproof.stages.methods import all_metrics
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Overview(Report):
     message = "figure of all metrics"
     code = ("heatproof.report.figures.overview",)
     manifest_path = "figures/overview/manifest.json"
-    outputs = shown(
+    outputs = report_outputs(
         "Metrics",
         "all metrics in one picture",
         """
@@ -53,19 +53,19 @@ class Overview(Report):
     upstream: Key
 
     @classmethod
-    def is_asked(cls, plan: Plan) -> bool:
+    def is_requested(cls, plan: Plan) -> bool:
         """Tell whether the rule `all` asks for it: where all metrics are shown."""
         return all_metrics(plan)
 
     @classmethod
-    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+    def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return what the job is told, and the files that it waits for."""
         # The first of a kind, where one is scored with several options.
         kinds = {entry.metric.name: name for name, entry in reversed(graph.plan.metrics.items())}
         dual: dict[str, str] = {kind: kinds[kind] for kind in ("soundness", "completeness") if kind in kinds}
-        made = graph.told("all_scores")
-        told = cls(scores=made.files["scores"], kinds=dual if len(dual) == 2 else {}, upstream=made.key)
-        return told, [told.scores, made.manifest]
+        made = graph.spec("all_scores")
+        spec = cls(scores=made.files["scores"], kinds=dual if len(dual) == 2 else {}, upstream=made.key)
+        return spec, [spec.scores, made.manifest]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return what writes tables, figures and captions."""

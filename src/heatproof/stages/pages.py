@@ -13,20 +13,20 @@ from heatproof.base.provenance import Key
 from heatproof.base.specs import DatasetSpec, Runtime
 from heatproof.metrics.single_deletion import base_name
 from heatproof.plan.paths import response_files
-from heatproof.plan.stage import STAGES, Output, Planned, Report, Wildcards, shown, stage, unshown
+from heatproof.plan.stage import STAGES, JobGraph, Output, Report, Wildcards, plain_outputs, report_outputs, stage
 from heatproof.report.figures.registry import FIGURES
 from heatproof.responses.base import MapResponse
 from heatproof.responses.curves import Curves
 from heatproof.responses.patches import Patches
 from heatproof.stages.methods import (
-    ShownMethod,
+    PlannedMethod,
     all_metrics,
     dataset_files,
     directions_of,
+    images_with_maps,
     map_files,
+    planned_methods,
     scores_each_image,
-    shown_images,
-    shown_methods,
     templates,
 )
 
@@ -44,7 +44,11 @@ def tables_of(plan: Plan) -> dict[str, tuple[str, str]]:
     The claims are among them where all metrics are, because most of them need more than patch drops, and so is the
     ranking of all test cases.
     """
-    asked = {name: kind for name, kind in STAGES.items() if kind.tables and kind.is_asked(plan) and [*kind.every(plan)]}
+    asked = {
+        name: kind
+        for name, kind in STAGES.items()
+        if kind.tables and kind.is_requested(plan) and [*kind.all_wildcards(plan)]
+    }
     return {table: (name, output) for name, kind in asked.items() for table, output in kind.tables.items()}
 
 
@@ -81,7 +85,7 @@ class Figure(Report):
     message = "figure"
     code = ("heatproof.report.results",)
     manifest_path = "figures/{figure}.figure.json"
-    outputs = shown(
+    outputs = report_outputs(
         "Scores",
         "figure of one table",
         """
@@ -100,7 +104,7 @@ class Figure(Report):
         {% endif %}
         """,
         svg="figures/{figure}.svg",
-    ) | unshown(png="figures/{figure}.png")
+    ) | plain_outputs(png="figures/{figure}.png")
 
     figure: str
     module: str
@@ -109,25 +113,25 @@ class Figure(Report):
     beside: dict[str, ReadTable] = field(default_factory=dict)
 
     @classmethod
-    def every(cls, plan: Plan) -> Iterable[Wildcards]:
+    def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
         """Return every figure whose tables there are."""
         return [{"figure": name} for name in figures_of(plan)]
 
     @classmethod
-    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+    def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return what the job is told, and the files that it waits for."""
         figure, tables = where["figure"], tables_of(graph.plan)
         entry = FIGURES[figure]
-        made = {name: (graph.told(tables[name][0]), tables[name][1]) for name in (entry.reads, *entry.beside)}
+        made = {name: (graph.spec(tables[name][0]), tables[name][1]) for name in (entry.reads, *entry.beside)}
         read = {name: ReadTable(of.files[output], of.key) for name, (of, output) in made.items()}
-        told = cls(
+        spec = cls(
             figure=figure,
             module=entry.draw.__module__,
             plain="grid {grid}, {baseline}".format_map(graph.plan.config["finetuning"]),
             read=read[entry.reads],
             beside={name: read[name] for name in entry.beside},
         )
-        return told, [file for name, (of, _) in made.items() for file in (read[name].table, of.manifest)]
+        return spec, [file for name, (of, _) in made.items() for file in (read[name].table, of.manifest)]
 
     @property
     def modules(self) -> list[str]:
@@ -235,7 +239,7 @@ class ReportPage(Report):
     message = "index page"
     code = ("heatproof.report.page.page",)
     manifest_path = "report/index.json"
-    outputs = shown(
+    outputs = report_outputs(
         "Report",
         "everything in one page that opens from disk",
         """
@@ -245,7 +249,7 @@ class ReportPage(Report):
         """,
         page="report/index.html",
     )
-    gallery = shown(
+    gallery = report_outputs(
         "Maps",
         "the first images under every method",
         """
@@ -269,7 +273,7 @@ class ReportPage(Report):
     shards: int
     drop_shards: int
     datasets: list[PageDataset]
-    methods: list[ShownMethod]
+    methods: list[PlannedMethod]
     curves: list[PageCurve]
     upstream: Key
     figures: list[PageFigure]
@@ -278,30 +282,30 @@ class ReportPage(Report):
     independent: str = ""
 
     @classmethod
-    def leaves(cls, plan: Plan) -> Mapping[str, Output]:
+    def planned_outputs(cls, plan: Plan) -> Mapping[str, Output]:
         """Return the index page, and the page of maps where images are shown."""
-        return {**cls.outputs, **(cls.gallery if shown_images(plan) else {})}
+        return {**cls.outputs, **(cls.gallery if images_with_maps(plan) else {})}
 
     @classmethod
-    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+    def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return what the job is told, and the files that it waits for."""
         plan = graph.plan
         cases = plan.all_cases() if all_metrics(plan) else plan.test_cases()
         # Measured seconds differ from run to run, and a page is to be the same again.
         tables = {
-            name: (graph.told(made), output)
+            name: (graph.spec(made), output)
             for name, (made, output) in tables_of(plan).items()
             if name not in ("costs", "published", "published_methods")
         }
-        keys = [of.key for of, _ in tables.values()] + [graph.told("score", **case.where).key for case in cases]
-        figures = {name: graph.told("figure", figure=name) for name in figures_of(plan) if FIGURES[name].page}
-        told = cls(
+        keys = [of.key for of, _ in tables.values()] + [graph.spec("score", **case.where).key for case in cases]
+        figures = {name: graph.spec("figure", figure=name) for name in figures_of(plan) if FIGURES[name].page}
+        spec = cls(
             tables_shown={name: PageTable(of.files[out], of.manifest) for name, (of, out) in tables.items()},
             all_metrics=all_metrics(plan),
             directions=directions_of(graph, cases),
             # Metrics of other responses say in their tables how many they are over.
             evaluated=plan.images_of_kinds["drops"],
-            images=shown_images(plan),
+            images=images_with_maps(plan),
             shards=len(plan.shards(plan.images)),
             drop_shards=len(plan.shards(plan.drop_images)),
             datasets=[
@@ -311,7 +315,7 @@ class ReportPage(Report):
                 )
                 for dataset in plan.datasets
             ],
-            methods=shown_methods(plan),
+            methods=planned_methods(plan),
             curves=_curves(plan),
             upstream=Key.joined(keys),
             figures=[PageFigure(name, of.files["svg"], FIGURES[name].caption) for name, of in figures.items()],
@@ -320,8 +324,8 @@ class ReportPage(Report):
             independent=asked["independent"] if (asked := plan.config["leaderboard"])["metrics"] else "",
         )
         inputs = [file for of in figures.values() for file in of.files.values()]
-        inputs += [file for one in told.tables_shown.values() for file in (one.path, one.manifest)]
-        return told, [*inputs, *dataset_files(plan), *_read_of_networks(plan, told), *_scores(plan, cases)]
+        inputs += [file for one in spec.tables_shown.values() for file in (one.path, one.manifest)]
+        return spec, [*inputs, *dataset_files(plan), *_read_of_networks(plan, spec), *_scores(plan, cases)]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return what writes the pages."""
@@ -355,7 +359,11 @@ def _network(plan: Plan, network: Network, cases: list[Case]) -> PageNetwork:
 
 def _curves(plan: Plan) -> list[PageCurve]:
     """Return the response curves that are shown, with what reads them. Pictures and explanations are no curves."""
-    read = [(plan.serving[one][0].name, metric) for metric, of in plan.metrics.items() for one in of.responses.values()]
+    read = [
+        (plan.shared_responses[one][0].name, metric)
+        for metric, of in plan.metrics.items()
+        for one in of.responses.values()
+    ]
     return [
         PageCurve(
             name=name,
@@ -370,16 +378,16 @@ def _curves(plan: Plan) -> list[PageCurve]:
     ]
 
 
-def _read_of_networks(plan: Plan, told: ReportPage) -> list[str]:
+def _read_of_networks(plan: Plan, spec: ReportPage) -> list[str]:
     """Return the files of all networks that the pages read: manifests of weights, drops, maps and curves."""
-    networks, images, inputs = list(plan.networks()), max(told.images, 1), []
+    networks, images, inputs = list(plan.networks()), max(spec.images, 1), []
     for network in networks:
         inputs.append(plan.results.weights_manifest.format(**network._asdict()))
         for grid, baseline in plan.combinations_on(network.weights, network.model):
             base = plan.results.drops.format(**network._asdict(), grid=grid, baseline=baseline)
             inputs += [file for shard in plan.shards(images) for file in response_files(Patches, base, shard)]
     inputs += map_files(plan, networks, images, plan.explainers)
-    for network, explainer, curve in product(networks, plan.explainers, told.curves):
+    for network, explainer, curve in product(networks, plan.explainers, spec.curves):
         if network.dataset not in curve.datasets:
             continue
         base = plan.results.store("curves").format(**network._asdict(), explainer=explainer, response=curve.name)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.base.provenance import Key
 from heatproof.plan.folder import Folder
-from heatproof.plan.stage import Planned, Stage, Wildcards, shown, stage, unshown
+from heatproof.plan.stage import JobGraph, Stage, Wildcards, plain_outputs, report_outputs, stage
 
 if TYPE_CHECKING:
     from heatproof.base.specs import Runtime
@@ -24,7 +24,7 @@ class SampledJob:
     """A job of a sample: what runs, and what it is told."""
 
     run: str
-    told: dict[str, Any]
+    spec: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Guard(Stage):
     code = ("heatproof.jobs.guard",)
     runs_network = True
     manifest_path = "precision/{dataset}/{model}/{weights}.json"
-    outputs = unshown(table="precision/{dataset}/{model}/{weights}.csv")
+    outputs = plain_outputs(table="precision/{dataset}/{model}/{weights}.csv")
 
     refuse: bool
     weights: str
@@ -96,12 +96,12 @@ class Guard(Stage):
     upstream: Key
 
     @classmethod
-    def every(cls, plan: Plan) -> Iterable[Wildcards]:
+    def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
         """Return the networks, where a precision is lower and the config does not do without the guard."""
-        return [network._asdict() for network in plan.networks()] if plan.guarded else []
+        return [network._asdict() for network in plan.networks()] if plan.has_precision_guard else []
 
     @classmethod
-    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+    def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return what the job is told, and the files that it waits for."""
         plan, network = graph.plan, tuple(where.values())
         # Beside what jobs are told: removed when a run begins and when it ends, whatever became of the job.
@@ -112,32 +112,32 @@ class Guard(Stage):
         )
         # A metric that does not apply has no scores that could be compared.
         known = [case for case in exact.plan.all_cases() if case.network == network]
-        cases = [case for case in known if not exact.plan.lacking(where["dataset"], case.metric)]
+        cases = [case for case in known if not exact.plan.unsupported_reason(where["dataset"], case.metric)]
 
-        jobs = [of.needed(of.plan.score_files(cases), of.jobs_on(SAMPLED, where)) for of in (exact, lower)]
+        jobs = [of.jobs_leading_to(of.plan.score_files(cases), of.jobs_on(SAMPLED, where)) for of in (exact, lower)]
         scores = [
             SampledScores(
                 metric=case.metric,
                 exact=exact.plan.results.scores.format(**case.where),
                 lower=lower.plan.results.scores.format(**case.where),
-                higher_is_better=exact.told("score", **case.where).higher_is_better,
+                higher_is_better=exact.spec("score", **case.where).higher_is_better,
             )
             for case in cases
         ]
         weights, given = plan.results.weights.format(**where), plan.config["precision"]
         said = given if isinstance(given, str) else ", ".join(f"{name}: {one}" for name, one in given.items())
-        told = cls(
+        spec = cls(
             refuse=plan.config["precision_guard"]["refuse"],
             weights=weights,
             folder=folder,
-            exact=[SampledJob(job.run, job.spec) for job in jobs[0]],
-            lower=[SampledJob(job.run, job.spec) for job in jobs[1]],
+            exact=[SampledJob(job.run, job.spec_json) for job in jobs[0]],
+            lower=[SampledJob(job.run, job.spec_json) for job in jobs[1]],
             images=exact.plan.images,
             scores=scores,
             about="On {model} {weights} ({dataset}), precision ".format_map(where) + said,
             upstream=Key.joined(product.key for job in (*jobs[0], *jobs[1]) for product in job.products),
         )
-        return told, [plan.results.dataset.format(**where), weights]
+        return spec, [plan.results.dataset.format(**where), weights]
 
     @property
     def identity(self) -> Any:
@@ -176,7 +176,7 @@ class Precision(Stage):
     message = "table of scores in lower precision"
     code = ("heatproof.jobs.guard",)
     manifest_path = "precision.json"
-    outputs = shown(
+    outputs = report_outputs(
         "Scores",
         "scores in lower precision beside those in float32",
         """
@@ -192,21 +192,21 @@ class Precision(Stage):
     upstream: list[Key]
 
     @classmethod
-    def every(cls, plan: Plan) -> Iterable[Wildcards]:
+    def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
         """Return the one job, where there are guards."""
-        return [{}] if plan.guarded else []
+        return [{}] if plan.has_precision_guard else []
 
     @classmethod
-    def is_asked(cls, plan: Plan) -> bool:
+    def is_requested(cls, plan: Plan) -> bool:
         """Tell whether the rule `all` asks for it: always."""
         return True
 
     @classmethod
-    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+    def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return what the job is told, and the files that it waits for."""
-        guards = [(graph.told("guard", **network), network) for network in Guard.every(graph.plan)]
-        networks = [GuardedNetwork(told.files["table"], **network) for told, network in guards]
-        return cls(networks=networks, upstream=[told.key for told, _ in guards]), [one.table for one in networks]
+        guards = [(graph.spec("guard", **network), network) for network in Guard.all_wildcards(graph.plan)]
+        networks = [GuardedNetwork(spec.files["table"], **network) for spec, network in guards]
+        return cls(networks=networks, upstream=[spec.key for spec, _ in guards]), [one.table for one in networks]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return what writes the table."""

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.base.specs import DatasetSpec, Runtime
-from heatproof.plan.stage import Planned, Stage, Wildcards, stage
+from heatproof.plan.stage import JobGraph, Stage, Wildcards, stage
 
 if TYPE_CHECKING:
     from heatproof.plan.plan import Plan
@@ -30,12 +30,12 @@ class Prepare(Stage):
     dataset: DatasetSpec
 
     @classmethod
-    def every(cls, plan: Plan) -> Iterable[Wildcards]:
+    def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
         """Return all datasets."""
         return [{"dataset": name} for name in plan.datasets]
 
     @classmethod
-    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+    def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return what the job of a dataset is told."""
         spec = graph.plan.dataset_spec(where["dataset"])
         return cls(dataset=spec, key=spec.key), []

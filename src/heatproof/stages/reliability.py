@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.base.provenance import digest
 from heatproof.metrics.single_deletion import base_name
-from heatproof.plan.stage import Planned, read_as, shown, stage
-from heatproof.ranking.magnitudes import Magnitudes
+from heatproof.plan.stage import JobGraph, named_tables, report_outputs, stage
+from heatproof.ranking.magnitudes import MagnitudeMetrics
 from heatproof.stages.methods import Ranked, Scored, all_metrics, magnitudes, ranked, scored
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Reliability(Scored, Ranked):
     message = "consistency, stability, reliability and significance of the ranking"
     code = ("heatproof.report.tables.reliability",)
     manifest_path = "ranking/manifest.json"
-    outputs = shown(
+    outputs = report_outputs(
         "Ranking",
         "how far the ranking can be believed",
         """
@@ -68,20 +68,20 @@ class Reliability(Scored, Ranked):
         difference_png="ranking/critical_difference.png",
         truth_png="ranking/truth.png",
     )
-    tables = read_as(ranking="ranking", variance="variance", icr="icr")
+    tables = named_tables(ranking="ranking", variance="variance", icr="icr")
 
     tested: list[str]
     truths: list[str]
-    magnitudes: Magnitudes = field(default_factory=Magnitudes)
+    magnitudes: MagnitudeMetrics = field(default_factory=MagnitudeMetrics)
     baselines_of: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def is_asked(cls, plan: Plan) -> bool:
+    def is_requested(cls, plan: Plan) -> bool:
         """Tell whether the rule `all` asks for it: where all metrics are shown."""
         return all_metrics(plan)
 
     @classmethod
-    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+    def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return what the job is told, and the files that it waits for."""
         plan = graph.plan
         cases = plan.all_cases()

@@ -14,7 +14,7 @@ from heatproof.base.specs import ResponseSpec, Runtime
 from heatproof.models.registry import InputFacts, NetworkSpec
 from heatproof.perturbation.baselines import baseline_modules
 from heatproof.plan.paths import Network, map_file, response_files
-from heatproof.plan.stage import Planned, Product, Wildcards, stage
+from heatproof.plan.stage import JobGraph, Product, Wildcards, stage
 from heatproof.responses.base import MapResponse, NetworkResponse, Response, response_of
 from heatproof.responses.features import Features as FeaturesResponse
 from heatproof.responses.network import Channels as ChannelsResponse
@@ -30,7 +30,7 @@ from heatproof.stages.shards import (
     network_of,
     networks,
     product_of,
-    range_of,
+    shard_range,
     shards,
     whose,
 )
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExplainedResponse(ExplainerSpec):
+class ResponseExplainer(ExplainerSpec):
     """An explainer along whose maps a response is made.
 
     Attributes
@@ -62,7 +62,7 @@ class ExplainedResponse(ExplainerSpec):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunResponse(ShardStage):
+class ResponseStage(ShardStage):
     """A shard of a response of a network.
 
     Attributes
@@ -84,7 +84,7 @@ class RunResponse(ShardStage):
     network: NetworkSpec
     response: ResponseSpec
     store: str
-    explainers: list[ExplainedResponse] = field(default_factory=list)
+    explainers: list[ResponseExplainer] = field(default_factory=list)
     output: str = "logit"
     facts: InputFacts | None = None
 
@@ -115,29 +115,29 @@ class RunResponse(ShardStage):
         return partial(respond, self, runtime)
 
     @classmethod
-    def of_network(cls, graph: Planned, response: Response, where: Wildcards) -> tuple[Self, list[str]]:
+    def of_network(cls, graph: JobGraph, response: Response, where: Wildcards) -> tuple[Self, list[str]]:
         """Return what the job of a shard is told of a response that needs no map, and the files that it waits for."""
         plan, network = graph.plan, Network(where["dataset"], where["model"], where["weights"])
-        spec, key = graph.once(_asked, network, response)
+        spec, key = graph.compute_once(_asked, network, response)
         told = cls(
             network=spec,
             response=response.spec,
             store=plan.store_of(network, response),
             key=key,
-            shard=range_of(plan, where["shard"], plan.response_images(response)),
+            shard=shard_range(plan, where["shard"], plan.response_images(response)),
         )
         return told, inputs_of(graph, spec, where)
 
 
-def response_key(graph: Planned, network: Network, response: Response) -> Key:
+def response_key(graph: JobGraph, network: Network, response: Response) -> Key:
     """Return the key of a response that needs no map."""
-    return graph.once(_asked, network, response)[1]
+    return graph.compute_once(_asked, network, response)[1]
 
 
-def _asked(graph: Planned, network: Network, response: Response) -> tuple[NetworkSpec, Key]:
+def _asked(graph: JobGraph, network: Network, response: Response) -> tuple[NetworkSpec, Key]:
     """Return the network of a response that needs no map, and the key of the response."""
     spec = network_of(graph, network, response.rule)
-    if response.looks_inside:
+    if response.uses_hooks:
         # Only what looks into the network depends on the layer that CAMs read.
         spec = replace(spec, model=graph.plan.model_spec(network.model))
     return spec, key_of([spec, response.spec], _modules(graph.plan, network, response))
@@ -146,20 +146,20 @@ def _asked(graph: Planned, network: Network, response: Response) -> tuple[Networ
 def _modules(plan: Plan, network: Network, response: Response) -> list[str]:
     filled = baseline_modules(response.settings.get("baseline"))
     own = [plan.models[network.model].module, *plan.target_modules, type(response).__module__]
-    return [*RunResponse.code, *own, *filled]
+    return [*ResponseStage.code, *own, *filled]
 
 
-def explained_response(graph: Planned, network: Network, response: Response, explainer: str) -> ExplainedResponse:
+def response_explainer(graph: JobGraph, network: Network, response: Response, explainer: str) -> ResponseExplainer:
     """Return an explainer with the key of a response along its maps on a network."""
-    return graph.once(_explained, network, response, explainer)
+    return graph.compute_once(_explained, network, response, explainer)
 
 
-def _explained(graph: Planned, network: Network, response: Response, name: str) -> ExplainedResponse:
+def _explained(graph: JobGraph, network: Network, response: Response, name: str) -> ResponseExplainer:
     plan, maps = graph.plan, maps_of(graph, network, name)
     methods = plan.explainers[name].rows
     read = [(method.index, method.transform) for method in methods]
     settings = [network_key(graph, network, response.rule), response.spec, maps.key, read]
-    return ExplainedResponse(
+    return ResponseExplainer(
         name=name,
         kind=maps.kind,
         module=maps.module,
@@ -173,7 +173,7 @@ def _explained(graph: Planned, network: Network, response: Response, name: str) 
     )
 
 
-class _OnGrids(RunResponse):
+class _OnGrids(ResponseStage):
     """A shard of a response on every grid and baseline of the patch drops."""
 
     @classmethod
@@ -182,7 +182,7 @@ class _OnGrids(RunResponse):
         return [response_files(cls.kind, plan.results.on_grids(cls.name), "{shard}")]
 
     @classmethod
-    def every(cls, plan: Plan) -> Iterable[Wildcards]:
+    def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
         """Return every network with every grid and baseline of its patch drops, and every shard."""
         pairs = [
             {**network._asdict(), "grid": grid, "baseline": baseline}
@@ -192,7 +192,7 @@ class _OnGrids(RunResponse):
         return each(pairs, shards(plan, plan.drop_images))
 
     @classmethod
-    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+    def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return what the job of a shard is told, and the files that it waits for."""
         return cls.of_network(graph, cls.kind({"grid": where["grid"], "baseline": where["baseline"]}), where)
 
@@ -214,79 +214,79 @@ class Features(_OnGrids):
 
 
 @stage("subsets")
-class Subsets(RunResponse):
+class Subsets(ResponseStage):
     """A shard of responses to random subsets."""
 
     message = "responses that need no map"
     kind = NetworkResponse
 
     @classmethod
-    def every(cls, plan: Plan) -> Iterable[Wildcards]:
+    def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
         """Return every network with every response that is read on its dataset, and its shards."""
         return _read_on(plan, each(networks(plan), _shards_of(plan, plan.model_responses)), plan.model_responses)
 
     @classmethod
-    def narrowed(cls, plan: Plan) -> Mapping[str, Iterable[str]]:
+    def wildcard_constraints(cls, plan: Plan) -> Mapping[str, Iterable[str]]:
         """Return the responses."""
         return {"response": plan.model_responses}
 
     @classmethod
-    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+    def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return what the job of a shard is told, and the files that it waits for."""
         return cls.of_network(graph, graph.plan.model_responses[where["response"]], where)
 
 
 @stage("parts")
-class Parts(RunResponse):
+class Parts(ResponseStage):
     """A shard of responses to images without a part."""
 
     message = "responses without each part"
     kind = PartsResponse
 
     @classmethod
-    def every(cls, plan: Plan) -> Iterable[Wildcards]:
+    def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
         """Return every network with every shard, if a metric reads parts."""
         parts = cls.kind()
-        images = plan.response_images(parts) if plan.reads_parts else 0
-        every = each(networks(plan), shards(plan, images))
-        return [where for where in every if plan.reads_response(where["dataset"], parts)]
+        images = plan.response_images(parts) if plan.part_metrics else 0
+        all_wildcards = each(networks(plan), shards(plan, images))
+        return [where for where in all_wildcards if plan.reads_response(where["dataset"], parts)]
 
     @classmethod
-    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+    def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return what the job of a shard is told, and the files that it waits for."""
         return cls.of_network(graph, cls.kind(), where)
 
 
 @stage("channels")
-class Channels(RunResponse):
+class Channels(ResponseStage):
     """A shard of the activations of channels."""
 
     message = "most exciting images of each channel"
     kind = ChannelsResponse
 
     @classmethod
-    def every(cls, plan: Plan) -> Iterable[Wildcards]:
+    def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
         """Return every network with every shard of the images on which networks are compared."""
         return each(networks(plan), shards(plan, plan.similarity_images))
 
     @classmethod
-    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+    def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return what the job of a shard is told, and the files that it waits for."""
         return cls.of_network(graph, graph.plan.channels, where)
 
 
 @stage("curves")
-class Curves(RunResponse):
+class Curves(ResponseStage):
     """A shard of a response along the maps of explainers, of all explainers together or of one (config)."""
 
     message = "response curves"
     kind = MapResponse
 
     @classmethod
-    def every(cls, plan: Plan) -> Iterable[Wildcards]:
+    def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
         """Return every network with every response and its shards, and with every explainer if jobs are apart."""
-        every = each(networks(plan), _shards_of(plan, plan.method_responses), whose(plan, plan.explainers))
-        return _read_on(plan, every, plan.method_responses)
+        all_wildcards = each(networks(plan), _shards_of(plan, plan.method_responses), whose(plan, plan.explainers))
+        return _read_on(plan, all_wildcards, plan.method_responses)
 
     @classmethod
     def stores(cls, plan: Plan) -> Iterable[list[str]]:
@@ -295,12 +295,12 @@ class Curves(RunResponse):
         return [response_files(cls.kind, store.replace("{explainer}", name), "{shard}") for name in names]
 
     @classmethod
-    def narrowed(cls, plan: Plan) -> Mapping[str, Iterable[str]]:
+    def wildcard_constraints(cls, plan: Plan) -> Mapping[str, Iterable[str]]:
         """Return the responses and the explainers."""
         return {"response": plan.method_responses, "explainer": plan.explainers}
 
     @classmethod
-    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+    def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return what the job of a shard is told, and the files that it waits for."""
         plan, network = graph.plan, Network(where["dataset"], where["model"], where["weights"])
         chosen = [where["explainer"]] if "explainer" in where else list(plan.explainers)
@@ -309,18 +309,18 @@ class Curves(RunResponse):
             network=network_of(graph, network, response.rule),
             response=response.spec,
             store=plan.store_of(network, response, "{explainer}"),
-            explainers=[explained_response(graph, network, response, name) for name in chosen],
+            explainers=[response_explainer(graph, network, response, name) for name in chosen],
             output=plan.config["attribution"]["output"],
             facts=plan.models[network.model].facts,
-            shard=range_of(plan, where["shard"], plan.response_images(response)),
+            shard=shard_range(plan, where["shard"], plan.response_images(response)),
         )
         maps = [map_file(one.maps_store, where["shard"]) for one in told.explainers]
         return told, [*inputs_of(graph, told.network, where), *maps]
 
 
-def _read_on(plan: Plan, every: Iterable[Wildcards], responses: Mapping[str, Response]) -> list[Wildcards]:
+def _read_on(plan: Plan, all_wildcards: Iterable[Wildcards], responses: Mapping[str, Response]) -> list[Wildcards]:
     """Return the wildcards of responses that a metric reads which applies on the dataset."""
-    return [where for where in every if plan.reads_response(where["dataset"], responses[where["response"]])]
+    return [where for where in all_wildcards if plan.reads_response(where["dataset"], responses[where["response"]])]
 
 
 def _shards_of(plan: Plan, responses: Mapping[str, Response]) -> list[Wildcards]:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Self
 from heatproof.base.provenance import Key, as_json
 from heatproof.base.specs import ResponseSpec, Runtime
 from heatproof.plan.paths import Case, map_file, response_file, response_files
-from heatproof.plan.stage import Planned, Stage, Wildcards, stage, unshown
+from heatproof.plan.stage import JobGraph, Stage, Wildcards, plain_outputs, stage
 from heatproof.stages.attribute import maps_of
-from heatproof.stages.responses import explained_response, response_key
+from heatproof.stages.responses import response_explainer, response_key
 
 if TYPE_CHECKING:
     from heatproof.plan.plan import Plan
@@ -95,7 +95,7 @@ class Score(Stage):
     message = "scores"
     code = ("heatproof.jobs.score",)
     manifest_path = "scores/{dataset}/{model}/{weights}/{metric}.json"
-    outputs = unshown(scores="scores/{dataset}/{model}/{weights}/{metric}.parquet")
+    outputs = plain_outputs(scores="scores/{dataset}/{model}/{weights}/{metric}.parquet")
 
     case: Case
     kind: str
@@ -115,12 +115,12 @@ class Score(Stage):
     upstream: Key
 
     @classmethod
-    def every(cls, plan: Plan) -> Iterable[Wildcards]:
+    def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
         """Return all test cases."""
         return [case.where for case in plan.all_cases()]
 
     @classmethod
-    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+    def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return what the job of a test case is told, and the files that it waits for."""
         plan, case = graph.plan, graph.plan.case(**where)
         network, entry = case.network, plan.entry(case.network.model, case.network.weights, case.metric)
@@ -145,7 +145,7 @@ class Score(Stage):
             module=entry.module,
             # As JSON brings them to a job.
             options=as_json(entry.options),
-            higher_is_better=entry.metric.higher(entry.options),
+            higher_is_better=entry.metric.is_higher_better(entry.options),
             responses=responses,
             methods=methods,
             images=plan.images_of(case.metric),
@@ -153,7 +153,7 @@ class Score(Stage):
             balanced=plan.config["evaluation"]["balanced"],
             target=plan.config["target"],
             classes=plan.results.dataset.format(dataset=network.dataset),
-            drops=plan.store_of(network, plan.intact(network)),
+            drops=plan.store_of(network, plan.intact_drops(network)),
             shard_size=plan.config["shard_size"],
             seed=plan.config["seed"],
             upstream=_upstream(graph, case),
@@ -174,26 +174,26 @@ class Score(Stage):
 
 def _served(plan: Plan, case: Case) -> dict[str, tuple[Response, list[int] | None]]:
     """Return what is read of responses; nothing where the metric does not apply to the dataset's task."""
-    if plan.lacking(case.network.dataset, case.metric):
+    if plan.unsupported_reason(case.network.dataset, case.metric):
         return {}
-    return plan.served(plan.entry(case.network.model, case.network.weights, case.metric))
+    return plan.responses_read_by(plan.entry(case.network.model, case.network.weights, case.metric))
 
 
 def _reads_maps(plan: Plan, case: Case) -> bool:
     entry = plan.entry(case.network.model, case.network.weights, case.metric)
-    return "maps" in entry.metric.inputs and not plan.lacking(case.network.dataset, case.metric)
+    return "maps" in entry.metric.inputs and not plan.unsupported_reason(case.network.dataset, case.metric)
 
 
-def _upstream(graph: Planned, case: Case) -> Key:
+def _upstream(graph: JobGraph, case: Case) -> Key:
     """Return one key for all that is behind the scores of a test case."""
     plan, network = graph.plan, case.network
-    keys = [response_key(graph, network, plan.intact(network))]
+    keys = [response_key(graph, network, plan.intact_drops(network))]
     if _reads_maps(plan, case):
         explainers = [*plan.model_explainers, *plan.reference_explainers]
         keys += [maps_of(graph, network, name).key for name in explainers]
     for response, _ in _served(plan, case).values():
-        if response.along_maps:
-            keys += [explained_response(graph, network, response, name).key for name in plan.explainers]
+        if response.needs_maps:
+            keys += [response_explainer(graph, network, response, name).key for name in plan.explainers]
         else:
             keys.append(response_key(graph, network, response))
     return Key.joined(keys)
@@ -202,7 +202,7 @@ def _upstream(graph: Planned, case: Case) -> Key:
 def inputs_of(plan: Plan, case: Case) -> list[str]:
     """Return the shards that the scores of a test case are of."""
     network, reads_maps = case.network, _reads_maps(plan, case)
-    files, intact = [], plan.intact(network)
+    files, intact = [], plan.intact_drops(network)
     for shard in plan.shards(plan.images_of(case.metric)):
         files.append(response_file(intact, plan.store_of(network, intact), "predicted", shard))
         for explainer in plan.explainers:

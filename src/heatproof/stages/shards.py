@@ -11,7 +11,7 @@ from heatproof.base.provenance import Key, key_of
 from heatproof.base.specs import ShardRange
 from heatproof.models.registry import NetworkSpec
 from heatproof.plan.paths import Network
-from heatproof.plan.stage import STAGES, Output, Planned, Product, Stage, Wildcards, constrained
+from heatproof.plan.stage import STAGES, JobGraph, Output, Product, Stage, Wildcards, constrained
 from heatproof.stages.weights import weights_of
 
 if TYPE_CHECKING:
@@ -41,18 +41,18 @@ class ShardStage(Stage):
     def patterns(cls, plan: Plan) -> list[Output]:
         """Return the outputs of the rule: a shard of each store, to which a job adds."""
         files = [file for store in cls.stores(plan) for file in store]
-        return [Output(constrained(file, cls.narrowed(plan)), grows=True) for file in files]
+        return [Output(constrained(file, cls.wildcard_constraints(plan)), is_updated=True) for file in files]
 
     def sampled(self, images: tuple[int, int], manifests: Collection[str]) -> Self:
         """Return the job of some images of the shard, and of those stores alone whose manifests are named."""
         raise NotImplementedError
 
     def complete(self, plan: Plan, **where: Any) -> Self:
-        """Return the job as it is told: it has the stores, their keys and all else from `tell`."""
+        """Return the job as it is told: it has the stores, their keys and all else from `make_spec`."""
         return replace(self, results=plan.results)
 
 
-def range_of(plan: Plan, shard: int, images: int) -> ShardRange:
+def shard_range(plan: Plan, shard: int, images: int) -> ShardRange:
     """Return a shard of a store of so many images."""
     size = plan.config["shard_size"]
     return ShardRange(shard, size, (shard * size, min((shard + 1) * size, images)))
@@ -90,7 +90,7 @@ def whose(plan: Plan, explainers: Iterable[str]) -> list[Wildcards]:
     return chosen if plan.config["attribution_jobs"] == "apart" or not chosen else [{}]
 
 
-def network_of(graph: Planned, network: Network, stage: str) -> NetworkSpec:
+def network_of(graph: JobGraph, network: Network, stage: str) -> NetworkSpec:
     """Return what passes of a network depend on.
 
     Parameters
@@ -102,19 +102,19 @@ def network_of(graph: Planned, network: Network, stage: str) -> NetworkSpec:
     stage
         Has a precision: ``maps``, or the rule of a response.
     """
-    return graph.once(_network_of, network, stage)
+    return graph.compute_once(_network_of, network, stage)
 
 
-def network_key(graph: Planned, network: Network, stage: str) -> Key:
+def network_key(graph: JobGraph, network: Network, stage: str) -> Key:
     """Return one key for what passes of a network depend on, which stands for it in the keys of many results."""
-    return graph.once(_network_key, network, stage)
+    return graph.compute_once(_network_key, network, stage)
 
 
-def _network_key(graph: Planned, network: Network, stage: str) -> Key:
+def _network_key(graph: JobGraph, network: Network, stage: str) -> Key:
     return key_of(network_of(graph, network, stage), [])
 
 
-def _network_of(graph: Planned, network: Network, stage: str) -> NetworkSpec:
+def _network_of(graph: JobGraph, network: Network, stage: str) -> NetworkSpec:
     plan, upstream = graph.plan, weights_of(graph, network)
     return NetworkSpec(
         dataset=plan.dataset_spec(network.dataset),
@@ -127,8 +127,8 @@ def _network_of(graph: Planned, network: Network, stage: str) -> NetworkSpec:
     )
 
 
-def inputs_of(graph: Planned, network: NetworkSpec, where: Wildcards) -> list[str]:
+def inputs_of(graph: JobGraph, network: NetworkSpec, where: Wildcards) -> list[str]:
     """Return what a job that runs a network waits for: data and weights, and of a lower precision the guard as well."""
-    lower = graph.plan.guarded and network.precision != "float32"
+    lower = graph.plan.has_precision_guard and network.precision != "float32"
     guards = [graph.plan.results.file(STAGES["guard"].manifest_path.format(**where))] if lower else []
     return [network.dataset.manifest, network.weights, *guards]

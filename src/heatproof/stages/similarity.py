@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from heatproof.base.provenance import Key
 from heatproof.base.specs import DatasetSpec
 from heatproof.plan.paths import response_files
-from heatproof.plan.stage import Planned, Report, shown, stage
+from heatproof.plan.stage import JobGraph, Report, report_outputs, stage
 from heatproof.responses.network import Channels
 from heatproof.responses.patches import Patches
 from heatproof.stages.attribute import maps_of
@@ -59,7 +59,7 @@ class Similarity(Report):
     message = "similarity of networks"
     code = ("heatproof.report.tables.similarity",)
     manifest_path = "similarity/similarity.json"
-    outputs = shown(
+    outputs = report_outputs(
         "Networks",
         "networks before and after finetuning",
         """
@@ -82,21 +82,21 @@ class Similarity(Report):
     upstream: Key
 
     @classmethod
-    def is_asked(cls, plan: Plan) -> bool:
+    def is_requested(cls, plan: Plan) -> bool:
         """Tell whether the rule `all` asks for it: where all metrics are shown."""
         return all_metrics(plan)
 
     @classmethod
-    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+    def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return what the job is told, and the files that it waits for."""
         plan = graph.plan
         networks, images = list(plan.networks()), plan.similarity_images
         # The intact image is the first variant whatever the grid.
-        drops = {"/".join(network): plan.store_of(network, plan.intact(network)) for network in networks}
+        drops = {"/".join(network): plan.store_of(network, plan.intact_drops(network)) for network in networks}
         inputs, upstream = dataset_files(plan), []
         for network in networks:
             upstream += [
-                response_key(graph, network, plan.intact(network)),
+                response_key(graph, network, plan.intact_drops(network)),
                 response_key(graph, network, plan.channels),
                 *(maps_of(graph, network, name).key for name in plan.model_explainers),
             ]

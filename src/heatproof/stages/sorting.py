@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.base.provenance import Key
 from heatproof.base.specs import DatasetSpec
-from heatproof.plan.stage import Output, Planned, Report, Wildcards, stage
-from heatproof.plan.stage import shown as in_report
-from heatproof.ranking.magnitudes import Magnitudes
+from heatproof.plan.stage import JobGraph, Output, Report, Wildcards, stage
+from heatproof.plan.stage import report_outputs as in_report
+from heatproof.ranking.magnitudes import MagnitudeMetrics
 from heatproof.stages.methods import (
-    ShownMethod,
+    PlannedMethod,
     directions_of,
+    images_with_maps,
     keys_of,
     magnitudes,
     map_files,
+    planned_methods,
     scores_each_image,
-    shown_images,
-    shown_methods,
 )
 
 if TYPE_CHECKING:
@@ -75,29 +75,29 @@ class Sorting(Report):
     images: int
     datasets: dict[str, DatasetSpec]
     networks: list[SortedNetwork]
-    methods: list[ShownMethod]
+    methods: list[PlannedMethod]
     directions: dict[str, bool]
-    magnitudes: Magnitudes
+    magnitudes: MagnitudeMetrics
     upstream: Key
 
     @classmethod
-    def every(cls, plan: Plan) -> Iterable[Wildcards]:
+    def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
         """Return the one job, where images are shown."""
-        return [{}] if shown_images(plan) else []
+        return [{}] if images_with_maps(plan) else []
 
     @classmethod
-    def leaves(cls, plan: Plan) -> Mapping[str, Output]:
+    def planned_outputs(cls, plan: Plan) -> Mapping[str, Output]:
         """Return a picture a dataset and model, of the first weights that are scored."""
         pairs = ["/".join(pair) for pair in plan.pairs()]
         return in_report(*SHOWN, **{pair: f"figures/sorting/{pair}.png" for pair in pairs})
 
     @classmethod
-    def is_asked(cls, plan: Plan) -> bool:
+    def is_requested(cls, plan: Plan) -> bool:
         """Tell whether the rule `all` asks for it: it takes a second a network, and is made where it is named."""
         return False
 
     @classmethod
-    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+    def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return what the job is told, and the files that it waits for."""
         plan = graph.plan
         # On the weights that are scored with most metrics, the first of these.
@@ -110,10 +110,10 @@ class Sorting(Report):
         drawn = {(network, metric) for network, metrics in chosen for metric in metrics}
         cases = [case for case in cases if (case.network, case.metric) in drawn]
         told = cls(
-            images=shown_images(plan),
+            images=images_with_maps(plan),
             datasets={dataset: plan.dataset_spec(dataset) for dataset in plan.datasets},
             networks=[SortedNetwork(network._asdict(), metrics) for network, metrics in chosen],
-            methods=shown_methods(plan),
+            methods=planned_methods(plan),
             directions=directions_of(graph, cases),
             magnitudes=magnitudes(plan),
             upstream=keys_of(graph, cases),

@@ -13,10 +13,10 @@ from heatproof.base.provenance import Key
 from heatproof.base.tasks import EXCLUSIVE
 from heatproof.plan.paths import Network, response_file
 from heatproof.plan.selection import ANSWERS
-from heatproof.plan.stage import Planned, Report, read_as, shown, stage
+from heatproof.plan.stage import JobGraph, Report, named_tables, report_outputs, stage
 from heatproof.responses.base import NetworkResponse
 from heatproof.responses.patches import Patches
-from heatproof.stages.methods import Ranked, Scored, all_metrics, keys_of, ranked, scored, shown_methods
+from heatproof.stages.methods import Ranked, Scored, all_metrics, keys_of, planned_methods, ranked, scored
 
 if TYPE_CHECKING:
     from heatproof.base.specs import Runtime
@@ -80,7 +80,7 @@ class Tables(Report, Ranked):
     code = ("heatproof.report.tables.scores",)
     manifest_path = "tables.json"
     outputs = (
-        shown(
+        report_outputs(
             "Scores",
             "what was found, in words",
             """
@@ -103,7 +103,7 @@ class Tables(Report, Ranked):
             """,
             verdict="verdict.csv",
         )
-        | shown(
+        | report_outputs(
             "Scores",
             "every method on every model",
             """
@@ -126,7 +126,7 @@ class Tables(Report, Ranked):
             """,
             idsds_table="idsds_table.csv",
         )
-        | shown(
+        | report_outputs(
             "Ranking",
             "Meta-Rank over all test cases",
             """
@@ -141,7 +141,7 @@ class Tables(Report, Ranked):
             """,
             meta_rank="meta_rank.csv",
         )
-        | shown(
+        | report_outputs(
             "Models",
             "accuracy before and after finetuning",
             """
@@ -162,7 +162,7 @@ class Tables(Report, Ranked):
             """,
             accuracy="accuracy.csv",
         )
-        | shown(
+        | report_outputs(
             "Models",
             "which explainer applies to which model",
             """
@@ -180,7 +180,7 @@ class Tables(Report, Ranked):
             applicability="applicability.csv",
         )
     )
-    tables = read_as(**{name: name for name in outputs})
+    tables = named_tables(**{name: name for name in outputs})
 
     scores: list[str]
     upstream: Key
@@ -193,7 +193,7 @@ class Tables(Report, Ranked):
     target: str | int
 
     @classmethod
-    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+    def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return what the job is told, and the files that it waits for."""
         plan = graph.plan
         drops = [
@@ -204,13 +204,13 @@ class Tables(Report, Ranked):
             if output == plan.config["drops"]["outputs"][0]
             for where in [{**network._asdict(), "grid": grid, "baseline": baseline}]
         ]
-        told = cls(
+        spec = cls(
             scores=plan.score_files(),
             upstream=keys_of(graph, plan.test_cases()),
             drops=drops,
             # One network on one grid and baseline is one test case, not two.
             ranked=sorted({item.metric for item in drops}),
-            explainer_of={one.method: one.explainer for one in shown_methods(plan)},
+            explainer_of={one.method: one.explainer for one in planned_methods(plan)},
             deletions={
                 metric: deletion
                 for network in plan.networks()
@@ -218,7 +218,7 @@ class Tables(Report, Ranked):
             },
             ablating=[
                 one.method
-                for one in shown_methods(plan)
+                for one in planned_methods(plan)
                 if (known := EXPLAINERS.get(plan.explainers[one.explainer].kind)) and known.ablates
             ],
             images=plan.drop_images,
@@ -236,8 +236,8 @@ class Tables(Report, Ranked):
             for shard in shards
         ]
         # What a lower precision did to scores stands beside them.
-        beside = [graph.told("precision").files["table"]] if plan.guarded else []
-        return told, [*told.scores, *ranks, *dict.fromkeys(answers), *beside]
+        beside = [graph.spec("precision").files["table"]] if plan.has_precision_guard else []
+        return spec, [*spec.scores, *ranks, *dict.fromkeys(answers), *beside]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return what writes the tables."""
@@ -260,7 +260,7 @@ class AllScores(Scored, Ranked):
     message = "table of all metrics"
     code = ("heatproof.report.tables.scores",)
     manifest_path = "scores.json"
-    outputs = shown(
+    outputs = report_outputs(
         "Scores",
         "every metric, every method, every model",
         """
@@ -278,15 +278,15 @@ class AllScores(Scored, Ranked):
         """,
         scores="scores.csv",
     )
-    tables = read_as(scores="scores")
+    tables = named_tables(scores="scores")
 
     @classmethod
-    def is_asked(cls, plan: Plan) -> bool:
+    def is_requested(cls, plan: Plan) -> bool:
         """Tell whether the rule `all` asks for it: where all metrics are shown."""
         return all_metrics(plan)
 
     @classmethod
-    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+    def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return what the job is told, and the files that it waits for."""
         cases = graph.plan.all_cases()
         return cls(**scored(graph, cases), **ranked(graph.plan)), graph.plan.score_files(cases)

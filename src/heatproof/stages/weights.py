@@ -14,7 +14,7 @@ from heatproof.models.packaged import is_packaged
 from heatproof.models.registry import ModelSpec
 from heatproof.perturbation.baselines import baseline_modules
 from heatproof.plan.paths import PRETRAINED, Network
-from heatproof.plan.stage import Output, Planned, Product, Stage, Wildcards, stage, unshown
+from heatproof.plan.stage import JobGraph, Output, Product, Stage, Wildcards, plain_outputs, stage
 
 if TYPE_CHECKING:
     from heatproof.plan.plan import Plan
@@ -26,12 +26,12 @@ KEPT = "weights/{dataset}/{model}/kept/{weights}.safetensors"
 
 def _named(path: str) -> Mapping[str, Output]:
     """Return the outputs of weights at a path without its ending."""
-    return unshown(weights=f"{path}.safetensors", history=f"{path}.history.csv")
+    return plain_outputs(weights=f"{path}.safetensors", history=f"{path}.history.csv")
 
 
 def _growing(outputs: Mapping[str, Output]) -> dict[str, Output]:
     # A training that is current keeps its files, and one that goes on after a kill has its journal beside them.
-    return {name: replace(output, grows=True) for name, output in outputs.items()}
+    return {name: replace(output, is_updated=True) for name, output in outputs.items()}
 
 
 def _pretrained(path: str) -> str:
@@ -45,7 +45,7 @@ def _pairs(plan: Plan, models: Iterable[str]) -> list[Wildcards]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checkpoint(Stage):
+class CheckpointStage(Stage):
     """Weights from a checkpoint.
 
     Attributes
@@ -70,7 +70,7 @@ class Checkpoint(Stage):
     checkpoint: str
     sha256: str | None
     expected_accuracy: float | None = None
-    unanswered: bool = False
+    ignores_labels: bool = False
 
     @classmethod
     def _of(cls, plan: Plan, model: str, dataset: str = "") -> Self:
@@ -81,7 +81,7 @@ class Checkpoint(Stage):
             checkpoint=entry.checkpoint or "",
             sha256=entry.sha256,
             expected_accuracy=entry.expected_accuracy,
-            unanswered=bool(plan.target_function),
+            ignores_labels=bool(plan.target_function),
         )
 
     @property
@@ -89,7 +89,7 @@ class Checkpoint(Stage):
         """All but the place of a checkpoint whose SHA-256 is known, and what is expected of it."""
         anywhere = bool(self.sha256) and not is_packaged(self.checkpoint)
         checkpoint = "" if anywhere else self.checkpoint
-        return replace(self, checkpoint=checkpoint, expected_accuracy=None, unanswered=False)
+        return replace(self, checkpoint=checkpoint, expected_accuracy=None, ignores_labels=False)
 
     @property
     def modules(self) -> list[str]:
@@ -109,7 +109,7 @@ class Checkpoint(Stage):
 
 
 @stage("fetch_start")
-class FetchStart(Checkpoint):
+class FetchStart(CheckpointStage):
     """Published weights with which a training begins; the same for all datasets of a model."""
 
     message = "weights to begin with"
@@ -117,23 +117,23 @@ class FetchStart(Checkpoint):
     outputs = _named("checkpoints/{model}")
 
     @classmethod
-    def every(cls, plan: Plan) -> Iterable[Wildcards]:
+    def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
         """Return the models that are trained from fetched weights."""
-        return [{"model": name} for name in plan.transferred()]
+        return [{"model": name} for name in plan.transferred_models()]
 
     @classmethod
-    def narrowed(cls, plan: Plan) -> Mapping[str, Iterable[str]]:
+    def wildcard_constraints(cls, plan: Plan) -> Mapping[str, Iterable[str]]:
         """Return the models."""
-        return {"model": plan.transferred()}
+        return {"model": plan.transferred_models()}
 
     @classmethod
-    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+    def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return what the job of a model is told."""
         return cls._of(graph.plan, where["model"]), []
 
 
 @stage("fetch")
-class Fetch(Checkpoint):
+class Fetch(CheckpointStage):
     """Published weights that are scored as they are."""
 
     message = "published weights"
@@ -141,20 +141,20 @@ class Fetch(Checkpoint):
     outputs = _named(_pretrained(WEIGHTS))
 
     @classmethod
-    def every(cls, plan: Plan) -> Iterable[Wildcards]:
+    def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
         """Return the models with a checkpoint on their datasets."""
-        return _pairs(plan, plan.fetched())
+        return _pairs(plan, plan.fetched_models())
 
     @classmethod
-    def narrowed(cls, plan: Plan) -> Mapping[str, Iterable[str]]:
+    def wildcard_constraints(cls, plan: Plan) -> Mapping[str, Iterable[str]]:
         """Return the models."""
-        return {"model": plan.fetched()}
+        return {"model": plan.fetched_models()}
 
     @classmethod
-    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+    def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return what the job of a network is told, and the files that it waits for."""
-        told = cls._of(graph.plan, where["model"], where["dataset"])
-        return told, [told.dataset.manifest if told.dataset else ""]
+        spec = cls._of(graph.plan, where["model"], where["dataset"])
+        return spec, [spec.dataset.manifest if spec.dataset else ""]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +183,7 @@ class Training(Stage):
     upstream: Key | None = None
     keep: list[int] = field(default_factory=list)
     training: TrainingSettings
-    whole_output: bool = False
+    ignores_labels: bool = False
 
     @property
     def identity(self) -> Any:
@@ -198,7 +198,7 @@ class Training(Stage):
 
     def products(self) -> list[Product]:
         """Return the weights with their history and kept epochs."""
-        return [replace(one, kept=tuple(self.keep)) for one in super().products()]
+        return [replace(one, saved_epochs=tuple(self.keep)) for one in super().products()]
 
 
 @stage("pretrain")
@@ -210,40 +210,40 @@ class Pretrain(Training):
     runs_network = True
     manifest_path = _pretrained(WEIGHTS) + ".json"
     outputs = _growing(_named(_pretrained(WEIGHTS)))
-    kept = _growing(unshown(kept=_pretrained(KEPT)))
+    kept = _growing(plain_outputs(kept=_pretrained(KEPT)))
 
     @classmethod
-    def every(cls, plan: Plan) -> Iterable[Wildcards]:
+    def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
         """Return the models that are trained here on their datasets."""
         return _pairs(plan, plan.trained())
 
     @classmethod
-    def narrowed(cls, plan: Plan) -> Mapping[str, Iterable[str]]:
+    def wildcard_constraints(cls, plan: Plan) -> Mapping[str, Iterable[str]]:
         """Return the models."""
         return {"model": plan.trained()}
 
     @classmethod
-    def leaves(cls, plan: Plan) -> Mapping[str, Output]:
+    def planned_outputs(cls, plan: Plan) -> Mapping[str, Output]:
         """Return weights and history, and the kept epochs if there are some."""
         return {**cls.outputs, **(cls.kept if plan.keep(PRETRAINED) else {})}
 
     @classmethod
-    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+    def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return what the job of a network is told, and the files that it waits for."""
         plan, model = graph.plan, where["model"]
         dataset, entry = plan.trained_on(where["dataset"]), plan.models[model]
-        begun = graph.told("fetch_start", model=model) if entry.transfer else None
-        told = cls(
+        begun = graph.spec("fetch_start", model=model) if entry.transfer else None
+        spec = cls(
             dataset=dataset,
             model=plan.trained_spec(model),
             start=begun.files["weights"] if begun else None,
             upstream=begun.key if begun else None,
             keep=plan.keep(PRETRAINED),
             training=TrainingSettings(**plan.training_settings(entry.pretraining, dataset.task)),
-            whole_output=bool(plan.target_function) and not entry.pretraining["epochs"],
+            ignores_labels=bool(plan.target_function) and not entry.pretraining["epochs"],
         )
         # The manifest too: where no file can be older than it, it is what goes when the start is another.
-        return told, [dataset.manifest, *([begun.files["weights"], begun.manifest] if begun else [])]
+        return spec, [dataset.manifest, *([begun.files["weights"], begun.manifest] if begun else [])]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return what trains the network."""
@@ -266,38 +266,38 @@ class Finetune(Training):
     code = ("heatproof.jobs.train",)
     runs_network = True
     manifest_path = WEIGHTS + ".json"
-    outputs = _growing({**_named(WEIGHTS), **unshown(kept=KEPT)})
+    outputs = _growing({**_named(WEIGHTS), **plain_outputs(kept=KEPT)})
 
     start: str
     upstream: Key
     training: FinetuningSettings
 
     @classmethod
-    def every(cls, plan: Plan) -> Iterable[Wildcards]:
+    def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
         """Return all models on their datasets, finetuned in every way of the config."""
         return [{**pair, "weights": one} for pair in _pairs(plan, plan.models) for one in plan.finetuned()]
 
     @classmethod
-    def narrowed(cls, plan: Plan) -> Mapping[str, Iterable[str]]:
+    def wildcard_constraints(cls, plan: Plan) -> Mapping[str, Iterable[str]]:
         """Return the names of the weights."""
         return {"weights": plan.finetuned()}
 
     @classmethod
-    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+    def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return what the job of a network is told, and the files that it waits for."""
         plan, network = graph.plan, Network(**where)
         dataset, begun = plan.trained_on(network.dataset), weights_of(graph, network._replace(weights=PRETRAINED))
-        settings, learns = plan.finetuning(network.model, network.weights) or {}, plan.learns(*network)
-        told = cls(
+        settings, training_task = plan.finetuning(network.model, network.weights) or {}, plan.training_task(*network)
+        spec = cls(
             dataset=dataset,
             model=plan.trained_spec(network.model),
             start=begun.files["weights"],
             upstream=begun.key,
             keep=plan.keep(network.weights),
-            training=FinetuningSettings(**plan.training_settings(settings, learns)),
-            whole_output=learns == CALLABLE,
+            training=FinetuningSettings(**plan.training_settings(settings, training_task)),
+            ignores_labels=training_task == CALLABLE,
         )
-        return told, [dataset.manifest, begun.files["weights"]]
+        return spec, [dataset.manifest, begun.files["weights"]]
 
     @property
     def modules(self) -> list[str]:
@@ -335,22 +335,22 @@ class KeepEpoch(Stage):
     upstream: Key
 
     @classmethod
-    def every(cls, plan: Plan) -> Iterable[Wildcards]:
+    def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
         """Return all models on their datasets with every kept epoch."""
-        return [{**pair, "weights": one} for pair in _pairs(plan, plan.models) for one in plan.kept]
+        return [{**pair, "weights": one} for pair in _pairs(plan, plan.models) for one in plan.saved_epochs]
 
     @classmethod
-    def narrowed(cls, plan: Plan) -> Mapping[str, Iterable[str]]:
+    def wildcard_constraints(cls, plan: Plan) -> Mapping[str, Iterable[str]]:
         """Return the names of the weights."""
-        return {"weights": plan.kept}
+        return {"weights": plan.saved_epochs}
 
     @classmethod
-    def tell(cls, graph: Planned, **where: Any) -> tuple[Self, list[str]]:
+    def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return what the job of an epoch is told, and the files that it waits for."""
-        entry, epoch = graph.plan.kept[where["weights"]]
+        entry, epoch = graph.plan.saved_epochs[where["weights"]]
         files = (whole := weights_of(graph, Network(**{**where, "weights": entry}))).files
-        told = cls(epoch=epoch, kept=files["kept"], trained=files["history"], upstream=whole.key)
-        return told, [told.kept, told.trained]
+        spec = cls(epoch=epoch, kept=files["kept"], trained=files["history"], upstream=whole.key)
+        return spec, [spec.kept, spec.trained]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return what writes the weights and the history up to them."""
@@ -359,10 +359,10 @@ class KeepEpoch(Stage):
         return partial(keep_epoch, self)
 
 
-def weights_of(graph: Planned, network: Network) -> Stage:
+def weights_of(graph: JobGraph, network: Network) -> Stage:
     """Return what the job is told that makes the weights of a network."""
     plan, where = graph.plan, network._asdict()
     if network.weights != PRETRAINED:
-        return cast("Stage", graph.told("keep_epoch" if network.weights in plan.kept else "finetune", **where))
+        return cast("Stage", graph.spec("keep_epoch" if network.weights in plan.saved_epochs else "finetune", **where))
     where.pop("weights")
-    return cast("Stage", graph.told("fetch" if network.model in plan.fetched() else "pretrain", **where))
+    return cast("Stage", graph.spec("fetch" if network.model in plan.fetched_models() else "pretrain", **where))

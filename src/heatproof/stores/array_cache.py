@@ -20,9 +20,9 @@ from typing import IO, Any
 import numpy as np
 
 from heatproof.base.typed import as_type
-from heatproof.errors import HeatproofError, fault_of
+from heatproof.errors import HeatproofError, machine_fault
 from heatproof.files.reading import open_regular, parse_json, refuse_links
-from heatproof.files.writing import written_aside
+from heatproof.files.writing import atomic_write
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +134,7 @@ class BatchFolder:
 
     def _forget(self, path: Path, error: Exception) -> None:
         """Remove a damaged file, whose values are made again."""
-        if fault_of(error) or path.is_dir():
+        if machine_fault(error) or path.is_dir():
             raise error
         log.info("%s is damaged and is made again (%s)", path, error)
         path.unlink(missing_ok=True)
@@ -170,12 +170,12 @@ class BatchFolder:
         head = KIND + hashlib.sha256(line).hexdigest().encode() + b"\n" + line
         path = self.path / (hashlib.sha256("\n".join(names).encode()).hexdigest()[:24] + ENDING)
         try:
-            with written_aside(path) as aside, open(aside, "wb") as file:
+            with atomic_write(path) as aside, open(aside, "wb") as file:
                 file.write(head)
                 file.writelines(contents)
         except OSError as error:
             error.filename = error.filename or str(path)
-            said = fault_of(error) or (
+            said = machine_fault(error) or (
                 f"{path} cannot be written ({error}): make it possible, or use another folder, and repeat the call, "
                 "which goes on with what was kept."
             )
@@ -197,7 +197,7 @@ class BatchFolder:
             try:
                 found += file.read([place])
             except Exception as error:
-                said = fault_of(error) or (
+                said = machine_fault(error) or (
                     f"{file.path} is damaged or gone ({error}): repeat the call that made it, which makes it again."
                 )
                 raise HeatproofError(said) from None

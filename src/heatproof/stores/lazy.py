@@ -10,13 +10,13 @@ import xarray
 from xarray.backends import BackendArray
 from xarray.core import indexing
 
-from heatproof.stores.store import ArrayFacts, Store, open_store, read, shards_made
+from heatproof.stores.store import ArrayMetadata, Store, open_store, read, read_shard_manifests
 
 
 class _Checked(BackendArray):
     """An array of a store; xarray asks for the part that is needed."""
 
-    def __init__(self, store: Store, name: str, facts: ArrayFacts) -> None:
+    def __init__(self, store: Store, name: str, facts: ArrayMetadata) -> None:
         self._store, self._name = store, name
         self.shape, self.dtype = facts.shape, np.dtype(facts.dtype)
 
@@ -59,7 +59,7 @@ def open_lazily(store: str | Path) -> xarray.Dataset:
     """
     opened = open_store(store)
     ranges, gap = [], None
-    for made in shards_made(store):
+    for made in read_shard_manifests(store):
         if made.get("gap"):
             gap = made["gap"]
         else:

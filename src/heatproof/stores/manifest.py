@@ -21,7 +21,15 @@ from heatproof.base.provenance import Key, digest, library_versions
 from heatproof.base.typed import has_fields
 from heatproof.errors import HeatproofError
 from heatproof.files.publishing import public
-from heatproof.files.reading import FOLDER, file_digest, one_sentence, parse_json, read_bytes, read_json, refuse_links
+from heatproof.files.reading import (
+    FOLDER,
+    file_digest,
+    one_sentence_errors,
+    parse_json,
+    read_bytes,
+    read_json,
+    refuse_links,
+)
 from heatproof.files.writing import write_json
 
 
@@ -38,7 +46,7 @@ class Published(Protocol):
 
 
 # A manifest's digest of itself: a flipped bit in a name, a key or a reason would still be JSON.
-SEAL = "seal"
+CHECKSUM_KEY = "seal"
 # Where a record lies below the results folder: a file that is exchanged for another of its name takes its record along.
 PLACE = "place"
 # Raised whenever results of before cannot be read any more; stands in every manifest.
@@ -76,7 +84,7 @@ class Check:
     check_passes: int = 0
 
 
-def compared_in(gate: Mapping[str, Any], images: int) -> int:
+def comparison_passes(gate: Mapping[str, Any], images: int) -> int:
     """Return how often images of a shard pass to compare altered passes with plain ones, as in the check on a few.
 
     Of a shard that a killed job left, it could not be counted any more.
@@ -170,21 +178,21 @@ def _is_sound(value: dict[str, Any], folder: Path) -> bool:
     return 0 <= start <= stop and all(_is_inside(folder, facts) for facts in value.get("files", ()))
 
 
-def in_results(path: str | Path) -> AbstractContextManager[None]:
-    """Say in one sentence what goes wrong with a file that a run makes again; as `one_sentence`."""
-    return one_sentence(path, HEAL.format(path=path).removesuffix("."))
+def one_sentence_result_errors(path: str | Path) -> AbstractContextManager[None]:
+    """Say in one sentence what goes wrong with a file that a run makes again; as `one_sentence_errors`."""
+    return one_sentence_errors(path, HEAL.format(path=path).removesuffix("."))
 
 
-def write_sealed(path: str | Path, value: Mapping[str, Any]) -> None:
+def write_checksummed(path: str | Path, value: Mapping[str, Any]) -> None:
     """Write a mapping as JSON with a digest of itself, aside and moved into place."""
     # As it will be read: tuples become lists, keys text, and bytes of names that are not UTF-8 question marks.
     place, text = _place(path), json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
     plain = {**json.loads(text), "format": FORMAT, **({PLACE: place} if place else {})}
-    write_json(path, {**plain, SEAL: digest(plain)})
+    write_json(path, {**plain, CHECKSUM_KEY: digest(plain)})
 
 
-def read_sealed(path: str | Path) -> dict[str, Any] | None:
-    """Return what `write_sealed` wrote, without the digest; None where it is missing, damaged, or of another place.
+def read_checksummed(path: str | Path) -> dict[str, Any] | None:
+    """Return what `write_checksummed` wrote, without the digest; None where it is missing, damaged, or of another place.
 
     Raises
     ------
@@ -194,8 +202,8 @@ def read_sealed(path: str | Path) -> dict[str, Any] | None:
     return _unsealed(read_json(path), Path(path))
 
 
-def parse_sealed(content: bytes, path: Path) -> dict[str, Any] | None:
-    """Return what stands in the bytes of a record, as `read_sealed` does.
+def parse_checksummed(content: bytes, path: Path) -> dict[str, Any] | None:
+    """Return what stands in the bytes of a record, as `read_checksummed` does.
 
     Parameters
     ----------
@@ -217,7 +225,7 @@ def parse_sealed(content: bytes, path: Path) -> dict[str, Any] | None:
 
 
 def _unsealed(value: dict[str, Any] | None, path: Path) -> dict[str, Any] | None:
-    if value is None or value.pop(SEAL, None) != digest(value):
+    if value is None or value.pop(CHECKSUM_KEY, None) != digest(value):
         return None
     if value.pop("format", 1) != FORMAT:
         raise HeatproofError(
@@ -255,7 +263,7 @@ def require_manifest(path: str | Path) -> dict[str, Any]:
     HeatproofError
         If it is missing or damaged.
     """
-    recorded = read_sealed(path)
+    recorded = read_checksummed(path)
     if recorded is None:
         if os.path.exists(path):
             raise HeatproofError(f"{path} is damaged: {HEAL.format(path=path)}")
@@ -263,7 +271,7 @@ def require_manifest(path: str | Path) -> dict[str, Any]:
     return recorded
 
 
-def verified(path: str | Path, manifest: str | Path | None = None) -> Path:
+def verified_path(path: str | Path, manifest: str | Path | None = None) -> Path:
     """Return the path of a file whose bytes are those that its stage left.
 
     A job knows the manifests of what it reads by their keys; a file that none in its folder lists passes here.
@@ -308,7 +316,7 @@ def verified_bytes(path: str | Path, *, listed: bool = True, most: int | None = 
     if recorded is not None:
         # No more is read than the file has to have.
         most = recorded["bytes"]
-    with in_results(path):
+    with one_sentence_result_errors(path):
         content = read_bytes(path, most)
     _require_same(path, hashlib.sha256(content).hexdigest(), recorded)
     return content
@@ -335,7 +343,7 @@ def _recorded(path: Path, manifest: str | Path | None, must: bool) -> Mapping[st
     own = Path(manifest) if manifest else path.with_suffix(".json")
     # Most have a manifest of their own name; a stage that makes several tables has one for all, beside them.
     alone = manifest is not None or own.exists()
-    manifests = [require_manifest(own)] if alone else map(read_sealed, sorted(path.parent.glob("*.json")))
+    manifests = [require_manifest(own)] if alone else map(read_checksummed, sorted(path.parent.glob("*.json")))
     if own == path:
         return None
     every = (facts for content in manifests for facts in (content or {}).get("files", ()))
@@ -349,7 +357,7 @@ def _recorded(path: Path, manifest: str | Path | None, must: bool) -> Mapping[st
     return recorded
 
 
-def whole_key(
+def key_with_inputs(
     key: Key, inputs: Iterable[str | Path], *more: Any, foreign: Iterable[str | Path] = ()
 ) -> tuple[str, dict[str, str]]:
     """Return the key of a spec together with the bytes of its inputs, and the digests of those by path.
@@ -397,12 +405,12 @@ def write_manifest(path: str | Path, files: Iterable[str | Path], *, spec_key: K
         for file in files
     ]
     base = {**spec_key._asdict(), "key": key, "files": described, "versions": library_versions()}
-    write_sealed(path, {**base, **facts, **{name: public(facts[name]) for name in REASONS & facts.keys()}})
+    write_checksummed(path, {**base, **facts, **{name: public(facts[name]) for name in REASONS & facts.keys()}})
 
 
 def whole(path: str | Path, key: str) -> dict[str, Any] | None:
     """Return a manifest if it is of this key and every file is byte for byte what it says; else None."""
-    recorded = read_sealed(path)
+    recorded = read_checksummed(path)
     if recorded is None or recorded.get("key") != key:
         return None
     for facts in recorded.get("files", ()):
@@ -429,7 +437,7 @@ def read_shard(base: str, shard: int) -> dict[str, Any]:
     return recorded
 
 
-def shard_manifests(store: str | Path) -> list[Path]:
+def shard_manifest_paths(store: str | Path) -> list[Path]:
     """Return the manifests of a store's shards that are there, in the order of the shards."""
     store = Path(store)
     base = store.name.removesuffix(".zarr")
@@ -447,7 +455,7 @@ def touch(path: str | Path) -> None:
 
     Snakemake compares times: what was checked and found whole is as new as what it was checked against.
     """
-    listed = (read_sealed(path) or {}).get("files", ())
+    listed = (read_checksummed(path) or {}).get("files", ())
     for file in [Path(path), *(Path(path).parent / facts["file"] for facts in listed)]:
         if file.exists():
             os.utime(refuse_links(file), follow_symlinks=False)
@@ -461,5 +469,5 @@ def publish_tables(
     **facts: Any,
 ) -> None:
     """Write the manifest of a job without arrays, from the bytes that it read and left, and what else it records."""
-    key, digests = whole_key(job.key, inputs, foreign=foreign)
+    key, digests = key_with_inputs(job.key, inputs, foreign=foreign)
     write_manifest(job.manifest, outputs, spec_key=job.key, key=key, input_sha256=digests, **facts)

@@ -13,7 +13,7 @@ import numpy as np
 
 from heatproof.base.registry import is_reference
 from heatproof.base.tasks import CALLABLE, EXCLUSIVE
-from heatproof.stores.manifest import read_sealed
+from heatproof.stores.manifest import read_checksummed
 from heatproof.stores.store import open_store
 
 
@@ -43,27 +43,27 @@ class ScoredRows:
     ids: list[str]
     targets: np.ndarray
     pictures: list[str]
-    given: np.ndarray
+    ground_truth: np.ndarray
 
     @property
-    def firsts(self) -> np.ndarray:
+    def first_rows(self) -> np.ndarray:
         """The first row of each picture, (pictures,) in their order."""
         return np.sort(np.unique(np.array(self.pictures, dtype=object), return_index=True)[1])
 
-    def by_picture(self, values: np.ndarray) -> np.ndarray:
+    def mean_by_image(self, values: np.ndarray) -> np.ndarray:
         """Return the mean over the rows of each picture of values (N,): (pictures,) in their order."""
-        if len(self.firsts) == len(values):
+        if len(self.first_rows) == len(values):
             return values
         _, at, counts = np.unique(np.array(self.pictures, dtype=object), return_inverse=True, return_counts=True)
         sums = np.bincount(at, values.astype(np.float64)) / counts
-        return sums[at[self.firsts]]
+        return sums[at[self.first_rows]]
 
     @property
     def has_classes(self) -> bool:
         """Whether classes exclude each other, so that an image has one."""
         return self.task in EXCLUSIVE
 
-    def about(self, targets: np.ndarray) -> np.ndarray:
+    def target_names(self, targets: np.ndarray) -> np.ndarray:
         """Return in words which label or number rows are about, of targets (M,); "" where there is but one."""
         if self.task == CALLABLE or (not self.has_classes and len(self.names) < 2):
             return np.full(len(targets), "", dtype=object)
@@ -79,7 +79,7 @@ def rows_of_store(store: str, count: int) -> ScoredRows:
     if task in EXCLUSIVE and not is_reference(str(target)):
         labels, ids = np.asarray(opened.labels[:count], dtype=np.int64), list(opened.image_ids[:count])
         return ScoredRows(task, [], ids, labels, ids, labels)
-    facts = read_sealed(dataset.get("manifest", "")) or {}
+    facts = read_checksummed(dataset.get("manifest", "")) or {}
     return scored_rows({**facts, "task": task}, target, count)
 
 
@@ -98,7 +98,7 @@ def scored_rows(facts: Mapping[str, Any], target: str | int, count: int) -> Scor
     task = CALLABLE if is_reference(str(target)) else facts.get("task", "multiclass")
     split = facts.get("splits", {}).get("evaluation", {})
     ids, labels = split.get("ids", [])[:count], split.get("labels", [])[:count]
-    given = split.get("given") or labels
+    ground_truth = split.get("given") or labels
     pictures = split.get("pictures") or ids
     names, targets = list(facts.get("class_names") or []), np.asarray(labels, dtype=np.int64)
-    return ScoredRows(task, names, ids, targets, pictures[:count], np.asarray(given[:count]))
+    return ScoredRows(task, names, ids, targets, pictures[:count], np.asarray(ground_truth[:count]))

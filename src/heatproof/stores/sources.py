@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from heatproof.errors import HeatproofError
-from heatproof.files.reading import open_regular, parse_json, read_below, shown
-from heatproof.files.writing import written_aside
+from heatproof.files.reading import open_regular, parse_json, printable_path, read_result_bytes
+from heatproof.files.writing import atomic_write
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Record:
+class FileRecord:
     """What is known of some files; those of a dataset are told apart by what they decide.
 
     Attributes
@@ -93,13 +93,13 @@ class Record:
         found.update(self.digests[self.rows[split][start:stop]].tobytes())
         return found.hexdigest()
 
-    def without_lists(self) -> Record:
+    def without_lists(self) -> FileRecord:
         """Return it with splits of which nothing is known, as what decides them has changed."""
         return replace(self, listed={})
 
 
 @dataclass(frozen=True)
-class Look:
+class FileChanges:
     """What a look at the files of a record found.
 
     Attributes
@@ -114,9 +114,9 @@ class Look:
         Whether none of the files is there, as where results were copied without their data.
     """
 
-    record: Record
+    record: FileRecord
     changed: list[str]
-    is_renewed: bool = False
+    is_record_outdated: bool = False
     is_missing: bool = False
 
 
@@ -124,10 +124,10 @@ def record_files(
     root: str | Path,
     paths: Sequence[str | Path],
     began: int,
-    known: Record | None = None,
+    known: FileRecord | None = None,
     lists: int = 0,
     **facts: Any,
-) -> Record:
+) -> FileRecord:
     """Look at files for the first time, or again.
 
     Parameters
@@ -161,10 +161,10 @@ def record_files(
         rows = first + np.flatnonzero(todo[first:last])
         digests[rows] = _digests([names[row] for row in rows], root, folders=first < lists)
     digests[:lists][stats[:lists, 2] >= began - TICK] = 0
-    return Record(names, stats, digests, began, lists, **facts)
+    return FileRecord(names, stats, digests, began, lists, **facts)
 
 
-def look(record: Record, root: str | Path, contents: bool = False) -> Look:
+def file_changes(record: FileRecord, root: str | Path, contents: bool = False) -> FileChanges:
     """Look at the files of a record; those with the size, times and inode that it says are not read.
 
     Parameters
@@ -180,25 +180,27 @@ def look(record: Record, root: str | Path, contents: bool = False) -> Look:
 
     began = time.time_ns()
     if not is_there(root) and any(name[:1] != b"/" for name in record.paths):
-        return Look(record, [], is_missing=True)
+        return FileChanges(record, [], is_missing=True)
     stats = _stats(record.paths, root)
     if record.paths and (stats[:, 0] < 0).all():
-        return Look(record, [], is_missing=True)
+        return FileChanges(record, [], is_missing=True)
     todo = (stats != record.stats).any(1) | (stats[:, 2] >= record.recorded - STEP)
     rows = np.arange(len(todo)) if contents else np.flatnonzero(todo)
     if not len(rows):
-        return Look(record, [])
+        return FileChanges(record, [])
     digests = record.digests.copy()
     digests[rows] = _digests([record.paths[row] for row in rows], root)
     other = rows[(digests[rows] != record.digests[rows]).any(1)]
     now = replace(record, stats=stats, digests=digests, recorded=began)
     if len(other) and other[0] < record.lists:
         now = now.without_lists()
-    changed = [shown(os.path.join(root, os.fsdecode(record.paths[row]))) for row in other]
-    return Look(now, changed, is_renewed=bool(todo.any()))
+    changed = [printable_path(os.path.join(root, os.fsdecode(record.paths[row]))) for row in other]
+    return FileChanges(now, changed, is_record_outdated=bool(todo.any()))
 
 
-def file_digests(record: Record | None, paths: Sequence[str], contents: bool = False) -> tuple[Record, dict[str, str]]:
+def file_digests(
+    record: FileRecord | None, paths: Sequence[str], contents: bool = False
+) -> tuple[FileRecord, dict[str, str]]:
     """Return a record of some files, and the SHA-256 of each that is there, in hexadecimal.
 
     Parameters
@@ -215,7 +217,7 @@ def file_digests(record: Record | None, paths: Sequence[str], contents: bool = F
     return now, digests
 
 
-def says_the_same(known: Record | None, now: Record) -> bool:
+def is_same_record(known: FileRecord | None, now: FileRecord) -> bool:
     """Tell whether a record of before lets as many files go unread as that of today."""
     if known is None or known.paths != now.paths or (known.stats != now.stats).any():
         return False
@@ -242,12 +244,12 @@ def is_there(root: str | Path) -> bool:
         return os.path.exists(root)
 
 
-def record_of(manifest: str | Path) -> Path:
+def record_path(manifest: str | Path) -> Path:
     """Return where the record of a dataset stands, by the path of its manifest."""
     return Path(manifest).with_suffix(".files")
 
 
-def write_record(path: str | Path, record: Record) -> None:
+def write_record(path: str | Path, record: FileRecord) -> None:
     """Write a record with a digest of itself, aside and moved into place."""
     import numpy as np
 
@@ -260,14 +262,14 @@ def write_record(path: str | Path, record: Record) -> None:
     seal = hashlib.sha256()
     for part in parts:
         seal.update(part)
-    with written_aside(path) as aside, open(aside, "wb") as file:
+    with atomic_write(path) as aside, open(aside, "wb") as file:
         file.writelines([seal.digest(), *parts])
 
 
-def read_record(path: str | Path) -> Record | None:
+def read_record(path: str | Path) -> FileRecord | None:
     """Return what `write_record` wrote; None where it is missing or damaged."""
     try:
-        content = read_below(path, MOST_BYTES)
+        content = read_result_bytes(path, MOST_BYTES)
     except OSError:
         return None
     inner = memoryview(content)[32:]
@@ -279,7 +281,7 @@ def read_record(path: str | Path) -> Record | None:
         return None
 
 
-def _parsed(content: memoryview, at: int) -> Record:
+def _parsed(content: memoryview, at: int) -> FileRecord:
     import numpy as np
 
     head = parse_json(bytes(content[:at]))
@@ -313,7 +315,7 @@ def _parsed(content: memoryview, at: int) -> Record:
         rows[split] = rows[split].reshape(images, -1) if files > images else rows[split]
     listed_as = {split: (listed, images) for split, (listed, images, _) in splits.items()}
     named = bool(head["named"])
-    return Record(paths, stats, digests, head["recorded"], head["lists"], head["shared"], named, listed_as, rows)
+    return FileRecord(paths, stats, digests, head["recorded"], head["lists"], head["shared"], named, listed_as, rows)
 
 
 # ---- what jobs read ------------------------------------------------------------------------------------------------
@@ -324,7 +326,7 @@ class ImagesRead:
     """Digests of the images of a dataset, for the manifests of jobs that read them. Get it from `images_of`."""
 
     dataset: str = ""
-    record: Record | None = None
+    record: FileRecord | None = None
 
     def data(self, *ranges: tuple[str, int, int]) -> dict[str, list[list[Any]]]:
         """Return what a manifest keeps of ranges of images: split, the first image, and that after the last.
@@ -352,7 +354,7 @@ def images_of(manifest: str) -> ImagesRead:
     HeatproofError
         If the record is damaged.
     """
-    path = record_of(manifest) if manifest else None
+    path = record_path(manifest) if manifest else None
     if path is None or not os.path.lexists(path):
         return ImagesRead()
     record = read_record(path)
@@ -361,7 +363,7 @@ def images_of(manifest: str) -> ImagesRead:
     return ImagesRead(Path(manifest).stem, record)
 
 
-def holds(recorded: Mapping[str, Any], data: Data) -> bool:
+def records_same_data(recorded: Mapping[str, Any], data: Data) -> bool:
     """Tell whether a manifest says of ranges of images what `ImagesRead.data` says of them now."""
     then = recorded.get("data", {})
     return all(list(one) in then.get(name, ()) for name, ranges in data.items() for one in ranges)
@@ -382,7 +384,7 @@ def joined_data(recorded: Iterable[Mapping[str, Any]]) -> dict[str, list[list[An
     return {name: sorted(map(list, ranges), key=str) for name, ranges in sorted(found.items())}
 
 
-def is_same_data(recorded: Mapping[str, Any], record: Callable[[str], Record | None]) -> bool:
+def is_same_data(recorded: Mapping[str, Any], record: Callable[[str], FileRecord | None]) -> bool:
     """Tell whether all images that a manifest names are the same still.
 
     Parameters

@@ -32,10 +32,10 @@ import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from heatproof.base.provenance import digest
-from heatproof.errors import HeatproofError, fault_of
+from heatproof.errors import HeatproofError, machine_fault
 from heatproof.files.reading import MOST_JSON_BYTES, file_digest, parse_json, read_bytes, reason_of, refuse_links
-from heatproof.files.writing import locked
-from heatproof.stores.manifest import SEAL, require_manifest, shard_manifests
+from heatproof.files.writing import file_lock
+from heatproof.stores.manifest import CHECKSUM_KEY, require_manifest, shard_manifest_paths
 from heatproof.stores.zarr_format import check_dimensions, expected_metadata, is_list, unpacked_bytes
 
 # The checksum comes last, over what lies on the disk.
@@ -118,7 +118,7 @@ def ensure_metadata(store: str | Path, layout: Layout) -> None:
     """
     store = refuse_links(store)
     store.parent.mkdir(parents=True, exist_ok=True)
-    with locked(store.parent / f".{store.name}.lock"):
+    with file_lock(store.parent / f".{store.name}.lock"):
         # Of a writer that was killed: who writes metadata holds the lock, and shards have a dot more in their names.
         for leftover in store.parent.glob(f".{glob.escape(store.name)}.*"):
             if leftover.is_dir() and leftover.name.count(".") == store.name.count(".") + 2:
@@ -175,7 +175,7 @@ def _create(path: Path, layout: Layout) -> None:
     attributes = {**layout.attributes, "coordinates": "image_id label", "files": files}
     # Plain, as it will be read.
     attributes = json.loads(json.dumps(attributes, sort_keys=True))
-    group.attrs.update({**attributes, SEAL: digest(attributes)})
+    group.attrs.update({**attributes, CHECKSUM_KEY: digest(attributes)})
 
 
 def _create_coordinate(group: zarr.Group, name: str, dimension: str, values: Sequence[str] | np.ndarray) -> None:
@@ -296,7 +296,7 @@ def _read_by_id(opened: Store, array: str, ids: Sequence[str]) -> np.ndarray:
     return np.concatenate([read(opened.path, array, places[image], places[image] + 1) for image in ids])
 
 
-def shards_made(store: str | Path) -> list[dict[str, Any]]:
+def read_shard_manifests(store: str | Path) -> list[dict[str, Any]]:
     """Return the manifests of a store's shards that are there, in the order of the shards.
 
     Raises
@@ -307,7 +307,7 @@ def shards_made(store: str | Path) -> list[dict[str, Any]]:
     """
     opened, folder = open_store(store), os.path.dirname(store)
     found = []
-    for listing in shard_manifests(store):
+    for listing in shard_manifest_paths(store):
         made = _made(opened, str(listing))
         if "images" not in made or made["images"][1] > len(opened.image_ids):
             raise HeatproofError(f"{listing} is of images that {store} has not: remove {listing} and {TARGET}")
@@ -331,7 +331,7 @@ def _made(opened: Store, listing: str) -> dict[str, Any]:
     return recorded
 
 
-def _refuse_too_much(opened: Store, facts: ArrayFacts, images: int) -> None:
+def _refuse_too_much(opened: Store, facts: ArrayMetadata, images: int) -> None:
     needed, there = images * facts.image_bytes, psutil.virtual_memory().available
     if needed > there:
         raise HeatproofError(
@@ -340,7 +340,7 @@ def _refuse_too_much(opened: Store, facts: ArrayFacts, images: int) -> None:
         )
 
 
-def _check_shard(opened: Store, facts: ArrayFacts, path: str, shard: int, remedy: str) -> None:
+def _check_shard(opened: Store, facts: ArrayMetadata, path: str, shard: int, remedy: str) -> None:
     """Refuse a shard that its manifest does not know byte for byte, or that unpacks to more than its shape says."""
     listing = f"{str(opened.path).removesuffix('.zarr')}.{shard}.json"
     recorded = _made(opened, listing)
@@ -376,11 +376,11 @@ def _digest(path: str | Path, signature: tuple[int, ...]) -> str:
     return file_digest(refuse_links(path))
 
 
-def _check_frames(path: str, facts: ArrayFacts) -> None:
+def _check_frames(path: str, facts: ArrayMetadata) -> None:
     """Refuse a shard whose compressed chunks are larger, unpacked, than the array's shape says."""
     data = read_bytes(path)
     chunks = [(0, len(data))]
-    if facts.sharded:
+    if facts.is_sharded:
         # At the end of a shard: offset and length of every chunk, little-endian, and a CRC32C.
         count = facts.shard_size
         index = np.frombuffer(data[-(16 * count + 4) : -4], dtype="<u8").reshape(count, 2)
@@ -410,20 +410,20 @@ def _damage_as_sentence(sentence: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise HeatproofError(fault_of(error) or sentence.replace("(%s)", f"({reason_of(error)})", 1)) from None
+        raise HeatproofError(machine_fault(error) or sentence.replace("(%s)", f"({reason_of(error)})", 1)) from None
 
 
 # ---- metadata, which decide what is opened ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class ArrayFacts:
+class ArrayMetadata:
     """What the metadata of an array say."""
 
     shape: tuple[int, ...]
     dtype: str
     shard_size: int
-    sharded: bool
+    is_sharded: bool
     dims: tuple[str, ...]
 
     @property
@@ -434,7 +434,7 @@ class ArrayFacts:
     @property
     def chunk_bytes(self) -> int:
         """Bytes of one chunk, unpacked."""
-        return self.image_bytes * (1 if self.sharded else self.shard_size)
+        return self.image_bytes * (1 if self.is_sharded else self.shard_size)
 
 
 @dataclass(frozen=True)
@@ -457,7 +457,7 @@ class Store:
 
     path: str
     attributes: Mapping[str, Any]
-    arrays: Mapping[str, ArrayFacts]
+    arrays: Mapping[str, ArrayMetadata]
     image_ids: tuple[str, ...]
     labels: np.ndarray
     coordinates: Mapping[str, tuple[str, ...]]
@@ -474,7 +474,7 @@ def open_store(store: str | Path) -> Store:
     """
     path = os.fspath(store)
     group = _group(path, _signature(f"{path}/{METADATA}"))
-    return _open(path, tuple(_signature(f"{path}/{file}") for file in group["files"]), group[SEAL])
+    return _open(path, tuple(_signature(f"{path}/{file}") for file in group["files"]), group[CHECKSUM_KEY])
 
 
 @lru_cache(maxsize=4096)
@@ -487,8 +487,8 @@ def _group(path: str, signature: tuple[int, ...]) -> dict[str, Any]:
         if {key: metadata[key] for key in metadata if key != "attributes"} != GROUP:
             raise ValueError(f"{METADATA} has more in it, or less, than heatproof writes")
         attributes: dict[str, Any] = metadata["attributes"]
-        sealed = {key: value for key, value in attributes.items() if key != SEAL}
-        if attributes[SEAL] != digest(sealed) or not isinstance(sealed.get("key"), str):
+        sealed = {key: value for key, value in attributes.items() if key != CHECKSUM_KEY}
+        if attributes[CHECKSUM_KEY] != digest(sealed) or not isinstance(sealed.get("key"), str):
             raise ValueError(f"the bytes of {METADATA} are not those that were written")
         wrong = next((file for file in attributes["files"] if not LISTED.fullmatch(file)), None)
         if wrong is not None:
@@ -499,7 +499,7 @@ def _group(path: str, signature: tuple[int, ...]) -> dict[str, Any]:
 @lru_cache(maxsize=4096)
 def _open(path: str, signatures: tuple[tuple[int, ...], ...], seal: str) -> Store:
     attributes = _group(path, _signature(f"{path}/{METADATA}"))
-    arrays: dict[str, ArrayFacts] = {}
+    arrays: dict[str, ArrayMetadata] = {}
     coordinates: dict[str, Any] = {}
     with _damage_as_sentence(f"The metadata of {path} are damaged (%s): {_heal_store(path)}"):
         for file, recorded in attributes["files"].items():
@@ -541,24 +541,24 @@ def _inside(store: str, file: str) -> str:
     return str(path)
 
 
-def _checked_facts(metadata: Mapping[str, Any]) -> ArrayFacts:
+def _checked_facts(metadata: Mapping[str, Any]) -> ArrayMetadata:
     """Return what an array's metadata say, if they are just what heatproof writes: else a codec could run anything."""
     shape, dtype = metadata["shape"], metadata["data_type"]
     cut = metadata["chunk_grid"]["configuration"]["chunk_shape"]
     lengths = [*shape, *cut]
     if dtype not in DTYPES or not all(type(n) is int and 0 < n < MOST_LENGTH for n in lengths):
         raise ValueError(f"an array of {dtype} {shape} is not of the kind that heatproof writes")
-    sharded = metadata["codecs"][0]["name"] == "sharding_indexed"
-    if cut[1:] != shape[1:] or metadata != expected_metadata(metadata, dtype, shape, cut, sharded):
+    is_sharded = metadata["codecs"][0]["name"] == "sharding_indexed"
+    if cut[1:] != shape[1:] or metadata != expected_metadata(metadata, dtype, shape, cut, is_sharded):
         raise ValueError("the metadata of an array are not of the kind that heatproof writes")
-    return ArrayFacts(tuple(shape), dtype, cut[0], sharded, tuple(metadata["dimension_names"]))
+    return ArrayMetadata(tuple(shape), dtype, cut[0], is_sharded, tuple(metadata["dimension_names"]))
 
 
 # By digest: the stores of a dataset have the same ids, and one copy of them is enough.
-_decoded: dict[tuple[str, str, ArrayFacts], Any] = {}
+_decoded: dict[tuple[str, str, ArrayMetadata], Any] = {}
 
 
-def _coordinate(path: str, name: str, facts: ArrayFacts, sha256: str) -> Any:
+def _coordinate(path: str, name: str, facts: ArrayMetadata, sha256: str) -> Any:
     if facts.shape[0] != facts.shard_size or not is_list(
         read_bytes(_inside(path, f"{name}/c/0")), facts.shape[0], facts.dtype
     ):
@@ -570,7 +570,7 @@ def _coordinate(path: str, name: str, facts: ArrayFacts, sha256: str) -> Any:
     return _decoded[known]
 
 
-def describe(store: str | Path) -> dict[str, Any]:
+def describe_store(store: str | Path) -> dict[str, Any]:
     """Return a store's attributes, ids, labels, names along other dimensions, and each array's shape and dtype.
 
     Raises

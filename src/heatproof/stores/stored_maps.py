@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from heatproof.base.grids import AnyGrid, patch_sums, shape_of
+from heatproof.base.grids import AnyGrid, grid_shape, patch_sums
 from heatproof.base.methods import Maps
-from heatproof.stores.store import ArraySpec, describe, read
+from heatproof.stores.store import ArraySpec, describe_store, read
 
 WHOLE = "float32"
 SUMS = "patch_sums"
@@ -34,7 +34,7 @@ def map_arrays(maps: int, size: Sequence[int], dtype: str = WHOLE, grid: AnyGrid
         Of patch sums.
     """
     if dtype == SUMS:
-        sums = ArraySpec(("map", "y", "x"), (maps, *shape_of(grid)), "float64")
+        sums = ArraySpec(("map", "y", "x"), (maps, *grid_shape(grid)), "float64")
         return {"attribution": sums, "absolute": sums}
     arrays = {"attribution": ArraySpec(("map", "y", "x"), (maps, *size), dtype)}
     return arrays if dtype == WHOLE else {**arrays, "scale": ArraySpec(("map",), (maps,), chunk_by_image=False)}
@@ -56,7 +56,7 @@ def encode_maps(maps: np.ndarray, dtype: str = WHOLE, grid: AnyGrid = 0) -> dict
         count, every = maps.shape[:2]
         flat = maps.reshape(-1, *maps.shape[2:])
         sums = {"attribution": patch_sums(flat, grid), "absolute": patch_sums(np.abs(flat), grid)}
-        return {name: values.reshape(count, every, *shape_of(grid)) for name, values in sums.items()}
+        return {name: values.reshape(count, every, *grid_shape(grid)) for name, values in sums.items()}
     if dtype == WHOLE:
         return {"attribution": maps}
     # In [1, 2) after the division; a power of two loses no bit.
@@ -72,7 +72,7 @@ def stored_maps(store: str | Path, start: int, stop: int, ids: Sequence[str] | N
     HeatproofError
         As there.
     """
-    maps, arrays = read(store, "attribution", start, stop, ids), describe(store)["arrays"]
+    maps, arrays = read(store, "attribution", start, stop, ids), describe_store(store)["arrays"]
     if "absolute" in arrays:
         return Maps(maps, read(store, "absolute", start, stop, ids))
     if "scale" in arrays:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from heatproof.files.tables import MOST_BYTES, parse_csv, parse_parquet
-from heatproof.stores.manifest import in_results, verified_bytes
+from heatproof.stores.manifest import one_sentence_result_errors, verified_bytes
 
 
 def read_text(path: str | Path, *, listed: bool = False) -> pd.DataFrame:
@@ -26,7 +26,7 @@ def read_text(path: str | Path, *, listed: bool = False) -> pd.DataFrame:
         If it is missing, or has not the bytes that its manifest says.
     """
     content = verified_bytes(path, listed=listed, most=MOST_BYTES)
-    with in_results(path):
+    with one_sentence_result_errors(path):
         return parse_csv(content)
 
 
@@ -48,5 +48,5 @@ def read_parquet(path: str | Path, columns: list[str] | None = None, *, listed: 
         If it is missing, or has not the bytes that its manifest says.
     """
     content = verified_bytes(path, listed=listed)
-    with in_results(path):
+    with one_sentence_result_errors(path):
         return parse_parquet(content, columns)

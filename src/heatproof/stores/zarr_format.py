@@ -14,7 +14,7 @@ MOST_NAME_BYTES = 2**12
 
 
 def expected_metadata(
-    metadata: Mapping[str, Any], dtype: str, shape: list[int], cut: list[int], sharded: bool
+    metadata: Mapping[str, Any], dtype: str, shape: list[int], cut: list[int], is_sharded: bool
 ) -> dict[str, Any]:
     """Return the metadata that heatproof writes of an array: other codecs could run anything."""
     little: dict[str, Any] = {"name": "bytes", "configuration": {"endian": "little"}}
@@ -22,7 +22,7 @@ def expected_metadata(
     checksum: dict[str, Any] = {"name": "crc32c"}
     zstd = {"name": "zstd", "configuration": {"level": 3, "checksum": False}}
     codecs: list[Any] = [serializer, zstd, checksum]
-    if sharded:
+    if is_sharded:
         inner = {"chunk_shape": [1, *shape[1:]], "codecs": codecs, "index_codecs": [little, checksum]}
         codecs = [{"name": "sharding_indexed", "configuration": {**inner, "index_location": "end"}}]
     fill: Any = {"string": "", "float16": "NaN", "float32": "NaN", "float64": "NaN"}.get(

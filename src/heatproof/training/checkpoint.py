@@ -12,9 +12,9 @@ from typing import Any, TypedDict
 
 import torch
 
-from heatproof.errors import runs_out
+from heatproof.errors import is_out_of_memory
 from heatproof.files.reading import open_regular
-from heatproof.files.writing import refuse_links, written_aside
+from heatproof.files.writing import atomic_write, refuse_links
 from heatproof.models import saved_by_torch
 
 log = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class Journal:
         """Write the state atomically, and behind it a digest of it and of what it belongs to."""
         whole = io.BytesIO()
         torch.save(state, whole)
-        with written_aside(self.file) as aside, open(aside, "wb") as file:
+        with atomic_write(self.file) as aside, open(aside, "wb") as file:
             # Not by torch.save, whose errors do not tell a full disk from others.
             file.write(whole.getbuffer())
             file.write(self._digest(whole.getbuffer()))
@@ -80,7 +80,7 @@ class Journal:
         except FileNotFoundError:
             return None
         except Exception as error:  # damage can end in any way
-            if runs_out(error):
+            if is_out_of_memory(error):
                 raise
         log.warning("the journal %s is damaged: the training starts from the first epoch", self.file)
         return None
@@ -90,12 +90,12 @@ class Journal:
         found.update(state)
         return found.digest()
 
-    def forget(self) -> None:
+    def remove(self) -> None:
         """Remove the journal, and those of other configs, once the weights are published."""
         shutil.rmtree(self.file.parent, ignore_errors=True)
 
 
-def require_rows(rows: Any) -> None:
+def check_history(rows: Any) -> None:
     """Refuse what is no history.
 
     Raises
@@ -110,7 +110,7 @@ def require_rows(rows: Any) -> None:
             raise TypeError("no row of a history")
 
 
-class EpochEnded(Exception):
+class FirstEpochEnded(Exception):
     """Raised to end a training after its first epoch; holds the rows of its history."""
 
     def __init__(self, history: list[EpochRow]) -> None:
@@ -118,7 +118,7 @@ class EpochEnded(Exception):
         self.history = history
 
 
-class FirstEpoch(Journal):
+class FirstEpochJournal(Journal):
     """Journal that stops a training after one epoch and writes nothing, for `heatproof accept`."""
 
     def save(self, state: dict[str, Any]) -> None:
@@ -129,7 +129,7 @@ class FirstEpoch(Journal):
         EpochEnded
             Always.
         """
-        raise EpochEnded(state["history"])
+        raise FirstEpochEnded(state["history"])
 
     def load(self) -> None:
         """Begin with the first epoch."""

@@ -59,7 +59,7 @@ def _looked_at(layer: nn.Conv2d, down: int, across: int) -> RemovableHandle:
     return layer.register_forward_pre_hook(lambda _, inputs: (inputs[0][..., ::down, ::across],))
 
 
-class Devices:
+class DeviceGroup:
     """A single device, which takes whole batches.
 
     Attributes

@@ -12,21 +12,21 @@ from heatproof.base.grids import AnyGrid
 from heatproof.base.randomness import torch_generator
 from heatproof.base.specs import FinetuningSettings
 from heatproof.errors import HeatproofError
-from heatproof.models.state import copy_of
+from heatproof.models.state import copy_network
 from heatproof.perturbation.baselines import baseline_images
 from heatproof.training.loop import (
     Examples,
     Images,
-    Session,
     Trained,
+    TrainingRun,
     delete_patches,
     delete_random_patches,
     draw_patches,
     fit,
-    in_batches,
+    split_into_batches,
 )
-from heatproof.training.losses import SQUARED, answers_of, scale_of
-from heatproof.training.reading import Joined
+from heatproof.training.losses import SQUARED, outputs_as_labels, scale_of
+from heatproof.training.reading import ConcatenatedImages
 
 if TYPE_CHECKING:
     pass
@@ -39,13 +39,13 @@ SCALED = 256
 Baselines = Callable[[torch.Tensor, int, Iterable[int]], torch.Tensor]
 
 
-def fit_in_domain(
+def finetune_in_domain(
     network: torch.nn.Module,
     train: Examples,
     validation: Examples,
     settings: FinetuningSettings,
     options: Mapping[str, Any],
-    session: Session,
+    training_run: TrainingRun,
 ) -> Trained:
     """Train a network on images of which a share lost one random patch.
 
@@ -67,7 +67,10 @@ def fit_in_domain(
     HeatproofError
         If the loss becomes infinite or NaN, no weight moved, or no image lost a patch.
     """
-    seed, device = settings.seed, session.team.device if session.team else next(network.parameters()).device
+    seed, device = (
+        settings.seed,
+        training_run.device_group.device if training_run.device_group else next(network.parameters()).device,
+    )
     if settings.labels == "own":
         answer = _answers_of(network, settings.loss, device)
         low = range(0, len(validation.labels), settings.batch_size)
@@ -82,17 +85,19 @@ def fit_in_domain(
     def delete(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         draw = int(torch.randint(2**31, (), generator=generator))
         filled = baselines(images, draw, range(len(images)))
-        return delete_random_patches(images, filled, settings.grid, settings.share, generator, session.seen)
+        return delete_random_patches(
+            images, filled, settings.grid, settings.share, generator, training_run.patch_counts
+        )
 
     def baselines(images: torch.Tensor, draw: int, rows: Iterable[int]) -> torch.Tensor:
         ids = [f"training {draw} {row}" for row in rows]
         return baseline_images(settings.baseline, images, ids, seed, options, settings.grid)
 
     both = _with_deleted(validation, settings.grid, torch_generator(seed, "validation patches"), baselines)
-    trained = fit(network, train, both, settings, seed, delete, session=session)
+    trained = fit(network, train, both, settings, seed, delete, training_run=training_run)
     # Of a training that goes on after a kill, nobody saw the first epochs.
-    whole = settings.epochs * sum(map(len, in_batches(torch.arange(len(train.labels)), settings.batch_size)))
-    if settings.share and session.seen["images"] == whole and not session.seen["deleted"]:
+    whole = settings.epochs * sum(map(len, split_into_batches(torch.arange(len(train.labels)), settings.batch_size)))
+    if settings.share and training_run.patch_counts["images"] == whole and not training_run.patch_counts["deleted"]:
         raise HeatproofError(
             f"No image lost a patch in {settings.epochs} epochs of the finetuning: raise share, now "
             f"{settings.share:g}, or epochs, or give more images."
@@ -109,21 +114,21 @@ def _with_deleted(validation: Examples, grid: AnyGrid, generator: torch.Generato
     def change(images: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         return delete_patches(images, baselines(images, draw, rows.tolist()), grid, patches[rows])
 
-    both: Images = Joined(validation.images, count, change)
+    both: Images = ConcatenatedImages(validation.images, count, change)
     # What fits in memory once does so twice.
     in_memory = isinstance(validation.images, torch.Tensor)
     return Examples(both[:] if in_memory else both, torch.cat([validation.labels] * 2), scale=validation.scale)
 
 
 def _answers_of(network: torch.nn.Module, loss: str, device: torch.device) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return what a network says of images before it is trained further, as `heatproof.training.losses.answers_of`.
+    """Return what a network says of images before it is trained further, as `heatproof.training.losses.outputs_as_labels`.
 
     It is a function from normalised images to answers (N, K) on the CPU.
     """
-    before = copy_of(network).eval().requires_grad_(False)
+    before = copy_network(network).eval().requires_grad_(False)
 
     @torch.no_grad()
     def answer(images: torch.Tensor) -> torch.Tensor:
-        return answers_of(loss, before(images.to(device, memory_format=torch.channels_last)).float()).cpu()
+        return outputs_as_labels(loss, before(images.to(device, memory_format=torch.channels_last)).float()).cpu()
 
     return answer

@@ -15,14 +15,14 @@ from torch.nn import functional
 from torch.optim import Optimizer
 
 from heatproof.base.batches import prefetch, track
-from heatproof.base.grids import AnyGrid, patch_masks, patches_in
+from heatproof.base.grids import AnyGrid, patch_count, patch_masks
 from heatproof.base.randomness import counter_uniform, torch_generator
 from heatproof.base.specs import FinetuningSettings, Schedule
-from heatproof.errors import HeatproofError, runs_out
-from heatproof.models.names import misfits
-from heatproof.training.checkpoint import EpochRow, Journal, require_rows
-from heatproof.training.devices import Devices, sound_backward
-from heatproof.training.losses import SQUARED, error_of, loss_of, right_of
+from heatproof.errors import HeatproofError, is_out_of_memory
+from heatproof.models.names import describe_misfits
+from heatproof.training.checkpoint import EpochRow, Journal, check_history
+from heatproof.training.devices import DeviceGroup, sound_backward
+from heatproof.training.losses import SQUARED, compute_loss, count_correct, sum_absolute_errors
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ class Trained(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Session:
+class TrainingRun:
     """Settings of a training that do not affect the weights: kept epochs, journal, devices.
 
     Attributes
@@ -137,8 +137,8 @@ class Session:
 
     keep: Collection[int] = ()
     journal: Journal | None = None
-    team: Devices | None = None
-    seen: Counter[str] = field(default_factory=Counter)
+    device_group: DeviceGroup | None = None
+    patch_counts: Counter[str] = field(default_factory=Counter)
 
 
 def fit(
@@ -148,7 +148,7 @@ def fit(
     schedule: Schedule,
     seed: int,
     augment: Augment | None = None,
-    session: Session | None = None,
+    training_run: TrainingRun | None = None,
 ) -> Trained:
     """Train and return the weights of the epoch with the lowest validation loss.
 
@@ -175,8 +175,8 @@ def fit(
     HeatproofError
         If the loss becomes infinite or NaN, or no weight moved.
     """
-    session = session or Session()
-    journal, team = session.journal, session.team or Devices(_device(model))
+    training_run = training_run or TrainingRun()
+    journal, device_group = training_run.journal, training_run.device_group or DeviceGroup(_device(model))
     optimizer, scheduler = optimizer_of(schedule, model)
     before = {name: one.detach().to("cpu", copy=True) for name, one in model.named_parameters()}
     trained = Trained({}, [], {})
@@ -188,11 +188,11 @@ def fit(
             optimizer.load_state_dict(left["optimizer"])
             scheduler.load_state_dict(left["scheduler"])
             _set_random_state(left["random"], _device(model))
-            require_rows(trained.history)
-            if any(misfits(state, left["model"]) for state in (trained.best, *trained.kept.values())):
+            check_history(trained.history)
+            if any(describe_misfits(state, left["model"]) for state in (trained.best, *trained.kept.values())):
                 raise ValueError("weights of another network")
         except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
-            if runs_out(error):
+            if is_out_of_memory(error):
                 raise
             # The model may have half of it.
             assert journal is not None
@@ -201,15 +201,15 @@ def fit(
                 "the same command again, which trains from the first epoch."
             ) from None
         log.info("resuming after epoch %d of %d of an earlier job", len(trained.history), schedule.epochs)
-    shared = team.join(model)
+    shared = device_group.join(model)
     epochs = range(len(trained.history), schedule.epochs)
-    for epoch in track(epochs, "training", unit="epoch") if team.is_main else epochs:
-        team.begin(seed, epoch)
+    for epoch in track(epochs, "training", unit="epoch") if device_group.is_main else epochs:
+        device_group.begin(seed, epoch)
         lr = optimizer.param_groups[0]["lr"]
-        batches = _batches(train, schedule, seed, epoch, augment, team.device)
-        train_loss = _one_epoch(shared, batches, train, schedule, optimizer, team)
-        judged = validate(model, validation, schedule.batch_size, schedule.loss) if team.is_main else None
-        loss, accuracy = team.broadcast(judged)
+        batches = _batches(train, schedule, seed, epoch, augment, device_group.device)
+        train_loss = _one_epoch(shared, batches, train, schedule, optimizer, device_group)
+        judged = validate(model, validation, schedule.batch_size, schedule.loss) if device_group.is_main else None
+        loss, accuracy = device_group.broadcast(judged)
         if not (train_loss < float("inf") and loss < float("inf")):
             raise HeatproofError(
                 f"Training diverged in epoch {epoch} (loss {train_loss}): lower the learning rate, now {schedule.lr}."
@@ -217,11 +217,11 @@ def fit(
         scheduler.step()
         lowest = min((row["validation_loss"] for row in trained.history), default=float("inf"))
         trained.history.append(_row(schedule, epoch, lr, train_loss, loss, accuracy))
-        if not team.is_main:
+        if not device_group.is_main:
             continue
         if loss < lowest:
             trained = trained._replace(best=_copy(model))
-        if epoch + 1 in session.keep:
+        if epoch + 1 in training_run.keep:
             trained.kept[epoch + 1] = _copy(model)
         if journal:
             journal.save(
@@ -239,7 +239,7 @@ def fit(
         nothing = float("nan")
         trained.history.append(_row(schedule, -1, 0.0, nothing, loss, accuracy))
         trained = trained._replace(best=_copy(model))
-    elif team.is_main and not _has_moved(before, trained.best):
+    elif device_group.is_main and not _has_moved(before, trained.best):
         what, lr = "finetuning" if isinstance(schedule, FinetuningSettings) else "training", schedule.lr
         raise HeatproofError(
             f"The {what} moved no weight in {schedule.epochs} epochs: raise lr, now {lr:g}, or give more images."
@@ -259,7 +259,7 @@ def _row(schedule: Schedule, epoch: int, lr: float, train_loss: float, loss: flo
     return row
 
 
-def as_built(model: nn.Module) -> Trained:
+def untrained_result(model: nn.Module) -> Trained:
     """Return a network as it was built, of which no epoch is known and nobody judges the answers."""
     nothing = float("nan")
     row = EpochRow(epoch=-1, lr=0.0, train_loss=nothing, validation_loss=nothing, validation_accuracy=nothing)
@@ -296,7 +296,7 @@ def _set_random_state(states: dict[str, torch.Tensor], device: torch.device) -> 
         torch.get_device_module(device).set_rng_state(states[device.type])
 
 
-def in_batches(order: torch.Tensor, batch_size: int) -> list[torch.Tensor]:
+def split_into_batches(order: torch.Tensor, batch_size: int) -> list[torch.Tensor]:
     """Return the rows of one step after another of an epoch; a single image that is left over takes part in none.
 
     Raises
@@ -320,7 +320,7 @@ def _batches(
     """Yield augmented images and labels of an epoch, and read one batch ahead."""
     generator = torch_generator(seed, f"training epoch {epoch}")
     order = torch.randperm(len(train.labels), generator=generator)
-    drawn = in_batches(order, schedule.batch_size)
+    drawn = split_into_batches(order, schedule.batch_size)
 
     def read(rows: torch.Tensor) -> torch.Tensor:
         return train.images[rows] if train.crop is None else train.crop(rows, epoch)
@@ -337,26 +337,31 @@ def _batches(
 
 
 def _one_epoch(
-    model: nn.Module, batches: Iterable[Batch], train: Examples, schedule: Schedule, optimizer: Optimizer, team: Devices
+    model: nn.Module,
+    batches: Iterable[Batch],
+    train: Examples,
+    schedule: Schedule,
+    optimizer: Optimizer,
+    device_group: DeviceGroup,
 ) -> float:
     count, scale = len(train.labels), train.scale
     model.train()
     total = 0.0
-    with sound_backward(model, team.device):
+    with sound_backward(model, device_group.device):
         for images, labels in batches:
             # Drawn for the whole batch on every device, so that the draws are those of one.
-            part, device = team.part(len(labels)), team.device
+            part, device = device_group.part(len(labels)), device_group.device
             own = images[part.rows].to(device, memory_format=torch.channels_last)
             with torch.autocast(device.type, torch.bfloat16, enabled=schedule.precision == "bfloat16"):
                 logits = model(own)
             own_labels = labels[part.rows].to(device)
-            loss = loss_of(schedule.loss, logits.float(), own_labels, schedule.label_smoothing, scale)
+            loss = compute_loss(schedule.loss, logits.float(), own_labels, schedule.label_smoothing, scale)
             loss = loss * part.weight
             optimizer.zero_grad(set_to_none=True)
-            team.backward(loss)
+            device_group.backward(loss)
             optimizer.step()
-            total += float(loss.detach()) * len(labels) / team.devices
-    return team.total(total) / count
+            total += float(loss.detach()) * len(labels) / device_group.devices
+    return device_group.total(total) / count
 
 
 @torch.no_grad()
@@ -372,8 +377,8 @@ def validate(model: nn.Module, examples: Examples, batch_size: int, loss: str = 
     pieces = [slice(low, min(low + batch_size, count)) for low in range(0, count, batch_size)]
     for rows, images in prefetch(examples.images.__getitem__, pieces, device):
         outputs, labels = model(images.to(device, memory_format=torch.channels_last)).cpu(), examples.labels[rows]
-        total += float(loss_of(loss, outputs, labels, scale=examples.scale, summed=True))
-        correct, of = error_of(outputs, labels) if loss == SQUARED else right_of(loss, outputs, labels)
+        total += float(compute_loss(loss, outputs, labels, scale=examples.scale, summed=True))
+        correct, of = sum_absolute_errors(outputs, labels) if loss == SQUARED else count_correct(loss, outputs, labels)
         right, known = right + correct, known + of
     return total / count, right / known if known else float("nan")
 
@@ -399,7 +404,7 @@ def delete_random_patches(
     grid: AnyGrid,
     share: float,
     generator: torch.Generator,
-    seen: Counter[str] | None = None,
+    patch_counts: Counter[str] | None = None,
 ) -> torch.Tensor:
     """Replace one random patch by the baseline in a share of the images (Hesse et al. 2024, section 3).
 
@@ -415,20 +420,20 @@ def delete_random_patches(
     generator
         Drawn from for every image alike, so that `share` does not change which patches are drawn.
     seen
-        As in `Session`; None to count nothing.
+        As in `TrainingRun`; None to count nothing.
     """
     patches = draw_patches(len(images), grid, share, generator)
     made = delete_patches(images, baselines, grid, patches)
-    if seen is not None:
+    if patch_counts is not None:
         changed = (made != images).flatten(1).any(1)
-        seen.update(images=len(images), deleted=int((patches >= 0).sum()), changed=int(changed.sum()))
+        patch_counts.update(images=len(images), deleted=int((patches >= 0).sum()), changed=int(changed.sum()))
     return made
 
 
 def draw_patches(count: int, grid: AnyGrid, share: float, generator: torch.Generator) -> torch.Tensor:
     """Return the number of a patch (N,) for each image that loses one, and -1 for the others."""
     chosen = torch.rand(count, generator=generator, dtype=torch.float32) < share
-    patches = torch.randint(0, patches_in(grid), (count,), generator=generator)
+    patches = torch.randint(0, patch_count(grid), (count,), generator=generator)
     return torch.where(chosen, patches, -1)
 
 

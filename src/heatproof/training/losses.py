@@ -20,7 +20,7 @@ SQUARED = "squared_error"
 LOSSES = ("cross_entropy", "binary_cross_entropy", SQUARED)
 
 
-def loss_for(task: str | None, given: str = "cross_entropy") -> str:
+def loss_for_task(task: str | None, given: str = "cross_entropy") -> str:
     """Return the name of the loss that fits a task.
 
     Parameters
@@ -51,7 +51,7 @@ def scale_of(numbers: torch.Tensor) -> torch.Tensor:
     return torch.where(found > least, found, torch.ones_like(found))
 
 
-def loss_of(
+def compute_loss(
     name: str,
     outputs: torch.Tensor,
     labels: torch.Tensor,
@@ -110,20 +110,20 @@ def loss_of(
     return of_images.sum() / known.any(1).sum().clamp(min=1) * count
 
 
-def answers_of(name: str, outputs: torch.Tensor) -> torch.Tensor:
+def outputs_as_labels(name: str, outputs: torch.Tensor) -> torch.Tensor:
     """Return what is learnt of a network's own outputs (N, K): their softmax, their sigmoids, or they themselves."""
     if name == SQUARED:
         return outputs
     return outputs.sigmoid() if name == "binary_cross_entropy" else outputs.softmax(1)
 
 
-def right_of(name: str, outputs: torch.Tensor, labels: torch.Tensor) -> tuple[float, int]:
+def count_correct(name: str, outputs: torch.Tensor, labels: torch.Tensor) -> tuple[float, int]:
     """Return how many images a network is right on, and of how many that is known; both are 0 for numbers.
 
     Parameters
     ----------
     name, outputs, labels
-        As in `loss_of`. Of an image of several labels, the share of its known labels counts whose logit is above 0
+        As in `compute_loss`. Of an image of several labels, the share of its known labels counts whose logit is above 0
         where, and only where, the label is present.
     """
     if name == SQUARED:
@@ -137,7 +137,7 @@ def right_of(name: str, outputs: torch.Tensor, labels: torch.Tensor) -> tuple[fl
     return float((outputs.argmax(1) == wanted).sum()), len(outputs)
 
 
-def error_of(outputs: torch.Tensor, labels: torch.Tensor) -> tuple[float, int]:
+def sum_absolute_errors(outputs: torch.Tensor, labels: torch.Tensor) -> tuple[float, int]:
     """Return the sum over images of the mean absolute error of numbers (N, K), and how many images there are."""
     wanted = labels.reshape(len(labels), -1).to(outputs.dtype)
     return float((outputs - wanted).abs().mean(1).sum()), len(outputs)
@@ -156,7 +156,7 @@ class WholeOutput:
     """
 
     task = CALLABLE
-    one_logit = False
+    has_one_logit = False
     function = None
 
     def __init__(self) -> None:

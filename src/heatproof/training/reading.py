@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from heatproof.base.randomness import counter_uniform
 from heatproof.data.lazy import LazyDataset
-from heatproof.data.pictures import DRAWS, crop_box
+from heatproof.data.pictures import CROP_DRAWS, crop_box
 from heatproof.data.registry import Dataset
 from heatproof.models.network import normalise
 from heatproof.models.registry import InputFacts
@@ -40,21 +40,23 @@ def read_examples(
     seed
         Of the crops.
     """
-    read = Stored(dataset, split, facts)
+    read = ImagesOnDemand(dataset, split, facts)
     whole = read[:1].nbytes * len(labels) <= IN_MEMORY
     # One call for all, as a dataset of the user's own may be slow to begin.
     images: Images = normalise(dataset.images(split, 0, len(labels)), facts) if whole else read
 
     def crop(rows: torch.Tensor, epoch: int) -> torch.Tensor:
-        drawn = counter_uniform(seed, f"crop of epoch {epoch}", [str(row) for row in rows.tolist()], (DRAWS,)).numpy()
-        if isinstance(dataset, LazyDataset) and dataset.crops:
-            return read.cropped(rows, drawn, smallest)
+        drawn = counter_uniform(
+            seed, f"crop of epoch {epoch}", [str(row) for row in rows.tolist()], (CROP_DRAWS,)
+        ).numpy()
+        if isinstance(dataset, LazyDataset) and dataset.can_crop:
+            return read.random_crop(rows, drawn, smallest)
         return crop_images(images[rows], drawn, smallest)
 
     return Examples(images, labels, crop if smallest else None)
 
 
-class Stored:
+class ImagesOnDemand:
     """Normalised images of a split, read when they are asked for."""
 
     def __init__(self, dataset: Dataset, split: str, facts: InputFacts) -> None:
@@ -68,11 +70,13 @@ class Stored:
         chosen = range(*rows.indices(self.count)) if isinstance(rows, slice) else rows.tolist()
         return self._gather(lambda place: self.dataset.images(self.split, chosen[place], chosen[place] + 1), chosen)
 
-    def cropped(self, rows: torch.Tensor, drawn: np.ndarray, smallest: float) -> torch.Tensor:
-        """Return random crops of the pictures themselves, by numbers (n, `DRAWS`) that were drawn."""
+    def random_crop(self, rows: torch.Tensor, drawn: np.ndarray, smallest: float) -> torch.Tensor:
+        """Return random crops of the pictures themselves, by numbers (n, `CROP_DRAWS`) that were drawn."""
         chosen, dataset = rows.tolist(), self.dataset
         assert isinstance(dataset, LazyDataset)
-        return self._gather(lambda place: dataset.cropped(self.split, chosen[place], drawn[place], smallest), chosen)
+        return self._gather(
+            lambda place: dataset.random_crop(self.split, chosen[place], drawn[place], smallest), chosen
+        )
 
     def _gather(self, one: Callable[[int], np.ndarray], chosen: Sequence[int]) -> torch.Tensor:
         places = range(len(chosen))
@@ -95,7 +99,7 @@ def crop_images(images: torch.Tensor, drawn: np.ndarray, smallest: float) -> tor
     return torch.cat(made)
 
 
-class Joined:
+class ConcatenatedImages:
     """The images of a split, and behind them the same images changed, which are made when they are asked for."""
 
     def __init__(

@@ -8,8 +8,16 @@ from dataclasses import dataclass
 
 from heatproof.base.provenance import Key
 from heatproof.plan.graph import Graph, Job
-from heatproof.stores.manifest import read_sealed
-from heatproof.stores.sources import Look, data_root, is_same_data, is_there, look, read_record, record_of
+from heatproof.stores.manifest import read_checksummed
+from heatproof.stores.sources import (
+    FileChanges,
+    data_root,
+    file_changes,
+    is_same_data,
+    is_there,
+    read_record,
+    record_path,
+)
 from heatproof.workflow.reconcile import Results
 
 # So many files are named, and the others counted.
@@ -24,7 +32,7 @@ LOST = "The record of the files of {name!r} is missing or damaged, so that they 
 
 
 @dataclass(frozen=True)
-class Seen:
+class DatasetChanges:
     """What was found of the files of a dataset.
 
     Attributes
@@ -38,17 +46,17 @@ class Seen:
     """
 
     job: Job
-    look: Look | None
+    file_changes: FileChanges | None
     is_listed: bool
 
     @property
     def sentences(self) -> list[str]:
         """What is to be said of it."""
         name = self.job.wildcards["dataset"]
-        if self.look is None or self.look.is_missing:
+        if self.file_changes is None or self.file_changes.is_missing:
             return [(MISSING if self.is_listed else LOST).format(name=name)]
-        unseen = [] if self.look.record.named else [UNSEEN.format(name=name)]
-        changed = self.look.changed
+        unseen = [] if self.file_changes.record.named else [UNSEEN.format(name=name)]
+        changed = self.file_changes.changed
         told = CHANGED.format(name=name, files=some_of(changed), them="it" if len(changed) == 1 else "them")
         return [*unseen, *([told] if changed else [])]
 
@@ -60,7 +68,7 @@ def some_of(files: Iterable[str]) -> str:
     return ", ".join(every[:NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def look_at_data(graph: Graph, contents: bool = False) -> dict[str, Seen]:
+def inspect_data(graph: Graph, contents: bool = False) -> dict[str, DatasetChanges]:
     """Look at the files of all datasets of a config whose images have been listed; nothing is written.
 
     Parameters
@@ -74,26 +82,26 @@ def look_at_data(graph: Graph, contents: bool = False) -> dict[str, Seen]:
     for name in graph.plan.datasets:
         job = graph.job("prepare", {"dataset": name})
         (product,) = job.products
-        recorded = read_sealed(product.manifest)
+        recorded = read_checksummed(product.manifest)
         # What lists the images with other options or code is made anew whatever the files are.
         if recorded is None or Key.of(recorded) != product.key:
             continue
-        record, root = read_record(record_of(product.manifest)), data_root(graph.plan.dataset_spec(name).options)
-        looked = None if record is None else look(record, root, contents)
+        record, root = read_record(record_path(product.manifest)), data_root(graph.plan.dataset_spec(name).options)
+        looked = None if record is None else file_changes(record, root, contents)
         same = looked is not None and "data" in recorded and is_same_data(recorded, {name: looked.record}.get)
         if looked is not None and not same and looked.is_missing:
             # It is a record of other files than the list of images.
             looked = None
-        found[name] = Seen(job, looked, same or (looked is None and not is_there(root)))
+        found[name] = DatasetChanges(job, looked, same or (looked is None and not is_there(root)))
     return found
 
 
-def looks(seen: Mapping[str, Seen]) -> dict[str, Look]:
+def changes_by_dataset(seen: Mapping[str, DatasetChanges]) -> dict[str, FileChanges]:
     """Return what looks at files found, by the name of the dataset."""
-    return {name: one.look for name, one in seen.items() if one.look is not None}
+    return {name: one.file_changes for name, one in seen.items() if one.file_changes is not None}
 
 
-def what_changed(graph: Graph, contents: bool = False) -> list[str]:
+def describe_changes(graph: Graph, contents: bool = False) -> list[str]:
     """Say what changed of data and checkpoints since results were made, and what a run would make again, a line each.
 
     Parameters
@@ -103,17 +111,17 @@ def what_changed(graph: Graph, contents: bool = False) -> list[str]:
     contents
         Read every file.
     """
-    seen = look_at_data(graph, contents)
+    seen = inspect_data(graph, contents)
     lines = [sentence for one in seen.values() for sentence in one.sentences]
-    results = Results(graph, looks(seen), contents)
+    results = Results(graph, changes_by_dataset(seen), contents)
     again, reread = Counter[str](), set[str]()
     fetching = [(job, one.manifest) for job in graph.jobs() if job.sources for one in job.products]
     made = [(job, manifest) for job, manifest in fetching if results.manifest(manifest)]
-    checkpoints = dict.fromkeys(path for one in made for path in results.changed_sources(*one))
+    checkpoints = dict.fromkeys(path for one in made for path in results.changed_user_files(*one))
     lines += [f"The checkpoint {path} changed: what follows from it is made again." for path in checkpoints]
-    for job, _ in graph.ranks():
-        current = [one.manifest for one in job.products if results.is_of_this_key(one)]
-        same = reread.isdisjoint(job.inputs) and all(results.read_the_same(job, manifest) for manifest in current)
+    for job, _ in graph.depths():
+        current = [one.manifest for one in job.products if results.has_current_key(one)]
+        same = reread.isdisjoint(job.inputs) and all(results.inputs_unchanged(job, manifest) for manifest in current)
         if current and not same:
             # What is of a list of images is judged by these images.
             reread.update(job.outputs if job.inputs else ())

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from heatproof.attribution.registry import EXPLAINERS, require_library
-from heatproof.base.registry import nearest
+from heatproof.base.registry import suggest_name
 from heatproof.config.files import read_config
 from heatproof.errors import HeatproofError
 from heatproof.models.packaged import find_packaged, is_packaged
@@ -15,8 +15,8 @@ from heatproof.plan.graph import Graph
 from heatproof.plan.paths import layer_and_channel
 from heatproof.plan.resolve import ModelChoice
 from heatproof.plan.validate import Plan, make_plan, require_size
-from heatproof.workflow.changed_data import what_changed
-from heatproof.workflow.trial import look_at_pictures, try_out
+from heatproof.workflow.changed_data import describe_changes
+from heatproof.workflow.trial import inspect_image_files, run_trial
 
 
 def check_config(*paths: str | Path, contents: bool = False) -> str:
@@ -38,19 +38,19 @@ def check_config(*paths: str | Path, contents: bool = False) -> str:
     """
     plan = make_plan(read_config(*paths))
     odd = check_machine(plan)
-    asked, looked = questions(plan), look_at_pictures(plan)
-    pictures = "".join(f"\n{line}" for line in [*asked, *looked, *odd, *what_changed(Graph(plan), contents)])
+    asked, looked = describe_targets(plan), inspect_image_files(plan)
+    pictures = "".join(f"\n{line}" for line in [*asked, *looked, *odd, *describe_changes(Graph(plan), contents)])
     jobs = len(plan.pairs()) * len(plan.weights)
     name = " under ".join(map(str, paths))
     return (
         f"{name} is sound: {len(plan.datasets)} dataset(s), {len(plan.models)} model(s) with "
         f"{len(plan.weights)} weights each, {len(plan.methods)} methods from {len(plan.explainers)} explainers, "
-        f"{plan.told_images()}, {len(plan.test_cases())} test cases on {jobs} networks; {len(plan.metrics)} further "
-        f"metrics in results/scores.csv.{pictures}" + "".join(f"\n  {line}" for line in layouts(plan))
+        f"{plan.describe_images()}, {len(plan.test_cases())} test cases on {jobs} networks; {len(plan.metrics)} further "
+        f"metrics in results/scores.csv.{pictures}" + "".join(f"\n  {line}" for line in describe_layers(plan))
     )
 
 
-def questions(plan: Plan) -> list[str]:
+def describe_targets(plan: Plan) -> list[str]:
     """Say of each dataset what it is for and what is explained of it, a line each; nothing of classes and labels."""
     target = plan.config["target"]
     numbers = {"multilabel": "label", "regression": "number"}
@@ -69,7 +69,7 @@ def questions(plan: Plan) -> list[str]:
     return lines
 
 
-def layouts(plan: Plan) -> list[str]:
+def describe_layers(plan: Plan) -> list[str]:
     """Say of each model which layer CAMs read, with its grid, and which tokens attention is between.
 
     Only where an explainer of the config reads one or the other, as networks are built for it, with random weights.
@@ -85,7 +85,7 @@ def layouts(plan: Plan) -> list[str]:
 def _layout(plan: Plan, model: str, shape: tuple[int, ...]) -> str:
     import torch
 
-    from heatproof.attribution._kinds import look_into
+    from heatproof.attribution._kinds import inspect_network
     from heatproof.models.network import build_network
 
     facts = plan.models[model].facts
@@ -97,7 +97,7 @@ def _layout(plan: Plan, model: str, shape: tuple[int, ...]) -> str:
                 # A head that starts at zero would hide what the logits depend on.
                 if parameter.ndim == 2 and not parameter.any():
                     torch.nn.init.normal_(parameter)
-            return str(look_into(network, torch.randn(2, *shape), facts.cam_layer))
+            return str(inspect_network(network, torch.randn(2, *shape), facts.cam_layer))
         except Exception as error:
             # A network of the user's own, such as one for images of one channel, can fail in any way.
             return f"not looked into ({type(error).__name__}: {' '.join(str(error).split())[:100]})"
@@ -113,7 +113,7 @@ def check_machine(plan: Plan, libraries: bool = True, here: bool = True, gaps: l
     libraries, here
         Whether jobs have the libraries of this process, and whether they run on this machine.
     gaps
-        As in `heatproof.workflow.trial.try_out`, whose lines are returned.
+        As in `heatproof.workflow.trial.run_trial`, whose lines are returned.
 
     Raises
     ------
@@ -125,7 +125,7 @@ def check_machine(plan: Plan, libraries: bool = True, here: bool = True, gaps: l
     _check_checkpoints(plan)
     _check_layers(plan)
     _check_channels(plan)
-    odd = try_out(plan, here, gaps) if libraries else []
+    odd = run_trial(plan, here, gaps) if libraries else []
     # What is tried says more of what else does not fit.
     for pair in plan.pairs():
         require_size(plan, *pair)
@@ -201,7 +201,7 @@ def _check_channels(plan: Plan) -> None:
         layer, channel = layer_and_channel(entry)
         if layer not in known:
             raise HeatproofError(
-                f"similarity.channels names {entry!r}, a layer that no model has: {nearest(layer, known)}"
+                f"similarity.channels names {entry!r}, a layer that no model has: {suggest_name(layer, known)}"
             )
         if layer in has and (count := has[layer]) <= (channel or 0):
             what = f"no more than {count} channels on a grid" if count else "no channels on a grid, once in a pass,"

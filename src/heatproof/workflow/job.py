@@ -13,14 +13,14 @@ from contextlib import suppress
 
 import psutil
 
-from heatproof.base.ending import Ended, as_process, asked, end_with_controller, ending_in_order
+from heatproof.base.ending import EndedBySignal, end_with_parent, received_signal, run_process, signal_handling
 from heatproof.base.provenance import Key
 from heatproof.base.registry import load_plugins
-from heatproof.base.specs import Runtime, is_whole
-from heatproof.errors import HeatproofError, fault_of
+from heatproof.base.specs import Runtime, matches_its_name
+from heatproof.errors import HeatproofError, machine_fault
 from heatproof.files.publishing import escaped
 from heatproof.files.reading import read_json, require_regular
-from heatproof.plan.stage import read_back
+from heatproof.plan.stage import load_spec
 from heatproof.stores.manifest import require_manifest
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         jobs run (batch size, threads, device) is in the environment variable ``HEATPROOF_MACHINE``.
     """
     # The next run may begin as soon as its Snakemake is gone.
-    end_with_controller(ORPHANED)
+    end_with_parent(ORPHANED)
     # Of libraries, which can name files of a data set; they go where our own lines go.
     logging.captureWarnings(True)
     (path,) = sys.argv[1:] if arguments is None else arguments
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def work() -> None:
         request = read_json(path)
-        if request is None or not is_whole(path, request):
+        if request is None or not matches_its_name(path, request):
             what = "is missing" if request is None else "has another content than its name says"
             raise HeatproofError(f"{path}, the specification of the job, {what}: run your snakemake command again.")
         for manifest, key in request.get("reads", {}).items():
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
             register_baselines(runtime.baselines)
         try:
-            job = read_back(request["run"], request["spec"])
+            job = load_spec(request["run"], request["spec"])
         except ValueError as error:
             raise HeatproofError(
                 f"{path} does not tell the job what this version of heatproof asks for ({error}): run "
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         job.work(runtime)()
         log.info("%s: done in %.2f s", job.name, time.time() - started)
 
-    return guarded(work, "job")
+    return run_and_report_errors(work, "job")
 
 
 class _Escaped(logging.Formatter):
@@ -85,7 +85,7 @@ class _Escaped(logging.Formatter):
         return escaped(super().format(record))
 
 
-def guarded(work: Callable[[], object], what: str = "command") -> int:
+def run_and_report_errors(work: Callable[[], object], what: str = "command") -> int:
     """Do some work, and return the exit status: 0, or else with one sentence on what is wrong.
 
     Parameters
@@ -100,7 +100,7 @@ def guarded(work: Callable[[], object], what: str = "command") -> int:
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("heatproof").setLevel(logging.INFO)
     try:
-        with ending_in_order(what):
+        with signal_handling(what):
             # Matplotlib reads it whatever it is, and would wait for the other end of a pipe.
             if os.path.exists(SETTINGS) and not os.path.isdir(SETTINGS):
                 require_regular(SETTINGS, os.stat(SETTINGS).st_mode)
@@ -112,12 +112,12 @@ def guarded(work: Callable[[], object], what: str = "command") -> int:
     except BrokenPipeError:
         # The reader of our output has gone, as `head` does.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except Ended as ended:
+    except EndedBySignal as ended:
         return ended.status
     except Exception as error:
         if status := _ended():
             return status
-        fault = fault_of(error)
+        fault = machine_fault(error)
         if fault is not None:
             return _say(fault)
         # Without the steps of this module, which are the same whatever went wrong.
@@ -135,7 +135,7 @@ def _ended() -> int:
 
     A library that is interrupted, as in the middle of an import, turns that into an error of its own.
     """
-    number = asked()
+    number = received_signal()
     return 0 if number is None else 128 + number
 
 
@@ -147,4 +147,4 @@ def _say(sentence: str) -> int:
 
 
 if __name__ == "__main__":
-    as_process(main, "job")
+    run_process(main, "job")

@@ -12,18 +12,18 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from heatproof.base.registry import without_code_of_users
+from heatproof.base.registry import forbid_user_code
 from heatproof.config.files import Config, read_config, workflow_folder
 from heatproof.errors import HeatproofError
 from heatproof.files.publishing import plain_addresses, public
 from heatproof.files.reading import refuse_links
 from heatproof.plan.paths import RESULTS
 from heatproof.plan.validate import Plan, make_plan
-from heatproof.stores.manifest import read_sealed, write_sealed
+from heatproof.stores.manifest import read_checksummed, write_checksummed
 
 RECORD = ".last_run.json"
 # The environment variable with the names of a config whose values stand in another file, as a JSON list.
-NAMED = "HEATPROOF_NAMED"
+NAMES_VARIABLE = "HEATPROOF_NAMED"
 KINDS = {"named": list, "values": dict, "when": str}
 
 
@@ -41,7 +41,7 @@ def record_run(config: Mapping[str, Any], named: Sequence[str | Path], folder: s
     """
     when = datetime.now().astimezone().isoformat(sep=" ", timespec="minutes")
     record = {"named": [_name_of(one) for one in named], "values": plain_addresses(config), "when": when}
-    write_sealed(refuse_links(Path(folder) / RECORD), record)
+    write_checksummed(refuse_links(Path(folder) / RECORD), record)
 
 
 def _name_of(given: str | Path) -> str:
@@ -53,7 +53,7 @@ def _name_of(given: str | Path) -> str:
 
 
 @dataclass(frozen=True)
-class Followed:
+class RunConfig:
     """The config that a command is about.
 
     Attributes
@@ -71,10 +71,10 @@ class Followed:
     plan: Plan
     config: Config
     named: list[str]
-    told: str = ""
+    note: str = ""
 
 
-def follow(configs: Sequence[str], folder: str | Path = RESULTS) -> Followed:
+def load_named_or_last(configs: Sequence[str], folder: str | Path = RESULTS) -> RunConfig:
     """Return the config that a command is given, or that of the last run where it is given none.
 
     Parameters
@@ -92,7 +92,7 @@ def follow(configs: Sequence[str], folder: str | Path = RESULTS) -> Followed:
     """
     if configs:
         config = read_config(*configs)
-        return Followed(make_plan(config), config, list(configs))
+        return RunConfig(make_plan(config), config, list(configs))
     path = refuse_links(Path(folder) / RECORD)
     recorded = _recorded(path)
     if recorded is None:
@@ -101,15 +101,15 @@ def follow(configs: Sequence[str], folder: str | Path = RESULTS) -> Followed:
     config, named, when = recorded
     names = " with ".join(named) or "the default config"
     remedy = f"nobody named the config of the last run in {folder}, {names}: name it, and its code is run"
-    with without_code_of_users(remedy):
+    with forbid_user_code(remedy):
         plan = make_plan(config)
-    told = f"No config is named: this follows {names}, as the last run in {folder} had it ({when})."
-    return Followed(plan, config, named, told)
+    note = f"No config is named: this follows {names}, as the last run in {folder} had it ({when})."
+    return RunConfig(plan, config, named, note)
 
 
 def _recorded(path: Path) -> tuple[Config, list[str], str] | None:
     """Return config, names and time of a record, or None if it is not as `record_run` writes it."""
-    record = read_sealed(path) or {}
+    record = read_checksummed(path) or {}
     if not all(isinstance(record.get(key), kind) for key, kind in KINDS.items()):
         return None
     return record["values"], list(map(str, record["named"])), record["when"]

@@ -18,21 +18,21 @@ from types import MappingProxyType
 from typing import Any
 
 from heatproof.base.provenance import Key
-from heatproof.errors import HeatproofError, fault_of
+from heatproof.errors import HeatproofError, machine_fault
 from heatproof.files.publishing import public
-from heatproof.files.reading import file_digest, read_below, refuse_links
+from heatproof.files.reading import file_digest, read_result_bytes, refuse_links
 from heatproof.files.writing import write_text
 from heatproof.plan.graph import Graph, Job, Product
-from heatproof.plan.paths import LONG_AGO
-from heatproof.stores.manifest import read_sealed
+from heatproof.plan.paths import STALE_TIME
+from heatproof.stores.manifest import read_checksummed
 from heatproof.stores.sources import (
-    Look,
-    Record,
+    FileChanges,
+    FileRecord,
     file_digests,
     is_same_data,
+    is_same_record,
     read_record,
-    record_of,
-    says_the_same,
+    record_path,
     write_record,
 )
 
@@ -44,8 +44,10 @@ SOURCES = ".sources"
 SMALL = 2**20
 
 
-def adopt(
-    graph: Graph, looks: Mapping[str, Look] = MappingProxyType({}), memory: str | Path = ".snakemake"
+def reconcile(
+    graph: Graph,
+    changes_by_dataset: Mapping[str, FileChanges] = MappingProxyType({}),
+    memory: str | Path = ".snakemake",
 ) -> list[str]:
     """Set the times of results by what their manifests say.
 
@@ -72,39 +74,39 @@ def adopt(
     """
     metadata = Path(memory) / "metadata"
     remembers = metadata.is_dir() and any(metadata.iterdir())
-    results, now = Results(graph, looks), time.time_ns()
+    results, now = Results(graph, changes_by_dataset), time.time_ns()
     damaged: list[str] = []
-    if not results.refuse_older():
+    if not results.refuse_other_versions():
         return damaged
     for folder in {os.path.dirname(file) for job in graph.jobs() for file in [*job.outputs, job.benchmark]}:
         # Snakemake removes and writes below them.
         refuse_links(folder)
-    for job, rank in graph.ranks():
+    for job, rank in graph.depths():
         # No earlier than all that is stale: an archive may have brought the times of 1970.
-        newest = max([LONG_AGO * 10**9, *times(job.inputs)])
+        newest = max([STALE_TIME * 10**9, *modification_times(job.inputs)])
         for product in job.products:
             if damage := results.damage(product):
                 damaged.append(damage)
                 mark_stale(job, product, rank)
             elif results.is_current(job, product) or results.is_pruned(job, product):
                 # What is dated ahead of today would hide all that is made from now on.
-                if min(known := times(product.files)) < newest or max(known) > now:
+                if min(known := modification_times(product.files)) < newest or max(known) > now:
                     _set_times(product.files, newest)
             elif results.is_stale(job, product):
                 # A list of images that is of other files alone is made anew before this, unless the run is a dry one.
-                if job.inputs or not results.is_of_this_key(product):
+                if job.inputs or not results.has_current_key(product):
                     mark_stale(job, product, rank)
             elif not remembers or results.manifest(product.manifest) is None:
                 # Nothing says whose a file is that has no manifest.
                 mark_stale(job, product, rank)
         # Snakemake counts it among the outputs, and it says nothing of them.
-        if any(measured < newest for measured in times([job.benchmark])):
+        if any(measured < newest for measured in modification_times([job.benchmark])):
             _set_times([job.benchmark], newest)
     results.remember_sources()
     return damaged
 
 
-def bring_target(folder: str | Path, target: str | int) -> None:
+def switch_target(folder: str | Path, target: str | int) -> None:
     """Put the maps, responses, scores and tables of another target aside, and bring back those of this one.
 
     Networks and datasets stay; all else is renamed to ``.targets/TARGET`` below the results folder and back, so that
@@ -127,7 +129,7 @@ def bring_target(folder: str | Path, target: str | int) -> None:
     here, aside, marker = Path(folder), Path(folder) / ".targets", Path(folder) / ".target"
     # Folders without the file are of the default.
     present = (
-        read_below(marker).decode("utf-8", "replace").strip()
+        read_result_bytes(marker).decode("utf-8", "replace").strip()
         if marker.is_file() and not marker.is_symlink()
         else "label"
     )
@@ -135,7 +137,7 @@ def bring_target(folder: str | Path, target: str | int) -> None:
         raise HeatproofError(f"{marker} does not hold the name of a target: remove it, or write 'label' into it.")
     for manifest in sorted((here / "datasets").glob("*.json")) if present != asked else ():
         # Every target has those of datasets, and refuses here what another version wrote.
-        read_sealed(manifest)
+        read_checksummed(manifest)
     stays = here if present == asked else aside / present
     for source, place in ((here, stays), (aside / asked, here)):
         if source != here and present != asked and here.is_dir():
@@ -150,7 +152,7 @@ def bring_target(folder: str | Path, target: str | int) -> None:
                 place.mkdir(parents=True, exist_ok=True)
                 refuse_links(path).rename(moved)
             except OSError as error:
-                raise HeatproofError(fault_of(error) or f"{path} cannot be moved ({error.strerror}).") from None
+                raise HeatproofError(machine_fault(error) or f"{path} cannot be moved ({error.strerror}).") from None
 
 
 class Results:
@@ -166,14 +168,16 @@ class Results:
         Read every file of the user's own, and not only those of another size or time than was recorded.
     """
 
-    def __init__(self, graph: Graph, looks: Mapping[str, Look] = MappingProxyType({}), contents: bool = False) -> None:
+    def __init__(
+        self, graph: Graph, changes_by_dataset: Mapping[str, FileChanges] = MappingProxyType({}), contents: bool = False
+    ) -> None:
         self.graph, self.contents = graph, contents
-        self.looks = looks
+        self.changes_by_dataset = changes_by_dataset
         # None where one is missing or damaged.
-        self.manifest: Callable[[str], dict[str, Any] | None] = cache(read_sealed)
-        self.record: Callable[[str], Record | None] = cache(self._record)
+        self.manifest: Callable[[str], dict[str, Any] | None] = cache(read_checksummed)
+        self.record: Callable[[str], FileRecord | None] = cache(self._record)
 
-    def refuse_older(self) -> bool:
+    def refuse_other_versions(self) -> bool:
         """Read every manifest before anything is touched, and return whether there is one.
 
         Without a file that could be one, the jobs are not gone through: at the papers' size that takes seconds.
@@ -193,34 +197,36 @@ class Results:
         recorded = self.manifest(product.manifest)
         if recorded is None:
             return False
-        if not self.is_of_this_key(product) or (product.images or 0) > recorded.get("images", [0, 0])[1]:
+        if not self.has_current_key(product) or (product.images or 0) > recorded.get("images", [0, 0])[1]:
             return True
-        return not set(product.kept) <= set(recorded.get("kept", ())) or not self.read_the_same(job, product.manifest)
+        return not set(product.saved_epochs) <= set(recorded.get("kept", ())) or not self.inputs_unchanged(
+            job, product.manifest
+        )
 
-    def is_of_this_key(self, product: Product) -> bool:
+    def has_current_key(self, product: Product) -> bool:
         """Tell whether a product is of this config and code."""
         return Key.of(self.manifest(product.manifest) or {}) == product.key
 
     def is_current(self, job: Job, product: Product) -> bool:
         """Tell whether a product is whole, and of this config, code and inputs."""
-        return self.holds(product) and not self.is_stale(job, product)
+        return self.is_complete(product) and not self.is_stale(job, product)
 
     def is_pruned(self, job: Job, product: Product) -> bool:
         """Tell whether a product is of this config, code and inputs, and lacks only what `heatproof prune` took."""
-        taken = pruned_file(product.manifest)
+        taken = pruned_list_path(product.manifest)
         if self.manifest(product.manifest) is None or self.is_stale(job, product) or not taken.is_file():
             return False
         missing = {os.path.basename(file) for file in product.files if not _stat(file)}
-        return missing <= set(read_below(taken).decode("utf-8", "replace").split("\n"))
+        return missing <= set(read_result_bytes(taken).decode("utf-8", "replace").split("\n"))
 
-    def to_make(self, files: Iterable[str]) -> list[Job]:
+    def jobs_to_run(self, files: Iterable[str]) -> list[Job]:
         """Return the jobs that a run would carry out to make some files, upstream first.
 
         What lies behind a file that is current is not looked at, as Snakemake does not make it again; what was pruned
         is made again where another of these jobs reads it.
         """
         asked, read, found = set(files), set[str](), list[Job]()
-        for job in reversed(self.graph.needed(asked)):
+        for job in reversed(self.graph.jobs_leading_to(asked)):
             is_read = not read.isdisjoint(job.outputs)
             if not is_read and asked.isdisjoint(job.outputs):
                 continue
@@ -230,7 +236,7 @@ class Results:
                 read.update(job.inputs)
         return found[::-1]
 
-    def holds(self, product: Product) -> bool:
+    def is_complete(self, product: Product) -> bool:
         """Tell whether all files of a product are there, in the sizes that its manifest says."""
         recorded = self.manifest(product.manifest)
         if recorded is None:
@@ -271,7 +277,7 @@ class Results:
         other = f"{store} and {product.manifest} are of different configs or code."
         return None if key == recorded["key"] else other
 
-    def read_the_same(self, job: Job, manifest: str) -> bool:
+    def inputs_unchanged(self, job: Job, manifest: str) -> bool:
         """Tell whether what a job read has the bytes still that it had then."""
         recorded = self.manifest(manifest) or {}
         then = recorded.get("input_sha256", {})
@@ -283,9 +289,9 @@ class Results:
                 return False
         if not is_same_data(recorded, self.record):
             return False
-        return not self.changed_sources(job, manifest)
+        return not self.changed_user_files(job, manifest)
 
-    def changed_sources(self, job: Job, manifest: str) -> list[str]:
+    def changed_user_files(self, job: Job, manifest: str) -> list[str]:
         """Return the files of the user's own that a job reads and whose bytes are others than its manifest says."""
         then = (self.manifest(manifest) or {}).get("input_sha256", {})
         now = self._sources[1] if job.sources else {}
@@ -296,19 +302,23 @@ class Results:
     def remember_sources(self) -> None:
         """Write what is known now of the user's own files, so that the next start reads only what changes."""
         now = self.__dict__.get("_sources", (None,))[0]
-        if now is not None and not says_the_same(read_record(self._sources_file), now):
+        if now is not None and not is_same_record(read_record(self._sources_file), now):
             write_record(self._sources_file, now)
 
-    def _record(self, dataset: str) -> Record | None:
-        look = self.looks.get(dataset)
-        return look.record if look else read_record(record_of(self.graph.plan.results.dataset.format(dataset=dataset)))
+    def _record(self, dataset: str) -> FileRecord | None:
+        file_changes = self.changes_by_dataset.get(dataset)
+        return (
+            file_changes.record
+            if file_changes
+            else read_record(record_path(self.graph.plan.results.dataset.format(dataset=dataset)))
+        )
 
     @property
     def _sources_file(self) -> Path:
         return Path(self.graph.plan.results.root) / SOURCES
 
     @cached_property
-    def _sources(self) -> tuple[Record | None, dict[str, str]]:
+    def _sources(self) -> tuple[FileRecord | None, dict[str, str]]:
         """The files of the user's own that jobs read, and the SHA-256 of each."""
         paths = dict.fromkeys(source for job in self.graph.jobs() for source in job.sources)
         return file_digests(read_record(self._sources_file), list(paths), self.contents) if paths else (None, {})
@@ -329,7 +339,7 @@ class Results:
         return [(Path(product.manifest).parent / facts["file"], facts) for facts in recorded.get("files", ())]
 
 
-def pruned_file(manifest: str | Path) -> Path:
+def pruned_list_path(manifest: str | Path) -> Path:
     """Return where the names of the files stand that were pruned of what a manifest lists, one a line."""
     return Path(manifest).with_suffix(".pruned")
 
@@ -343,7 +353,7 @@ def mark_stale(job: Job, product: Product, rank: int) -> None:
     if not job.inputs:
         Path(product.manifest).unlink(missing_ok=True)
         return
-    oldest = min([LONG_AGO * 10**9, *times(job.sources)])
+    oldest = min([STALE_TIME * 10**9, *modification_times(job.sources)])
     _set_times(product.files, oldest - max(rank, 1) * 10**9)
 
 
@@ -353,7 +363,7 @@ def _set_times(files: Iterable[str], when: int) -> None:
             os.utime(file, ns=(when, when), follow_symlinks=False)
 
 
-def times(files: Iterable[str]) -> list[int]:
+def modification_times(files: Iterable[str]) -> list[int]:
     """Return when files were changed, in nanoseconds; of those that are there."""
     return [stat.st_mtime_ns for stat in map(_stat, files) if stat]
 

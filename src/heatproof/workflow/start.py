@@ -14,24 +14,24 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from heatproof.base.ending import CONTROLLER, Ended, asked, end_in_order, end_with_controller
+from heatproof.base.ending import CONTROLLER, EndedBySignal, end_with_parent, install_signal_handlers, received_signal
 from heatproof.base.provenance import digest
-from heatproof.base.specs import spec_name
-from heatproof.errors import RESUME_HINT, HeatproofError, fault_of
-from heatproof.files.lock import hold_folder, let_go
+from heatproof.base.specs import spec_file_name
+from heatproof.errors import RESUME_HINT, HeatproofError, machine_fault
+from heatproof.files.lock import lock_folder, unlock_folder
 from heatproof.files.publishing import escaped
 from heatproof.files.reading import refuse_links, refuse_links_in
 from heatproof.files.writing import write_json, write_text
 from heatproof.plan.graph import Graph, Job
-from heatproof.plan.paths import made_with
+from heatproof.plan.paths import producing_job
 from heatproof.plan.stage import STAGES
 from heatproof.plan.validate import Plan, make_plan
-from heatproof.stores.manifest import read_sealed
-from heatproof.stores.sources import Look, data_root, is_there, record_of, write_record
-from heatproof.workflow.changed_data import Seen, look_at_data, looks
+from heatproof.stores.manifest import read_checksummed
+from heatproof.stores.sources import FileChanges, data_root, is_there, record_path, write_record
+from heatproof.workflow.changed_data import DatasetChanges, changes_by_dataset, inspect_data
 from heatproof.workflow.check import check_machine
-from heatproof.workflow.last_run import NAMED, RECORD
-from heatproof.workflow.reconcile import adopt, bring_target, times
+from heatproof.workflow.last_run import NAMES_VARIABLE, RECORD
+from heatproof.workflow.reconcile import modification_times, reconcile, switch_target
 
 # A network's activations are asked of the system and given back at every layer, unless glibc keeps them: half of the
 # time of an EfficientNet at 224 pixels on a CPU goes into that. Other allocators do not read these.
@@ -73,7 +73,7 @@ def check_before_start(
     return Graph(plan)
 
 
-def keep_from_the_folder(deployment: Any) -> None:
+def refuse_packages_of_folder(deployment: Any) -> None:
     """Let Snakemake execute nothing that lies below ``.snakemake`` of the working folder.
 
     Parameters
@@ -103,12 +103,12 @@ def keep_from_the_folder(deployment: Any) -> None:
 
 def named_configs(settings: Any) -> list[str]:
     """Return what a run was given as its config, from Snakemake's settings: files, and values as ``key=value``."""
-    if NAMED in os.environ:
-        return json.loads(os.environ[NAMED])
+    if NAMES_VARIABLE in os.environ:
+        return json.loads(os.environ[NAMES_VARIABLE])
     return [*map(str, settings.configfiles), *(f"{key}={value}" for key, value in settings.config.items())]
 
 
-def listen(is_main: bool) -> None:
+def handle_signals(is_main: bool) -> None:
     """End in order where a signal asks Snakemake to end, with its jobs on this machine; `heatproof run` says so itself.
 
     Snakemake would wait on SIGTERM for what may take days, and leave its jobs alone on SIGHUP.
@@ -118,12 +118,12 @@ def listen(is_main: bool) -> None:
     is_main
         Whether this is the process that a user or `heatproof run` started, and not one that a cluster did.
     """
-    end_in_order("" if "HEATPROOF_COMMAND" in os.environ else "run")
+    install_signal_handlers("" if "HEATPROOF_COMMAND" in os.environ else "run")
     if is_main:
-        end_with_controller()
+        end_with_parent()
 
 
-def begin(graph: Graph, folder: str, dry_run: bool) -> None:
+def start_run(graph: Graph, folder: str, dry_run: bool) -> None:
     """Look at the results before a run of the main process, and take the folder for it.
 
     A dry run beside another run leaves the results as they are.
@@ -143,28 +143,28 @@ def begin(graph: Graph, folder: str, dry_run: bool) -> None:
         If another run is going on, the folder cannot be written, or its results are of another version.
     """
     try:
-        held = hold_folder(folder)
+        held = lock_folder(folder)
     except HeatproofError:
         if dry_run:
             return
         raise
-    atexit.register(let_go, held)
+    atexit.register(unlock_folder, held)
     for name in BY_SNAKEMAKE:
         refuse_links_in(Path(folder) / name)
-    bring_target(folder, graph.plan.config["target"])
+    switch_target(folder, graph.plan.config["target"])
     if not dry_run:
         check_writable(folder)
-        forget_specs(folder)
+        remove_specs(folder)
         refuse_links(Path(folder) / RECORD)
         atexit.register(shutil.rmtree, Path(folder) / SPECS, ignore_errors=True)
-    found = see_data(graph, folder, dry_run)
+    found = update_data_records(graph, folder, dry_run)
     # Snakemake takes a table that is there for whole, and no job may read it.
-    _say(f"{sentence} A run that needs it makes it again." for sentence in adopt(graph, found))
+    _say(f"{sentence} A run that needs it makes it again." for sentence in reconcile(graph, found))
     if dry_run:
-        let_go(held)
+        unlock_folder(held)
 
 
-def see_data(graph: Graph, folder: str, dry_run: bool) -> dict[str, Look]:
+def update_data_records(graph: Graph, folder: str, dry_run: bool) -> dict[str, FileChanges]:
     """Look at the files of datasets, say what changed, and list the images of those again whose files did.
 
     Returns
@@ -177,30 +177,30 @@ def see_data(graph: Graph, folder: str, dry_run: bool) -> dict[str, Look]:
     HeatproofError
         If files are no dataset any more.
     """
-    seen = look_at_data(graph)
+    seen = inspect_data(graph)
     for one in seen.values():
         _say(one.sentences)
     if not dry_run:
         for one in (*seen.values(), *_of_other_rows(graph, seen)):
             _list_again(graph, one, folder)
-    return looks(seen) if dry_run else {}
+    return changes_by_dataset(seen) if dry_run else {}
 
 
-def _of_other_rows(graph: Graph, seen: Container[str]) -> Iterator[Seen]:
+def _of_other_rows(graph: Graph, seen: Container[str]) -> Iterator[DatasetChanges]:
     """Yield the datasets with rows whose list is missing or of other options, such as the rows of another target.
 
     What does not depend on these, such as networks, is not made again for a list that is newer.
     """
     for name in graph.plan.datasets:
-        job, spec = graph.job("prepare", {"dataset": name}), graph.plan.dataset_spec(name)
+        job, spec_json = graph.job("prepare", {"dataset": name}), graph.plan.dataset_spec(name)
         (product,) = job.products
-        was_listed = os.path.lexists(record_of(product.manifest))
-        listed = read_sealed(product.manifest) if os.path.lexists(product.manifest) else {}
+        was_listed = os.path.lexists(record_path(product.manifest))
+        listed = read_checksummed(product.manifest) if os.path.lexists(product.manifest) else {}
         # What is damaged is said, and made again by the run.
         had_rows = listed is not None and "pictures" in listed.get("splits", {}).get("evaluation", {})
-        has_rows = listed is not None and (had_rows or graph.plan.has_other_rows(name))
-        if name not in seen and was_listed and has_rows and is_there(data_root(spec.options)):
-            yield Seen(job, None, is_listed=False)
+        has_rows = listed is not None and (had_rows or graph.plan.has_label_rows(name))
+        if name not in seen and was_listed and has_rows and is_there(data_root(spec_json.options)):
+            yield DatasetChanges(job, None, is_listed=False)
 
 
 def _say(sentences: Iterable[str]) -> None:
@@ -208,7 +208,7 @@ def _say(sentences: Iterable[str]) -> None:
         print(escaped(f"heatproof: {sentence}"), file=sys.stderr)
 
 
-def _list_again(graph: Graph, seen: Seen, folder: str) -> None:
+def _list_again(graph: Graph, seen: DatasetChanges, folder: str) -> None:
     """List the images of a dataset again where its files have changed, or record their times where only these have.
 
     Here, and not by Snakemake, which would start all jobs of the dataset, as it goes by times alone.
@@ -220,8 +220,8 @@ def _list_again(graph: Graph, seen: Seen, folder: str) -> None:
     """
     (product,) = seen.job.products
     if seen.is_listed:
-        if seen.look is not None and seen.look.is_renewed:
-            write_record(record_of(product.manifest), seen.look.record)
+        if seen.file_changes is not None and seen.file_changes.is_record_outdated:
+            write_record(record_path(product.manifest), seen.file_changes.record)
         return
     command = [sys.executable, "-P", "-m", "heatproof.workflow.job", spec_file(graph, seen.job, folder)]
     environment = {**os.environ, **job_environment(graph.plan, "", ())}
@@ -231,7 +231,7 @@ def _list_again(graph: Graph, seen: Seen, folder: str) -> None:
         raise HeatproofError(told[-1].removeprefix("heatproof: ") if told else done.stderr)
 
 
-def forget_specs(folder: str) -> None:
+def remove_specs(folder: str) -> None:
     """Remove what jobs of an earlier run were told.
 
     A spec names what a job runs, and one that is there already is not written again: none may come with the folder.
@@ -248,7 +248,9 @@ def forget_specs(folder: str) -> None:
         else:
             specs.unlink(missing_ok=True)
     except OSError as error:
-        raise HeatproofError(fault_of(error) or f"{specs} cannot be removed ({error.strerror}): remove it.") from None
+        raise HeatproofError(
+            machine_fault(error) or f"{specs} cannot be removed ({error.strerror}): remove it."
+        ) from None
 
 
 def spec_file(graph: Graph, job: Job, folder: str, write: bool = True) -> str:
@@ -263,24 +265,24 @@ def spec_file(graph: Graph, job: Job, folder: str, write: bool = True) -> str:
     write
         Write the file, unless it is there.
     """
-    content = {"run": job.run, "spec": job.spec}
-    path = Path(folder) / SPECS / spec_name(job.stage, content)
+    content = {"run": job.run, "spec": job.spec_json}
+    path = Path(folder) / SPECS / spec_file_name(job.stage, content)
     if write and not path.exists():
-        write_json(path, {**content, "reads": graph.read_by(job)})
+        write_json(path, {**content, "reads": graph.upstream_keys(job)})
     return str(path)
 
 
 # Without the working folder among the places of modules: a psutil.py in a received folder would run in every job.
 # The kernel's SIGKILL leaves a program no word; the shell that outlives it has one. The shell outlives a signal to both
 # as well, since Snakemake takes a job whose shell has ended for one that writes nothing any more.
-RUN = (
+JOB_COMMAND = (
     'exec > {log:q} 2>&1; trap : TERM HUP INT; "$HEATPROOF_PYTHON" -P -m heatproof.workflow.job {params.spec:q} '
     '|| {{ code=$?; [ $code -ne 137 ] || echo "$HEATPROOF_KILLED"; exit $code; }}'
 )
 """The shell command of every job. The place of Python and how jobs run reach it by environment variables."""
 
 
-def one_a_job(files: Iterable[str], *, apart: bool) -> list[str]:
+def one_file_per_job(files: Iterable[str], *, apart: bool) -> list[str]:
     """Return the files that Snakemake is told of, of those that a job reads: one of each job that makes shards.
 
     Snakemake looks at every input of every ready job again and again. The files of one job come together, and so the
@@ -296,9 +298,12 @@ def one_a_job(files: Iterable[str], *, apart: bool) -> list[str]:
     """
     groups: dict[tuple[str, ...], list[str]] = {}
     for file in files:
-        groups.setdefault(made_with(file, apart), []).append(file)
+        groups.setdefault(producing_job(file, apart), []).append(file)
     # What is missing has no time, and comes first.
-    return [group[0] if len(group) == 1 else min(group, key=lambda file: times([file])) for group in groups.values()]
+    return [
+        group[0] if len(group) == 1 else min(group, key=lambda file: modification_times([file]))
+        for group in groups.values()
+    ]
 
 
 def job_environment(plan: Plan, folder: str, deployment: Iterable[object]) -> dict[str, str]:
@@ -358,10 +363,10 @@ def check_writable(folder: str) -> None:
         write_text(Path(folder) / ".writable", "")
         (Path(folder) / ".writable").unlink()
     except OSError as error:
-        raise HeatproofError(fault_of(error) or f"{folder} cannot be written ({error.strerror}).") from None
+        raise HeatproofError(machine_fault(error) or f"{folder} cannot be written ({error.strerror}).") from None
 
 
-def why_it_failed(folder: str) -> str | None:
+def explain_failure(folder: str) -> str | None:
     """Return what a look at the results folder tells of a failed run, where the jobs' own logs could not be written.
 
     Raises
@@ -369,8 +374,8 @@ def why_it_failed(folder: str) -> str | None:
     Ended
         If a signal ended the run; Snakemake knows no exit status for that.
     """
-    if (number := asked()) is not None:
-        raise Ended(number)
+    if (number := received_signal()) is not None:
+        raise EndedBySignal(number)
     try:
         check_writable(folder)
     except HeatproofError as error:
@@ -411,7 +416,7 @@ def outputs_of(
     """
     marked = []
     for output in STAGES[stage].patterns(graph.plan):
-        file, about = update(output.path) if output.grows else output.path, output.about
+        file, about = update(output.path) if output.is_updated else output.path, output.report_entry
         if about is not None:
             caption = Path(captions) / f"{stage}-{digest(about.what)}.rst" if captions else None
             if caption:

@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Any
 from snakemake.logging import ColorizingTextHandler, DefaultFormatter
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from heatproof.base.ending import STEP, asked
-from heatproof.base.options import seconds_of
-from heatproof.base.registry import nearest
+from heatproof.base.ending import POLL_SECONDS, received_signal
+from heatproof.base.options import parse_duration
+from heatproof.base.registry import suggest_name
 from heatproof.errors import HeatproofError
 from heatproof.files.publishing import escaped
-from heatproof.files.reading import open_regular, read_below, refuse_links
+from heatproof.files.reading import open_regular, read_result_bytes, refuse_links
 from heatproof.files.tables import MOST_BYTES
 from heatproof.plan.graph import Graph
-from heatproof.plan.paths import LONG_AGO
+from heatproof.plan.paths import STALE_TIME
 from heatproof.plan.stage import STAGES, Wildcards
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Progress:
         rate = done / max(now - self.began, 1e-9)
         seconds = (total - done) / max(rate, 1e-9)
         left = f", {duration(seconds)} left at this rate" if 0 < done < total else ""
-        if left and self.budget != "none" and now - self.began + seconds > seconds_of(self.budget):
+        if left and self.budget != "none" and now - self.began + seconds > parse_duration(self.budget):
             left += f", beyond the budget of {self.budget}"
         return f"{done} of {total} jobs done, {60 * rate:.3g} a minute{left}"
 
@@ -97,7 +97,7 @@ def job_line(what: str, wildcards: Wildcards, images: tuple[int, int] = (0, 0)) 
     return f"{what}{': ' if joined else ''}{joined}{shard}"
 
 
-class OneLine(DefaultFormatter):
+class EventFormatter(DefaultFormatter):
     """Snakemake's events in the words of the config; what says nothing to a user is left to the log file."""
 
     def __init__(self, graph: Graph) -> None:
@@ -118,14 +118,14 @@ class OneLine(DefaultFormatter):
         """Name the nearest file that the config makes; whether a path is a target hangs on the config."""
         targets = re.findall(r"No rule to produce (\S+)", text)
         products = {file for job in self.graph.jobs() for file in job.outputs if ".zarr/" not in file}
-        sentences = [f"heatproof: This config makes no {path!r}: {nearest(path, products)}" for path in targets]
+        sentences = [f"heatproof: This config makes no {path!r}: {suggest_name(path, products)}" for path in targets]
         return "\n".join(sentences) or text
 
     def format_job_info(self, msg: dict[str, Any]) -> str:
         """Return one line for a job that starts."""
         wildcards = dict(msg["wildcards"] or {})
         try:
-            shard = getattr(self.graph.job(msg["rule_name"], wildcards).told, "shard", None)
+            shard = getattr(self.graph.job(msg["rule_name"], wildcards).spec, "shard", None)
         except KeyError:  # a rule that is no stage
             shard = None
         images = shard.images if shard else (0, 0)
@@ -140,9 +140,9 @@ class OneLine(DefaultFormatter):
         """Return which job failed, and did not end with the run; why is said at the end."""
         # A terminal signals jobs and Snakemake together, and a job may be the first to end.
         last = time.monotonic() + PATIENCE
-        while asked() is None and time.monotonic() < last:
-            time.sleep(STEP)
-        if asked() is not None:
+        while received_signal() is None and time.monotonic() < last:
+            time.sleep(POLL_SECONDS)
+        if received_signal() is not None:
             return ""
         line = self.lines.get(msg["jobid"], msg["rule_name"])
         self.failed.append((line, list(msg["log"])))
@@ -156,9 +156,9 @@ class Terminal(ColorizingTextHandler):
     last_msg_was_job_info = property(lambda self: True, lambda self, value: None)
 
 
-def speak(logger: logging.Logger, graph: Graph) -> OneLine:
+def replace_snakemake_output(logger: logging.Logger, graph: Graph) -> EventFormatter:
     """Put our lines in the place of Snakemake's on the terminal, and return what formats them."""
-    formatter = OneLine(graph)
+    formatter = EventFormatter(graph)
     for handler in list(logger.handlers):
         if isinstance(handler, ColorizingTextHandler):
             ours = Terminal(handler.nocolor, handler.stream, formatter)
@@ -166,21 +166,21 @@ def speak(logger: logging.Logger, graph: Graph) -> OneLine:
             logger.removeHandler(handler)
             logger.addHandler(ours)
     # After Snakemake's last words.
-    atexit.register(say_why, formatter)
+    atexit.register(print_failure, formatter)
     return formatter
 
 
-def say_why(formatter: OneLine) -> None:
+def print_failure(formatter: EventFormatter) -> None:
     """Print the one sentence of the job that failed first; of a run that a signal ended, that has been said."""
-    if asked() is not None:
+    if received_signal() is not None:
         return
     for line, logs in formatter.failed[:1]:
         others = len({line for line, _ in formatter.failed}) - 1
         more = f" ({others} other jobs failed as well.)" if others else ""
-        print(escaped(f"\n{line}\nheatproof: {sentence_of(logs)}{more}"), file=sys.stderr, flush=True)
+        print(escaped(f"\n{line}\nheatproof: {failure_sentence(logs)}{more}"), file=sys.stderr, flush=True)
 
 
-def sentence_of(logs: list[str]) -> str:
+def failure_sentence(logs: list[str]) -> str:
     """Return what the log of a job says of its failure, in one sentence."""
     for log in logs:
         try:
@@ -197,7 +197,7 @@ def sentence_of(logs: list[str]) -> str:
     return "The job left no word: its log was not written."
 
 
-def say_what_came_out(results: Folder) -> None:
+def print_results(results: Folder) -> None:
     """Print where the tables are, what they come to in words, and the first lines of the ranking."""
     names = ("tables", "all_scores", "claims", "baselines", "reliability", "overview", "report_page")
     made = {name: STAGES[name].paths(results) for name in names}
@@ -209,14 +209,14 @@ def say_what_came_out(results: Folder) -> None:
         # In-domain scores first: the others are of networks that have seen no deleted patch. Single labels come last.
         rows.sort(key=lambda row: (row.get("label", "") != "", not row["metric"].startswith("idsds")))
         for row in rows[:VERDICTS]:
-            told = f"{row['dataset']} / {row['model']} {row['weights']} / {row['metric']}: {row['sentence']}"
-            print(escaped(told), file=sys.stderr)
+            spec = f"{row['dataset']} / {row['model']} {row['weights']} / {row['metric']}: {row['sentence']}"
+            print(escaped(spec), file=sys.stderr)
         if len(rows) > VERDICTS:
             print(f"{len(rows) - VERDICTS} more verdicts: {verdict}", file=sys.stderr)
         for sentence in dict.fromkeys(filter(None, (row.get("cannot_see") for row in rows))):
             print(escaped(sentence), file=sys.stderr)
     if _is_current(summary := made["baselines"]["summary"]):
-        print(escaped(read_below(summary, MOST_BYTES).decode("utf-8").strip()), file=sys.stderr)
+        print(escaped(read_result_bytes(summary, MOST_BYTES).decode("utf-8").strip()), file=sys.stderr)
     rankings = {"patch drops alone": made["tables"]["meta_rank"], "all metrics": made["reliability"]["ranking"]}
     for of, table in rankings.items():
         if _is_current(table):
@@ -242,9 +242,9 @@ def _say_ranking(of: str, table: str) -> None:
 
 
 def _rows(path: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(read_below(path, MOST_BYTES).decode("utf-8"))))
+    return list(csv.DictReader(io.StringIO(read_result_bytes(path, MOST_BYTES).decode("utf-8"))))
 
 
 def _is_current(path: str) -> bool:
     """Tell whether a file is there and not of another config or other code, which dates it back."""
-    return Path(path).exists() and Path(path).stat().st_mtime >= LONG_AGO
+    return Path(path).exists() and Path(path).stat().st_mtime >= STALE_TIME

@@ -13,7 +13,7 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from heatproof.base.options import as_option
+from heatproof.base.options import as_size_option
 from heatproof.base.tasks import EXCLUSIVE
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.plan.graph import Graph
@@ -34,7 +34,7 @@ LOOKED_AT = 100_000
 FOLDERS = "heatproof.data.image_folder"
 
 
-def try_out(plan: Plan, device: bool = True, gaps: list[str] | None = None) -> list[str]:
+def run_trial(plan: Plan, device: bool = True, gaps: list[str] | None = None) -> list[str]:
     """Try the device, if jobs run on this machine, and for every dataset and model what is of the user's own.
 
     What is odd of checkpoints on a few images is returned, a line each, and how many rows pictures are.
@@ -55,21 +55,23 @@ def try_out(plan: Plan, device: bool = True, gaps: list[str] | None = None) -> l
         One sentence for the first thing that a job would fall over.
     """
     if device and plan.config["device"] not in ("auto", "cpu"):
-        from heatproof.models.network import use_machine
+        from heatproof.models.network import configure_torch
 
-        use_machine(plan.runtime())
+        configure_torch(plan.runtime())
     odd: list[str] = []
     for name in plan.datasets:
         # A callable target is tried on every network.
         models = [model for model in plan.models_of(name) if plan.target_function or _is_tried(plan, model)]
         explainers = [entry for entry in plan.explainers.values() if _is_own(entry.module)]
-        metrics = [one for one in plan.metrics.values() if one.metric.is_own and not plan.lacking(name, one.name)]
+        metrics = [
+            one for one in plan.metrics.values() if one.metric.is_custom and not plan.unsupported_reason(name, one.name)
+        ]
         module = plan.datasets[name]["module"]
         own = models or explainers or metrics or _is_own(module) or module == FOLDERS
         target = plan.config["target"]
-        if not (own or isinstance(target, int)) or plan.listed_before(name):
+        if not (own or isinstance(target, int)) or plan.splits_from_results(name):
             continue
-        from heatproof.data.checks import check_dataset, check_target, open_dataset, said_of_rows
+        from heatproof.data.checks import check_dataset, check_target, describe_rows, open_dataset
 
         with _trying(f"dataset {name!r}"):
             dataset = open_dataset(plan.dataset_spec(name))
@@ -78,7 +80,7 @@ def try_out(plan: Plan, device: bool = True, gaps: list[str] | None = None) -> l
             check_target(target, dataset)
             if not own:
                 continue
-            odd += said_of_rows(dataset, name)
+            odd += describe_rows(dataset, name)
             _count_training_images(plan, name, dataset)
             channels, height, width = dataset.images("evaluation", 0, 1).shape[1:]
         if channels != 3 or height != width:
@@ -97,7 +99,7 @@ def try_out(plan: Plan, device: bool = True, gaps: list[str] | None = None) -> l
     return odd
 
 
-def look_at_pictures(plan: Plan) -> list[str]:
+def inspect_image_files(plan: Plan) -> list[str]:
     """Look at picture files of the datasets, and return what is done to them, and what networks expect, a line each.
 
     Splits of fewer than two images a class are named as well.
@@ -110,7 +112,7 @@ def look_at_pictures(plan: Plan) -> list[str]:
     from heatproof.data.checks import check_pictures, open_dataset
 
     lines = []
-    here = [name for name in plan.datasets if not plan.listed_before(name)]
+    here = [name for name in plan.datasets if not plan.splits_from_results(name)]
     for name in [name for name in here if "root" in plan.datasets[name]["options"]]:
         dataset = open_dataset(plan.dataset_spec(name))
         lines += check_pictures(dataset, name, LOOKED_AT)
@@ -121,17 +123,17 @@ def look_at_pictures(plan: Plan) -> list[str]:
 
 
 def _few_images(name: str, dataset: Dataset) -> list[str]:
-    from heatproof.data.rows import pictures_of
+    from heatproof.data.rows import unwrap_rows
 
     splits = {
         split: dataset.splits[split].labels.tolist() for split in ("train", "validation") if split in dataset.splits
     }
-    every = pictures_of(dataset).splits
+    every = unwrap_rows(dataset).splits
     classes = len({label for split in every.values() for label in split.labels.tolist()})
     few = [f"{len(labels)} {split}" for split, labels in splits.items() if 0 < len(labels) < 2 * classes]
-    told = f"{name}: warning: {' and '.join(few)} images for {classes} classes, fewer than two a class"
+    spec = f"{name}: warning: {' and '.join(few)} images for {classes} classes, fewer than two a class"
     return (
-        [f"{told}: a network trained on them can hardly be judged, so add pictures or take fewer classes"]
+        [f"{spec}: a network trained on them can hardly be judged, so add pictures or take fewer classes"]
         if few
         else []
     )
@@ -139,17 +141,17 @@ def _few_images(name: str, dataset: Dataset) -> list[str]:
 
 def _read_otherwise(model: ModelChoice, name: str, dataset: Dataset) -> list[str]:
     from heatproof.data.pictures import PictureReader
-    from heatproof.models.preprocessing import differences
+    from heatproof.models.preprocessing import preprocessing_differences
 
     reader = getattr(dataset, "reader", None)
     # Pictures that are no larger than the network's input are not zoomed, whatever the weights were trained with.
     if not isinstance(reader, PictureReader) or (reader.by_default and reader.box == reader.size):
         return []
-    sides = {"size": as_option(reader.size), "resize": as_option(reader.box)}
+    sides = {"size": as_size_option(reader.size), "resize": as_size_option(reader.box)}
     read = {**sides, "interpolation": reader.interpolation}
-    others = differences(model.architecture, model.options, read)
-    told = f"{name}: the weights of {model.name} were published with {', '.join(others)}"
-    return [f"{told}; set that in the dataset to read pictures so"] if others else []
+    others = preprocessing_differences(model.architecture, model.options, read)
+    spec = f"{name}: the weights of {model.name} were published with {', '.join(others)}"
+    return [f"{spec}; set that in the dataset to read pictures so"] if others else []
 
 
 def _is_own(module: str) -> bool:
@@ -189,7 +191,7 @@ def _image(plan: Plan, model: str, dataset: Dataset) -> torch.Tensor:
 
 def _network(plan: Plan, model: str, name: str, dataset: Dataset, odd: list[str]) -> torch.nn.Module:
     from heatproof.jobs.fetch import check_checkpoint
-    from heatproof.models.adapter import checked
+    from heatproof.models.adapter import check_attached
     from heatproof.models.network import build_network, reader_of_dataset
     from heatproof.models.probabilities import check_no_probabilities
 
@@ -201,12 +203,12 @@ def _network(plan: Plan, model: str, name: str, dataset: Dataset, odd: list[str]
     _require_trainable(plan, model, network)
     if plan.checkpoint_file(model):
         fetched = {"stage": "fetch_start"} if entry.transfer else {"stage": "fetch", "dataset": name}
-        if few := check_checkpoint(Graph(plan).told(**fetched, model=model)):
+        if few := check_checkpoint(Graph(plan).spec(**fetched, model=model)):
             odd.append(f"{name}: warning: {few}")
     try:
         image = _image(plan, model, dataset)
         with _said_of_channels(network, image):
-            found = checked(network, image)
+            found = check_attached(network, image)
         logits = found.logits
         assert logits is not None, "a check has logits"
         if logits.shape[1] != dataset.num_classes:
@@ -270,12 +272,12 @@ def _count_training_images(plan: Plan, name: str, dataset: Dataset) -> None:
 
 def _explain(plan: Plan, entry: ExplainerChoice, model: str, network: torch.nn.Module, dataset: Dataset) -> None:
     from heatproof.attribution import explaining
-    from heatproof.attribution.explaining import Failed, check_limits, explain_batch
-    from heatproof.attribution.registry import Explained, ExplainerSpec
-    from heatproof.jobs.attribute import Fill, background_of, maker_of
+    from heatproof.attribution.explaining import ExplainerFailed, check_limits, explain_batch
+    from heatproof.attribution.registry import ExplainContext, ExplainerSpec
+    from heatproof.jobs.attribute import NamedBaselines, background_of, maker_of
 
     facts, batch = plan.models[model].facts, _few(plan, model, dataset)
-    several = Explained(
+    several = ExplainContext(
         network=network if entry.uses_model else None,
         output=network if entry.uses_model else None,
         facts=facts if entry.uses_model else None,
@@ -284,7 +286,7 @@ def _explain(plan: Plan, entry: ExplainerChoice, model: str, network: torch.nn.M
         image_ids=tuple(batch.ids),
         seed=plan.config["seed"],
         background=background_of(dataset, facts, plan.config["seed"]),
-        fill=Fill(dataset, facts, plan.config["finetuning"]["grid"]),
+        named_baseline=NamedBaselines(dataset, facts, plan.config["finetuning"]["grid"]),
     )
     options = plan.explainer_options(entry.name)
     maker = maker_of(ExplainerSpec(entry.name, entry.kind, entry.module, options, dict(entry.maps)))
@@ -296,7 +298,7 @@ def _explain(plan: Plan, entry: ExplainerChoice, model: str, network: torch.nn.M
     except NotApplicable as reason:
         # What the explainer itself says of the network is a row with its reason in the tables.
         raised_by = traceback.extract_tb(reason.__traceback__)[-1].filename
-        if isinstance(reason, Failed) or raised_by == explaining.__file__:
+        if isinstance(reason, ExplainerFailed) or raised_by == explaining.__file__:
             raise _unusable("explainer", entry.name, model, str(reason)) from reason
 
 
@@ -306,17 +308,17 @@ def _score(plan: Plan, entry: MetricChoice, model: str, network: torch.nn.Module
     import torch
 
     from heatproof.base.methods import methods_of
-    from heatproof.metrics.scoring import Explanations, score_batch
+    from heatproof.metrics.scoring import ExplainerMaps, score_batch
     from heatproof.perturbation.batching import intact_responses
     from heatproof.perturbation.dataset_mean import needs_dataset
-    from heatproof.responses.base import Along, Reading, ScoredImages, Session
+    from heatproof.responses.base import MethodMaps, MetricInput, NetworkRun, ScoredImages
 
     facts, batch, seed = plan.models[model].facts, _few(plan, model, dataset), plan.config["seed"]
-    session = Session(lambda: network, torch.device("cpu"), len(batch.ids), seed, facts)
+    network_run = NetworkRun(lambda: network, torch.device("cpu"), len(batch.ids), seed, facts)
     height, width = batch.images.shape[2:]
     maps = np.random.default_rng(seed).standard_normal((len(batch.ids), 1, height, width)).astype(np.float32)
-    along = Along(maps, methods_of({"map": True}), "map")
-    intact = intact_responses(session.query(batch))
+    method_maps = MethodMaps(maps, methods_of({"map": True}), "map")
+    intact = intact_responses(network_run.query(batch))
     readings, arrays = [], {}
     for argument, response in entry.responses.items():
         settings = response.settings
@@ -324,10 +326,10 @@ def _score(plan: Plan, entry: MetricChoice, model: str, network: torch.nn.Module
             # Which colour it is decides nothing here.
             black = {"value": [0.0] * batch.images.shape[1]}
             response = replace(response, settings={**settings, "baseline_options": black})
-        if response.lacks(session) or response.explains or response.rule == "parts":
+        if response.missing_inputs(network_run) or response.recomputes_maps or response.rule == "parts":
             return
-        readings.append(Reading(argument, response, None, entry.output))
-        arrays[argument] = response.cast(response.run(session, replace(batch, intact=intact), along))
+        readings.append(MetricInput(argument, response, None, entry.output))
+        arrays[argument] = response.cast(response.run(network_run, replace(batch, intact=intact), method_maps))
     returned: list[Any] = []
 
     @wraps(entry.metric.function)
@@ -336,7 +338,7 @@ def _score(plan: Plan, entry: MetricChoice, model: str, network: torch.nn.Module
         return returned[-1]
 
     images = ScoredImages(batch.ids, batch.labels.numpy(), (height, width), seed, plan.task_of(name))
-    explained, failed = [Explanations(along.methods, maps, arrays)], dict[str, str]()
+    explained, failed = [ExplainerMaps(method_maps.methods, maps, arrays)], dict[str, str]()
     metric = replace(entry.metric, function=recorded)
     scored = list(score_batch(metric, entry.options, images, readings, arrays, explained, failed))
     if failed:
@@ -350,11 +352,11 @@ def _few(plan: Plan, model: str, dataset: Dataset) -> Batch:
     """Return the few images that tell whether an explainer applies, as a run checks it."""
     import torch
 
-    from heatproof.data.few import few_of_split, read_rows
+    from heatproof.data.few import probe_rows_of_split, read_rows
     from heatproof.models.network import normalise
     from heatproof.responses.base import Batch
 
-    rows, split = few_of_split(dataset), dataset.splits["evaluation"]
+    rows, split = probe_rows_of_split(dataset), dataset.splits["evaluation"]
     images = normalise(read_rows(dataset, rows), plan.models[model].facts)
     return Batch(images, torch.from_numpy(split.labels[rows]), [split.ids[row] for row in rows])
 

@@ -16,7 +16,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from heatproof.report.figures.pictures import COLOURS, limit_of
+from heatproof.report.figures.pictures import COLOURS, colour_limit
 
 Panel = TypeVar("Panel")
 # A name with two dollar signs is no formula, and ids in an SVG are the same every time.
@@ -132,7 +132,7 @@ def draw_map(axes: Axes, values: np.ndarray, alpha: float = 1.0, **place: Any) -
     place
         Where in the axes, as `matplotlib.axes.Axes.imshow` takes it.
     """
-    limit = limit_of(values)
+    limit = colour_limit(values)
     look: Any = {"cmap": COLOURS, "vmin": -(limit or 1), "vmax": limit or 1, "interpolation": "nearest"}
     axes.imshow(values, alpha=alpha, **look, **place)
     return limit

@@ -15,20 +15,20 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patheffects import Normal, withStroke
 
-from heatproof.base.grids import Grid, as_grid, by_patches, patch_sums, shape_of
-from heatproof.base.methods import ABS, Method
-from heatproof.base.registry import nearest
-from heatproof.base.tasks import gives
+from heatproof.base.grids import Grid, as_grid, grid_shape, grid_sort_key, patch_sums
+from heatproof.base.methods import ABS_SUFFIX, Method
+from heatproof.base.registry import suggest_name
+from heatproof.base.tasks import task_provides
 from heatproof.data.checks import open_dataset
 from heatproof.errors import HeatproofError
-from heatproof.files.reading import own_folder
-from heatproof.files.writing import written_aside
+from heatproof.files.reading import resolve_user_folder
+from heatproof.files.writing import atomic_write
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.plan.folder import NO_MODEL
 from heatproof.report.figures.drawing import broken, draw_colour_bar, draw_map, lay_out, look, new_figure, plain
-from heatproof.report.figures.pictures import COLOURS, PERCENTILE, channels_last, drawn_as, label_of
+from heatproof.report.figures.pictures import COLOURS, PERCENTILE, channels_last, describe_channels, label_of
 from heatproof.report.results import formatted, rounded, score_told
-from heatproof.report.stores import Stored, dataset_behind, open_stored, stores_below
+from heatproof.report.stores import StoreInfo, dataset_of_store, read_store_info, stores_below
 from heatproof.stores.rows import rows_of_store
 from heatproof.stores.store import read
 from heatproof.stores.stored_maps import stored_maps
@@ -112,7 +112,7 @@ def show(
         If the store, the image, a method or the drops are not there, or the grid does not divide the maps.
     """
     grid = None if grid is None else as_grid(grid)
-    store = own_folder(store)
+    store = resolve_user_folder(store)
     stores = _open(store)
     first = next(iter(stores.values()))
     image_id = _image_id(first, str(image))
@@ -129,17 +129,17 @@ def show(
 # ---- what is shown ---------------------------------------------------------------------------------------------------
 
 
-def _open(store: Path) -> dict[str, Stored]:
+def _open(store: Path) -> dict[str, StoreInfo]:
     """Map name to its store, those of the named store or folder first, then the reference maps."""
     own = [path for path in stores_below(store) if path == store or path.parent == store]
     if not own:
         below = sorted({str(path.parent) for path in stores_below(store)})
-        hint = nearest(str(store), below) if below else "`heatproof maps ls` lists those that there are."
+        hint = suggest_name(str(store), below) if below else "`heatproof maps ls` lists those that there are."
         raise HeatproofError(f"There is no map store in {store}{' itself' if below else ''}: {hint}")
     paths = own if store.suffix == ".zarr" else [*own, *stores_below(store.parents[1] / NO_MODEL / NO_MODEL)]
-    stores: dict[str, Stored] = {}
+    stores: dict[str, StoreInfo] = {}
     for path in paths:
-        stored = open_stored(path)
+        stored = read_store_info(path)
         for name in stored.maps:
             stores.setdefault(name, stored)
     if not stores:
@@ -147,7 +147,7 @@ def _open(store: Path) -> dict[str, Stored]:
     return stores
 
 
-def _image_id(stored: Stored, image: str) -> str:
+def _image_id(stored: StoreInfo, image: str) -> str:
     if image.isdecimal() and int(image) < len(stored.image_ids):
         return stored.image_ids[int(image)]
     if image in stored.image_ids:
@@ -160,11 +160,11 @@ def _image_id(stored: Stored, image: str) -> str:
     )
 
 
-def _panel(stores: dict[str, Stored], method: str, image_id: str) -> Panel:
+def _panel(stores: dict[str, StoreInfo], method: str, image_id: str) -> Panel:
     # A map can be called like the absolute values of another one.
-    known = {f"{name}{ABS}": (name, "abs") for name in stores} | {name: (name, "raw") for name in stores}
+    known = {f"{name}{ABS_SUFFIX}": (name, "abs") for name in stores} | {name: (name, "raw") for name in stores}
     if method not in known:
-        raise HeatproofError(f"There is no method named {method!r} here: {nearest(method, known)}")
+        raise HeatproofError(f"There is no method named {method!r} here: {suggest_name(method, known)}")
     name, transform = known[method]
     stored = stores[name]
     if stored.gap:
@@ -173,7 +173,7 @@ def _panel(stores: dict[str, Stored], method: str, image_id: str) -> Panel:
     return Panel(method, shown.of(stored_maps(stored.path, *_place(stored, image_id)))[0])
 
 
-def _place(stored: Stored, image_id: str) -> tuple[int, int]:
+def _place(stored: StoreInfo, image_id: str) -> tuple[int, int]:
     if image_id not in stored.image_ids:
         raise HeatproofError(f"{stored.path} knows no image {image_id!r}: it was made from another dataset.")
     number = stored.image_ids.index(image_id)
@@ -185,9 +185,9 @@ def _place(stored: Stored, image_id: str) -> tuple[int, int]:
     return number, number + 1
 
 
-def _input(stored: Stored, image_id: str, config: str | Path | None) -> tuple[np.ndarray, str]:
+def _input(stored: StoreInfo, image_id: str, config: str | Path | None) -> tuple[np.ndarray, str]:
     """Return the image (H, W, 3), and what its label is called and how the image is drawn."""
-    dataset = open_dataset(dataset_behind(stored, config))
+    dataset = open_dataset(dataset_of_store(stored, config))
     ids = dataset.splits["evaluation"].ids
     if image_id not in ids:
         raise HeatproofError(
@@ -195,18 +195,18 @@ def _input(stored: Stored, image_id: str, config: str | Path | None) -> tuple[np
         )
     number = ids.index(image_id)
     image = dataset.images("evaluation", number, number + 1)[0]
-    drawn = drawn_as(len(image))
+    drawn = describe_channels(len(image))
     return np.clip(channels_last(image), 0, 1), label_of(dataset, number) + (f" · image {drawn}" if drawn else "")
 
 
-def _drops(stored: Stored, store: Path, image_id: str, grid: Grid | None) -> Drops:
+def _drops(stored: StoreInfo, store: Path, image_id: str, grid: Grid | None) -> Drops:
     if stored.model is None:
         raise HeatproofError(f"The maps in {store} know no model, so there are no logit drops: name a model's folder.")
     folder = stored.path.parent
     # results/maps/<dataset>/<model>/<weights> stands beside results/drops/<dataset>/<model>/<weights>.
     root = folder.parents[3] / "drops" / folder.relative_to(folder.parents[2])
-    found = [open_stored(path) for path in stores_below(root)]
-    grids = sorted({other.made_by["grid"] for other in found}, key=by_patches)
+    found = [read_store_info(path) for path in stores_below(root)]
+    grids = sorted({other.made_by["grid"] for other in found}, key=grid_sort_key)
     listed = ", ".join(map(str, grids))
     if not grids:
         raise HeatproofError(f"There are no logit drops in {root}: the workflow makes them.")
@@ -223,7 +223,7 @@ def _drops(stored: Stored, store: Path, image_id: str, grid: Grid | None) -> Dro
     task = rows_of_store(str(drops.path), 0).task
     if task == "multilabel":
         answer = "label found" if logit[0] > 0 else "label not found"
-    elif gives(task, "decision"):
+    elif task_provides(task, "decision"):
         answer = f"predicted class {int(read(drops.path, 'predicted', *place)[0, 0])}"
     else:
         answer = ""
@@ -240,7 +240,7 @@ def _figure(
     pixels: np.ndarray, panels: list[Panel], grid: Grid | None, drops: Drops | None, heading: tuple[str, str]
 ) -> Figure:
     # Numbers in patches need room, whatever the grid.
-    side = max(PANEL, 0.4 * max(shape_of(grid))) if grid else PANEL
+    side = max(PANEL, 0.4 * max(grid_shape(grid))) if grid else PANEL
     note = NOTE + (0.11 if grid else 0) + (0.11 if drops else 0)
     shown: list[Any] = ["input", *([drops] if drops else []), *panels]
     columns = min(len(shown), max(3, math.ceil(math.sqrt(len(shown) * 1.5))))
@@ -295,7 +295,7 @@ def _draw_drops(axes: Axes, pixels: np.ndarray, drops: Drops) -> str:
     height, width = pixels.shape[:2]
     axes.imshow(0.55 + 0.45 * pixels.mean(-1), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
     limit = float(np.abs(drops.values).max()) or 1.0
-    tint, extent = drops.values.reshape(shape_of(drops.grid)), (-0.5, width - 0.5, height - 0.5, -0.5)
+    tint, extent = drops.values.reshape(grid_shape(drops.grid)), (-0.5, width - 0.5, height - 0.5, -0.5)
     axes.imshow(tint, COLOURS, vmin=-limit, vmax=limit, alpha=0.55, extent=extent, interpolation="nearest")
     unit = _draw_numbers(axes, drops.values, (height, width), drops.grid)
     told = f", numbers{unit}" if unit else ""
@@ -306,7 +306,7 @@ def _draw_drops(axes: Axes, pixels: np.ndarray, drops: Drops) -> str:
 def _draw_grid(axes: Axes, shape: tuple[int, ...], grid: Grid) -> None:
     # Dark on light, so that the lines are seen on any image.
     light = [withStroke(linewidth=1.4, foreground="white", alpha=0.35), Normal()]
-    for draw, length, count in zip((axes.axhline, axes.axvline), shape, shape_of(grid), strict=True):
+    for draw, length, count in zip((axes.axhline, axes.axvline), shape, grid_shape(grid), strict=True):
         for step in range(1, count):
             draw(length * step / count - 0.5, color="0.25", linewidth=0.5, path_effects=light)
 
@@ -321,7 +321,7 @@ def _draw_numbers(axes: Axes, values: np.ndarray, shape: tuple[int, ...], grid: 
     power = 0 if power in (0, 1) else power
     _draw_grid(axes, shape, grid)
     light = [withStroke(linewidth=1.6, foreground="white")]
-    counts = shape_of(grid)
+    counts = grid_shape(grid)
     for patch, value in enumerate(values):
         sides = zip(divmod(patch, counts[1]), shape, counts, strict=True)
         y, x = ((place + 0.5) * length / count - 0.5 for place, length, count in sides)
@@ -331,7 +331,7 @@ def _draw_numbers(axes: Axes, values: np.ndarray, shape: tuple[int, ...], grid: 
 
 def _save(figure: Figure, output: Path) -> None:
     try:
-        with look(), written_aside(output) as aside:
+        with look(), atomic_write(output) as aside:
             figure.savefig(aside, format=output.suffix[1:] or "png", dpi=DPI)
     except ValueError:
         known = ", ".join(sorted(figure.canvas.get_supported_filetypes()))

@@ -13,12 +13,12 @@ import seaborn as sns
 from matplotlib.figure import Figure
 
 from heatproof.base.sequences import Perturbation
-from heatproof.base.tasks import gives
+from heatproof.base.tasks import task_provides
 from heatproof.jobs.score import stored_curves
 from heatproof.metrics.pic import information_axis
 from heatproof.metrics.registry import METRICS
 from heatproof.metrics.scoring import Scored
-from heatproof.metrics.soundness import at_levels
+from heatproof.metrics.soundness import soundness_at_levels
 from heatproof.report.figures.drawing import broken, draw_legend, lay_out, new_figure, white
 from heatproof.report.page.data import low_is_good
 from heatproof.report.results import NETWORK, publish
@@ -67,14 +67,14 @@ def metric_curves(told: MetricCurves) -> None:
 def rows_of(told: Score) -> Iterator[tuple[Any, ...]]:
     """Yield metric, curve, names of both axes, direction, method, x and y of each point of a metric's mean curves."""
     sequences = {
-        argument: Perturbation.from_described(one.response.settings)
+        argument: Perturbation.from_settings(one.response.settings)
         for argument, one in told.responses.items()
         if one.response.kind == "curves"
     }
     for scored in stored_curves(told):
         for name, x_name, x, y_name, y in curves_of(told, sequences, scored):
             sequence = _sequence_of(name, sequences) if len(sequences) > 1 else None
-            higher = told.higher_is_better if sequence is None else not low_is_good(sequence.described())
+            higher = told.higher_is_better if sequence is None else not low_is_good(sequence.to_settings())
             for place, value in zip(x, y, strict=True):
                 if np.isfinite(value):
                     yield told.case.metric, name, x_name, y_name, higher, scored.method, float(place), float(value)
@@ -96,13 +96,13 @@ def curves_of(
     """
     output = OUTPUTS.get(str(told.options.get("output")), "response")
     # Of numbers there are no logits.
-    output = output if gives(rows_of_store(told.drops + ".zarr", 0).task, "probability") else "output"
+    output = output if task_provides(rows_of_store(told.drops + ".zarr", 0).task, "probability") else "output"
     curves = {name: values for name, values in scored.curves.items() if values.ndim == 2}
     # Of MAS not what they are put together from.
     curves = {name: values for name, values in curves.items() if name.endswith("_mas")} or curves
     for name, values in curves.items():
         if "performance" in scored.curves:
-            at = at_levels(scored.curves["performance"], values, LEVELS)
+            at = soundness_at_levels(scored.curves["performance"], values, LEVELS)
             yield name, f"{output} that is reached", np.array(LEVELS), name, _mean(at)
         elif told.kind in ("sic", "aic"):
             few = np.linspace(0, values.shape[1] - 1, KEPT).round().astype(int)

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from heatproof.data.checks import open_dataset
 from heatproof.report.figures.drawing import draw_colour_bar, draw_map, plain
-from heatproof.report.figures.pictures import channels_last, drawn_as, image_scores, read_maps
+from heatproof.report.figures.pictures import channels_last, describe_channels, image_scores, read_maps
 from heatproof.report.results import CASE, publish, save, score_told
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def draw_montage(
     blocks = max(1, -(-len(means) // MOST_ROWS))
     height = max(1, -(-len(means) // blocks))
     names = NAME * max(map(len, means.index), default=1) + 0.15
-    drawn = drawn_as(images.shape[1])
+    drawn = describe_channels(images.shape[1])
     width = max(blocks * (names + len(images) * CELL + 0.15), 4.5)
     lines = [*textwrap.wrap(title, int(width / LETTER)), *([f"Images are {drawn}."] if drawn else [])]
     top = TOP + LINE * (len(lines) - 1)

@@ -10,7 +10,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 
-from heatproof.ranking.consistency import MINIMUM
+from heatproof.ranking.consistency import MINIMUM_METHODS
 from heatproof.ranking.verdict import disagreement
 from heatproof.report.figures.drawing import broken, lay_out, new_figure, plain
 from heatproof.report.results import CASE, NETWORK, publish, read_table
@@ -199,4 +199,4 @@ def _agreement(wide: pd.DataFrame) -> pd.Series:
 
 def _spearman(one: pd.Series, other: pd.Series) -> float:
     """Return ρ over the methods that have both; NaN with few of them or no difference."""
-    return pd.concat([one, other], axis=1).corr("spearman", min_periods=MINIMUM).to_numpy()[0, 1]
+    return pd.concat([one, other], axis=1).corr("spearman", min_periods=MINIMUM_METHODS).to_numpy()[0, 1]

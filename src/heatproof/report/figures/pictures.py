@@ -25,7 +25,7 @@ from heatproof.stores.tables import read_parquet
 
 if TYPE_CHECKING:
     from heatproof.plan.folder import Folder
-    from heatproof.stages.methods import ShownMethod
+    from heatproof.stages.methods import PlannedMethod
 
 COLOURS = "RdBu_r"
 PERCENTILE = 99.0
@@ -34,7 +34,7 @@ SIDE = 96
 SCALE = "full colour at the 99th percentile of the absolute values of each map, zero is white"
 
 
-def limit_of(values: np.ndarray) -> float:
+def colour_limit(values: np.ndarray) -> float:
     """Return the absolute value at which colours are full: a percentile, or the maximum where that is zero."""
     sizes = np.abs(values)
     return float(np.percentile(sizes, PERCENTILE)) or float(sizes.max())
@@ -58,7 +58,7 @@ def map_png(values: np.ndarray, side: int) -> tuple[bytes, float]:
         The value of full red; minus this is full blue.
     """
     small = np.asarray(_fit(Image.fromarray(np.ascontiguousarray(values, dtype=np.float32)), side))
-    limit = limit_of(small)
+    limit = colour_limit(small)
     # 127 is zero exactly, so that zero has one colour whatever the scale is.
     shades = np.clip(np.rint(small / (limit or 1.0) * 127), -127, 127) + 127
     picture = Image.fromarray(shades.astype(np.uint8), mode="P")
@@ -79,7 +79,7 @@ def channels_last(image: np.ndarray) -> np.ndarray:
     return np.broadcast_to(np.moveaxis(image, 0, -1), (*image.shape[1:], 3))
 
 
-def drawn_as(channels: int) -> str:
+def describe_channels(channels: int) -> str:
     """Return how images of so many channels are drawn; empty where that shows them as they are."""
     return "" if channels in (1, 3) else f"drawn as the mean of {channels} channels, in grey"
 
@@ -118,7 +118,7 @@ def _png(picture: Image.Image) -> bytes:
     return buffer.getvalue()
 
 
-def maps_base(results: Folder, where: Mapping[str, str], method: ShownMethod) -> str:
+def maps_base(results: Folder, where: Mapping[str, str], method: PlannedMethod) -> str:
     """Return the path of the store of a method's maps, without its ending; a reference's belong to the dataset."""
     pattern = results.reference_maps if method.reference else results.maps
     return pattern.format(**where, explainer=method.explainer)
@@ -143,7 +143,7 @@ def image_scores(results: Folder, where: Mapping[str, str], ids: Sequence[str]) 
     return rows.set_index(columns[:2])["score"]
 
 
-def read_maps(results: Folder, where: Mapping[str, str], method: ShownMethod, ids: Sequence[str]) -> np.ndarray | str:
+def read_maps(results: Folder, where: Mapping[str, str], method: PlannedMethod, ids: Sequence[str]) -> np.ndarray | str:
     """Return a method's maps of some images (N, H, W) under its transform, or the reason why there are none.
 
     Parameters

@@ -41,7 +41,7 @@ def sorting(told: Sorting) -> None:
         own = {name: values[number] for name, values in read.items() if not isinstance(values, str)}
         # A metric that does not apply reads no maps.
         applied = [metric for metric, of in found.items() if of.notna().any()]
-        drawn = told.magnitudes.counted([*own], *applied)
+        drawn = told.magnitudes.counted_methods([*own], *applied)
         maps = {name: own[name] for name in drawn}
         scores = pd.DataFrame(
             {

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from heatproof.base.grids import Grid, grid_name, shape_of
-from heatproof.base.tasks import gives
+from heatproof.base.grids import Grid, grid_name, grid_shape
+from heatproof.base.tasks import task_provides
 from heatproof.data.checks import open_dataset
 from heatproof.report.figures.pictures import (
     SIDE,
     data_uri,
-    drawn_as,
+    describe_channels,
     image_png,
     image_scores,
     label_of,
@@ -23,11 +23,11 @@ from heatproof.report.figures.pictures import (
 )
 from heatproof.stores.manifest import read_shard
 from heatproof.stores.rows import rows_of_store
-from heatproof.stores.store import describe, read
+from heatproof.stores.store import describe_store, read
 
 if TYPE_CHECKING:
     from heatproof.plan.folder import Folder
-    from heatproof.stages.methods import ShownMethod
+    from heatproof.stages.methods import PlannedMethod
     from heatproof.stages.pages import PageCurve, PageDataset, PageNetwork, ReportPage
 
 # Bytes of all maps on the index page. Of each network every method is shown, of as many images and networks as fit.
@@ -92,7 +92,7 @@ def maps(entry: PageDataset, told: ReportPage) -> dict[str, Any]:
     return {
         "name": entry.dataset.name,
         "size": [int(length) for length in pixels.shape[:-3:-1]],
-        "drawn": drawn_as(pixels.shape[1]),
+        "drawn": describe_channels(pixels.shape[1]),
         "images": [
             {"id": image, "label": label_of(dataset, number), "uri": data_uri(image_png(pixels[number], SIDE))}
             for number, image in enumerate(ids)
@@ -129,8 +129,8 @@ def _drops(
     said = read(store, "logit" if output == "logit" else "log_probability", 0, len(ids), ids).astype(np.float64)
     said = said if output == "logit" else np.exp(said)
     # Of numbers there are no logits.
-    output = output if gives(rows_of_store(store, 0).task, "probability") else "output"
-    told = {"grid": grid_name(grid), "shape": shape_of(grid), "baseline": baseline, "output": output}
+    output = output if task_provides(rows_of_store(store, 0).task, "probability") else "output"
+    told = {"grid": grid_name(grid), "shape": grid_shape(grid), "baseline": baseline, "output": output}
     return {**told, "values": short(said[:, :1] - said[:, 1:])}
 
 
@@ -200,7 +200,7 @@ def _panel(told: ReportPage, where: Mapping[str, str], response: PageCurve, shar
     base = partial(told.results.store("curves").format, **where, response=response.name)
     stored = cache(lambda explainer: _stored(base(explainer=explainer), response))
 
-    def line(method: ShownMethod, output: str) -> list[Any] | None:
+    def line(method: PlannedMethod, output: str) -> list[Any] | None:
         of = {name: values[:, method.place] for name, values in stored(method.explainer).items()}
         return short(mean_curve(of["changed"], of[output], shares)) if of else None
 
@@ -211,7 +211,7 @@ def _stored(base: str, response: PageCurve) -> dict[str, np.ndarray]:
     """Return what is drawn along curves (images, methods, points); nothing where there are no maps."""
     if any(read_shard(base, shard)["gap"] for shard in range(response.shards)):
         return {}
-    names = describe(base + ".zarr")["coordinates"]["quantity"]
+    names = describe_store(base + ".zarr")["coordinates"]["quantity"]
     values = read(base + ".zarr", "response", 0, response.images)
     of = dict(zip(names, np.moveaxis(values, 2, 0), strict=True))
     said = {"probability": np.exp(of["log_probability_label"]), "logit": of["logit_label"]}

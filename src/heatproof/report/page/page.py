@@ -29,8 +29,8 @@ from heatproof.report import results
 from heatproof.report.figures.pictures import SCALE, SIDE, colours, data_uri, maps_base
 from heatproof.report.page import data as page_data
 from heatproof.report.results import CASE, above_reference, publish, render
-from heatproof.report.tables.baselines import sentence
-from heatproof.stores.manifest import read_sealed, read_shard, require_manifest, verified_bytes
+from heatproof.report.tables.baselines import describe_conclusions
+from heatproof.stores.manifest import read_checksummed, read_shard, require_manifest, verified_bytes
 from heatproof.stores.tables import read_text
 
 if TYPE_CHECKING:
@@ -92,7 +92,9 @@ def report_page(told: ReportPage) -> None:
         told=told,
         rows=_rows_told(told),
         tables={name: table.to_dict("records") for name, table in tables.items()},
-        about_baselines=sentence(tables["baselines_conclusions"]) if "baselines_conclusions" in tables else "",
+        about_baselines=describe_conclusions(tables["baselines_conclusions"])
+        if "baselines_conclusions" in tables
+        else "",
         ranking=ranking(ranked, alone),
         leaderboard=ranking(tables["leaderboard"]) if "leaderboard" in tables else [],
         about_metrics=against(tables["scores"], told) if "scores" in tables else "",
@@ -204,7 +206,7 @@ def leaderboard(table: pd.DataFrame, told: ReportPage, link: Link) -> dict[str, 
         names = dict(zip(CASE, case, strict=True))
         manifest, metric = told.results.scores_manifest.format(**names), names["metric"]
         of = {"higher": told.directions[metric], "range": ranges[metric]}
-        key = (read_sealed(manifest) or {}).get("key") or ""
+        key = (read_checksummed(manifest) or {}).get("key") or ""
         cases.append({**names, **of, "href": link(manifest), "key": key})
     places = known.groupby(CASE, sort=False).ngroup()
     values = page_data.short(known[[*ENDS, "above", *counts]].to_numpy(), 6)

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from heatproof.base.grids import grid_cell
+from heatproof.base.grids import grid_table_value
 from heatproof.base.randomness import numpy_generator
 from heatproof.metrics.single_deletion import base_name
-from heatproof.stores.manifest import read_sealed
+from heatproof.stores.manifest import read_checksummed
 from heatproof.stores.rows import ScoredRows, scored_rows
-from heatproof.stores.store import describe, read
+from heatproof.stores.store import describe_store, read
 
 if TYPE_CHECKING:
     from heatproof.stages.tables import Drops
@@ -56,9 +56,9 @@ def accuracy_table(drops: Sequence[Drops], images: int, target: str | int = "lab
     """
     rows: list[dict[str, Any]] = []
     for item in drops:
-        known = scored_rows((read_sealed(item.labels) if item.labels else None) or {}, target, images)
+        known = scored_rows((read_checksummed(item.labels) if item.labels else None) or {}, target, images)
         of: dict[str, Any] = {key: getattr(item, key) for key in ("dataset", "model", "weights", "grid", "baseline")}
-        of["grid"] = grid_cell(item.grid)
+        of["grid"] = grid_table_value(item.grid)
         of["in_domain"] = base_name(item.metric) == "idsds"
         store = item.drops + ".zarr"
         if known.has_classes:
@@ -68,7 +68,7 @@ def accuracy_table(drops: Sequence[Drops], images: int, target: str | int = "lab
         elif known.task == "regression":
             found = _of_numbers(known, read(store, "logit", 0, images).astype(np.float64), target)
         else:
-            found = [{"n_images": len(describe(store)["labels"][:images])}]
+            found = [{"n_images": len(describe_store(store)["labels"][:images])}]
         task = {} if known.has_classes else {"task": known.task}
         rows += [{**of, **one, **task} for one in found]
     table = pd.DataFrame(rows)
@@ -79,7 +79,7 @@ def accuracy_table(drops: Sequence[Drops], images: int, target: str | int = "lab
 
 
 def _of_classes(store: str, images: int, target: str | int) -> dict[str, Any]:
-    labels = np.asarray(describe(store)["labels"])[:images]
+    labels = np.asarray(describe_store(store)["labels"])[:images]
     rank = read(store, "target_rank", 0, images)
     if target != "label":
         wrong = read(store, "predicted", 0, images) != labels[:, None]
@@ -95,12 +95,12 @@ def _of_classes(store: str, images: int, target: str | int) -> dict[str, Any]:
 
 def _of_labels(known: ScoredRows, store: str, answers: str, images: int) -> list[dict[str, Any]]:
     found = np.asarray(read(store, "logit", 0, images) > 0)
-    targets = np.asarray(describe(store)["labels"])[:images]
+    targets = np.asarray(describe_store(store)["labels"])[:images]
     logits = read(answers + ".zarr", "logit", 0, images).astype(np.float64)
-    pictures = known.firsts
-    by_label = quality_of_labels(known.given[pictures], logits[pictures])
+    pictures = known.first_rows
+    by_label = quality_of_labels(known.ground_truth[pictures], logits[pictures])
     every: dict[str, Any] = {"label": "", **{str(name): by_label[name].mean() for name in by_label}}
-    every["p_chance"] = chance_of_labels(known.given[pictures], logits[pictures])
+    every["p_chance"] = chance_of_labels(known.ground_truth[pictures], logits[pictures])
     every["n_images"] = len(pictures)
     recall = {"recall_clean": found[:, 0], "recall_worst_patch": np.asarray(found.all(axis=1))}
     every |= {name: float(right.mean()) for name, right in recall.items()}
@@ -177,7 +177,7 @@ def chance_of_labels(labels: np.ndarray, logits: np.ndarray) -> float:
 
 def _of_numbers(known: ScoredRows, said: np.ndarray, target: str | int) -> list[dict[str, Any]]:
     """Return errors of numbers said (N, variants) of a regression, by the number that rows are about."""
-    labels, every = known.given.astype(np.float64), known.about(known.targets)
+    labels, every = known.ground_truth.astype(np.float64), known.target_names(known.targets)
     if isinstance(target, int):
         # One number is explained of all pictures.
         labels, every = labels.reshape(len(labels), -1)[:, target], np.full(len(labels), "", dtype=object)

@@ -12,11 +12,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from heatproof.base.methods import ABS
-from heatproof.base.registry import listed
+from heatproof.base.methods import ABS_SUFFIX
+from heatproof.base.registry import join_names
 from heatproof.metrics.arrays import spearman_rows
-from heatproof.metrics.bootstrap import bootstrap_means, interval, summarise
-from heatproof.ranking.per_image import of_pictures
+from heatproof.metrics.bootstrap import bootstrap_means, percentile_interval, summarise
+from heatproof.ranking.per_image import one_score_per_image
 from heatproof.ranking.ranks import rank_methods
 from heatproof.report.figures.drawing import draw_legend, draw_points, lay_out, new_figure, palette, prepare_rows, white
 from heatproof.report.results import NETWORK, publish
@@ -72,7 +72,7 @@ class Domains:
 
     def bounds(self, name: str, values: np.ndarray) -> dict[str, float]:
         """Return the value of all images under a name, and the interval of those of the resamples, of (1 + R,)."""
-        low, high = interval(values[None, 1:], self.level)
+        low, high = percentile_interval(values[None, 1:], self.level)
         return {name: float(values[0]), "ci_low": float(low[0]), "ci_high": float(high[0])}
 
     def agreement(self) -> Iterator[dict[str, Any]]:
@@ -96,7 +96,7 @@ class Domains:
         """Yield each conclusion with a number (B, 1 + R) that is positive where it is right."""
         rows = self.methods.reset_index(drop=True)
         place = {method: index for index, method in enumerate(rows["method"])}
-        pairs = [(place[name], place[name + ABS]) for name in place if name + ABS in place]
+        pairs = [(place[name], place[name + ABS_SUFFIX]) for name in place if name + ABS_SUFFIX in place]
         if pairs:
             raw, absolute = (list(indices) for indices in zip(*pairs, strict=True))
             yield RAW_ABOVE_ABSOLUTE, np.nanmean(self.means[:, raw] - self.means[:, absolute], axis=1)
@@ -118,7 +118,7 @@ def compare_baselines(told: Baselines) -> None:
     scores, agreement, conclusions = [], [], []
     for (dataset, model), cases in pd.DataFrame(told.cases).groupby(["dataset", "model"], sort=False):
         tables = [
-            of_pictures(read_parquet(path))
+            one_score_per_image(read_parquet(path))
             .pivot(index="method", columns="image", values="score")
             .reindex(methods["method"])
             for path in cases["scores"]
@@ -139,7 +139,7 @@ def compare_baselines(told: Baselines) -> None:
         "scores": pd.concat(scores, ignore_index=True).astype({"rank": "Int64"}),
         "agreement": pd.DataFrame(agreement, columns=AGREEMENT),
         "conclusions": drawn,
-        "summary": sentence(drawn) + "\n",
+        "summary": describe_conclusions(drawn) + "\n",
     }
     publish(told, {told.files[name]: table for name, table in made.items()}, [case.scores for case in told.cases])
 
@@ -161,7 +161,7 @@ def as_drawn(conclusions: pd.DataFrame) -> pd.DataFrame:
     return told
 
 
-def sentence(conclusions: pd.DataFrame) -> str:
+def describe_conclusions(conclusions: pd.DataFrame) -> str:
     """Say which conclusions hold under all baselines, on all networks, and which depend on the baseline.
 
     Parameters
@@ -178,7 +178,7 @@ def sentence(conclusions: pd.DataFrame) -> str:
         if holding == names:
             always.append(str(conclusion))
         elif holding and turned:
-            depends.append(f"{conclusion} (holds under {listed(holding)}; reversed under {listed(turned)})")
+            depends.append(f"{conclusion} (holds under {join_names(holding)}; reversed under {join_names(turned)})")
         else:
             rest += 1
     parts = [f"Under all {len(names)} baselines ({', '.join(names)}): {'; '.join(always) or 'no conclusion'}."]

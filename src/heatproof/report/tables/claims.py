@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from heatproof.claims.card import claims_table
-from heatproof.claims.evidence import Case, Draws, Evidence, Method, Model
+from heatproof.claims.evidence import Case, Evidence, Method, Model, Resampling
 from heatproof.claims.published_orders import published_orders
 from heatproof.files.tables import parse_csv
 from heatproof.files.writing import write_table
@@ -40,7 +40,7 @@ def claims(told: Claims) -> None:
         [Method(one.name, one.kind, one.map, one.transform, one.uses_model) for one in told.methods],
         {name: Model(name, **vars(model)) for name, model in told.models.items()},
         parse_csv(verified_bytes(told.accuracy, listed=False), text=False),
-        draws=Draws(told.seed, told.bootstrap),
+        draws=Resampling(told.seed, told.bootstrap),
     )
     table = claims_table(evidence, told.level)
     log.info("%s", table["verdict"].value_counts().to_dict())

@@ -16,7 +16,7 @@ from heatproof.report.tables.scores import read_manifests
 
 if TYPE_CHECKING:
     from heatproof.stages.costs import Costs
-    from heatproof.stages.methods import ClaimedMethod
+    from heatproof.stages.methods import MethodOrigin
 
 COLUMNS = [*CASE, "method", "series", "score", "ci_low", "ci_high", "rank", "passes", "check_passes", "seconds", "cost"]
 COLUMNS += ["on_front"]
@@ -31,7 +31,7 @@ def costs(told: Costs) -> None:
 
 
 def cost_table(
-    scores: pd.DataFrame, measured: Mapping[tuple[str, ...], Mapping[str, Any]], methods: Sequence[ClaimedMethod]
+    scores: pd.DataFrame, measured: Mapping[tuple[str, ...], Mapping[str, Any]], methods: Sequence[MethodOrigin]
 ) -> pd.DataFrame:
     """Return the cost of every method on every network beside its score.
 

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from heatproof.base.grids import grid_cell
+from heatproof.base.grids import grid_table_value
 from heatproof.base.randomness import derive_seed, numpy_generator
-from heatproof.metrics.bootstrap import draw_counts, interval
+from heatproof.metrics.bootstrap import draw_counts, percentile_interval
 from heatproof.report.figures.drawing import broken, draw_legend, lay_out, new_figure, palette, white
 from heatproof.report.results import publish
 from heatproof.stores.manifest import read_shard
@@ -67,7 +67,7 @@ def in_domain_table(told: InDomain) -> pd.DataFrame:
     """
     rows = []
     for item in told.scored:
-        where = {key: getattr(item, key) for key in WHERE} | {"grid": grid_cell(item.grid)}
+        where = {key: getattr(item, key) for key in WHERE} | {"grid": grid_table_value(item.grid)}
         if gap := read_shard(item.features, 0)["gap"]:
             rows.append({**where, "n_images": 0, "gap": gap})
             continue
@@ -76,7 +76,7 @@ def in_domain_table(told: InDomain) -> pd.DataFrame:
         layers, features = opened.coordinates["layer"], read(store, "features", 0, images)
         known = rows_of_store(store, images)
         # Each picture once: rows of one have the same features.
-        features, labels = features[known.firsts], np.asarray(opened.labels[:images])[known.firsts]
+        features, labels = features[known.first_rows], np.asarray(opened.labels[:images])[known.first_rows]
         images = len(features)
         scores = [probe_scores(features[:, :, place], labels, told.seed) for place in range(len(layers))]
         measures = [area_under_curve(one) for one in scores]
@@ -265,7 +265,7 @@ def with_intervals(measures: list[Measure], images: int, seed: int, repetitions:
     generator = numpy_generator(seed, "bootstrap over images")
     drawn = (draw_counts(generator, 1, images)[0] for _ in range(repetitions))
     means = np.array([[measure(weights) for measure in measures] for weights in drawn]).T
-    low, high = interval(means, level) if images > 1 else np.full((2, len(measures)), np.nan)
+    low, high = percentile_interval(means, level) if images > 1 else np.full((2, len(measures)), np.nan)
     return np.stack([[measure(np.ones(images)) for measure in measures], low, high], axis=1)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heatproof.ranking.table import chosen, counted, meta_rank_table, property_of
+from heatproof.ranking.table import counted_rows, meta_rank_table, property_of, select_rows
 from heatproof.report.results import publish, read_scores
 from heatproof.report.tables.scores import mean_scores, with_kinds
 
@@ -20,8 +20,8 @@ def leaderboard(told: Leaderboard) -> None:
     files, scores = read_scores(told.results.scores, told.cases)
     means = mean_scores(scores, told.directions, told.least_coverage)
     means["property"] = means["metric"].map({name: property_of(name, told.kinds) for name in told.directions})
-    rows = counted(chosen(with_kinds(means, told.model_kinds), told.metrics), told.kinds)
+    rows = counted_rows(select_rows(with_kinds(means, told.model_kinds), told.metrics), told.kinds)
     # Which metrics count is decided over all methods: few of them are alike by chance.
-    rows = chosen(rows, methods=told.methods)
+    rows = select_rows(rows, methods=told.methods)
     table = meta_rank_table(rows, independent=told.independent, **told.resampling)
     publish(told, {told.files["leaderboard"]: table}, files)

@@ -11,7 +11,7 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from heatproof.files.reading import read_below
+from heatproof.files.reading import read_result_bytes
 from heatproof.ranking.flips import METHOD_COLUMNS, PAIR_COLUMNS, PLACES, compare_levels
 from heatproof.report.figures.drawing import broken, lay_out, new_figure, white
 from heatproof.report.figures.pictures import data_uri
@@ -63,7 +63,7 @@ def checks(told: Checks) -> None:
             save(figure, path)
             made[path] = None
         said = dict(zip(CAPTION_COLUMNS, (factor, png, *caption(factor, rows, pairs)), strict=True))
-        shown.append({**said, "uri": data_uri(read_below(png)), "rows": _told(pairs)})
+        shown.append({**said, "uri": data_uri(read_result_bytes(png)), "rows": _told(pairs)})
     made[told.files["captions"]] = pd.DataFrame(shown, columns=CAPTION_COLUMNS)
     made[told.files["page"]] = render("checks.html", title="Protocol checks", factors=shown)
     publish(told, made, files)

@@ -14,23 +14,23 @@ import seaborn as sns
 from matplotlib.figure import Figure
 
 from heatproof.attribution.registry import EXPLAINERS
-from heatproof.base.methods import ABS
+from heatproof.base.methods import ABS_SUFFIX
 from heatproof.errors import HeatproofError
 from heatproof.files.publishing import escaped
-from heatproof.files.tables import OwnTable
+from heatproof.files.tables import UserTable
 from heatproof.files.writing import write_table
-from heatproof.ranking.consistency import MINIMUM, Agreement, agreement, group_means, split_order
-from heatproof.ranking.per_image import of_pictures
+from heatproof.ranking.consistency import MINIMUM_METHODS, Agreement, agreement, agreement_by_factor, split_order
+from heatproof.ranking.per_image import one_score_per_image
 from heatproof.ranking.stability import family_leaderboards, stability
 from heatproof.ranking.table import (
-    WORDS,
+    CASE_WORDS,
     Independent,
-    chosen,
-    counted,
-    design,
+    counted_rows,
+    independent_cases,
+    mean_over_images,
     meta_rank_table,
-    over_images,
     properties_table,
+    select_rows,
 )
 from heatproof.report.figures.drawing import new_figure, plain
 from heatproof.report.figures.pictures import COLOURS
@@ -63,7 +63,7 @@ class Ranking:
 
 
 def rank(
-    paths: Sequence[str | Path | OwnTable],
+    paths: Sequence[str | Path | UserTable],
     *,
     out: str | Path | None = None,
     lower: Sequence[str] = (),
@@ -82,7 +82,7 @@ def rank(
         stability_methods.csv, stability_cases.csv, properties.csv (κ within each property that metrics measure),
         families.csv where families are known, and consistency.png.
     metrics, methods
-        Those that count, as `heatproof.ranking.table.chosen` takes them; left out, all.
+        Those that count, as `heatproof.ranking.table.select_rows` takes them; left out, all.
     options
         ``independent``, ``seed``, ``repetitions`` and ``level`` of `rank_table`.
 
@@ -91,11 +91,11 @@ def rank(
     HeatproofError
         If the tables cannot be read or ranked, or have more test cases or methods than can be ranked in a minute.
     """
-    scores = chosen(read_scores(paths, lower), metrics)
-    _require_rankable(chosen(scores, methods=methods))
+    scores = select_rows(read_scores(paths, lower), metrics)
+    _require_rankable(select_rows(scores, methods=methods))
     found = rank_table(scores, methods=methods, **options)
     remedy = "name metrics of which lower is better by --lower"
-    sys.stdout.write(escaped(f"{directions_told(scores, remedy)}\n\n{told(found)}"))
+    sys.stdout.write(escaped(f"{describe_directions(scores, remedy)}\n\n{describe_ranking(found)}"))
     if out is None:
         return
     folder = Path(out)
@@ -117,7 +117,7 @@ def _require_rankable(scores: pd.DataFrame) -> None:
         )
 
 
-def directions_told(scores: pd.DataFrame, remedy: str) -> str:
+def describe_directions(scores: pd.DataFrame, remedy: str) -> str:
     """Return which direction every metric of a table was read with, and what to do if one is wrong."""
     said = []
     for better, word in ((False, "lower"), (True, "higher")):
@@ -144,7 +144,7 @@ def rank_table(
     scores
         As `heatproof.report.tables.score_import.read_scores` returns it. With a column ``image`` the scores are those
         of images, and the interval is over images and networks. Metrics that others stand for are left out, as
-        `heatproof.ranking.table.counted` says.
+        `heatproof.ranking.table.counted_rows` says.
     images
         The scores of images, where `scores` are their means.
     methods
@@ -159,15 +159,15 @@ def rank_table(
     HeatproofError
         As in `heatproof.ranking.table.meta_rank_table`.
     """
-    scores = of_pictures(scores) if "image" in scores else scores
+    scores = one_score_per_image(scores) if "image" in scores else scores
     families = families_of(scores)
     every = dict.fromkeys(scores["metric"])
-    scores = chosen(counted(scores), methods=methods)
+    scores = select_rows(counted_rows(scores), methods=methods)
     left_out = ", ".join(name for name in every if name not in set(scores["metric"]))
     # From here on higher is better everywhere.
     scores = scores.assign(score=scores["score"].where(scores["higher_is_better"], -scores["score"]))
     if "image" in scores:
-        images, scores = scores, over_images(scores)
+        images, scores = scores, mean_over_images(scores)
     elif images is not None:
         directions = scores.drop_duplicates("metric").set_index("metric")["higher_is_better"]
         images = images[images["metric"].isin(directions.index)]
@@ -185,18 +185,18 @@ def rank_table(
     first, second = np.triu_indices(len(names), 1)
     one, other = (np.array(names, dtype=object)[places] for places in (first, second))
     pairs = {name: getattr(agree, name)[first, second] for name in ("spearman", "kendall", "shared")}
-    groups, weights = design(cases, means, independent)
+    groups, weights = independent_cases(cases, means, independent)
     by_method, by_case = stability(values, wide.columns.tolist(), names, groups, weights)
     tables = {
         "consistency": pd.DataFrame({"case": one, "other_case": other, **pairs}),
-        "consistency_groups": group_means(agree, factors, groups=groups, seed=seed, level=level),
+        "consistency_groups": agreement_by_factor(agree, factors, groups=groups, seed=seed, level=level),
         "stability_methods": by_method,
         "stability_cases": by_case,
         "families": family_leaderboards(ranked, families),
         "properties": properties_table(means, images=images, **options),
     }
     several = f" and {images['image'].nunique()} images" if images is not None else ""
-    networks = f"{len(set(groups))} {WORDS[independent]}{'' if len(set(groups)) == 1 else 's'}"
+    networks = f"{len(set(groups))} {CASE_WORDS[independent]}{'' if len(set(groups)) == 1 else 's'}"
     alone = f"; left out, because others stand for them: {left_out}" if left_out else ""
     return Ranking(ranked, names, agree, tables, f"over {networks}{several}{alone}", independent, level)
 
@@ -206,7 +206,7 @@ def families_of(scores: pd.DataFrame) -> dict[str, str]:
     if "family" in scores:
         return {name: family for name, family in scores[["method", "family"]].to_numpy() if family}
     families = {name: entry.family for entry in EXPLAINERS.values() if entry.family for name in entry.maps}
-    bases = {method: method.removesuffix(ABS) for method in scores["method"].unique()}
+    bases = {method: method.removesuffix(ABS_SUFFIX) for method in scores["method"].unique()}
     return {method: families[base] for method, base in bases.items() if base in families}
 
 
@@ -240,7 +240,7 @@ def draw(found: Ranking) -> Figure:
     return figure
 
 
-def told(found: Ranking) -> str:
+def describe_ranking(found: Ranking) -> str:
     """Return what the command prints."""
     count = len(found.names)
     methods = (found.meta_rank["n_cases"] > 0).sum()
@@ -268,7 +268,7 @@ def told(found: Ranking) -> str:
             known = known.assign(**{f"{name}_interval": _interval(known, name)})
         shown = ["factor", "pairs_that", "n_pairs", "spearman", "spearman_interval", "kendall", "kendall_interval"]
         title = "Consistency: mean rank correlation of pairs of test cases"
-        few = f"{title}\nno two test cases share {MINIMUM} methods with different scores"
+        few = f"{title}\nno two test cases share {MINIMUM_METHODS} methods with different scores"
         parts.append(_printed(title, known[shown], limit=None) if len(known) else few)
     return "\n\n".join(parts) + "\n"
 

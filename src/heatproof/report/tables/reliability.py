@@ -12,11 +12,11 @@ from matplotlib.lines import Line2D
 from scikit_posthocs import critical_difference_diagram
 
 from heatproof.errors import HeatproofError
-from heatproof.ranking.per_image import cases_of
+from heatproof.ranking.per_image import iterate_test_cases
 from heatproof.ranking.reliability import consistency_table, reliability_table
 from heatproof.ranking.significance import CriticalDifference, critical_difference, pairwise_wilcoxon
-from heatproof.ranking.table import property_of, stand_ins
-from heatproof.ranking.truth import ALL, KNOW_MODEL, truth_table
+from heatproof.ranking.table import duplicate_metrics, property_of
+from heatproof.ranking.truth import ALL, USE_MODEL, truth_table
 from heatproof.ranking.variance import variance_table
 from heatproof.report.figures.drawing import draw_legend, draw_points, lay_out, new_figure, palette, prepare_rows, white
 from heatproof.report.results import CASE, NETWORK, publish, read_scores
@@ -59,14 +59,14 @@ def reliability(told: Reliability) -> None:
     drawn, level = told.resampling, told.level
     means = mean_scores(scores, told.directions, told.least_coverage)
     means["property"] = means["metric"].map({name: property_of(name, told.kinds) for name in told.directions})
-    stands = stand_ins(means, told.kinds)
+    stands = duplicate_metrics(means, told.kinds)
     means["counted_as"] = means["metric"].map({name: stands.get(name, "") for name in told.directions})
     means = with_kinds(means, told.model_kinds)
     found = rank_table(means, images=scores, **drawn)
     # A method that is undefined on most images is compared with no other.
     known = scores.groupby([*CASE, "method"])["score"].transform(lambda values: values.notna().mean())
     compared = scores[scores["metric"].isin(told.tested) & (known >= max(told.least_coverage, 1e-9))]
-    tests = [pairwise_wilcoxon(wide, level=1 - level).assign(**case) for case, wide in cases_of(compared)]
+    tests = [pairwise_wilcoxon(wide, level=1 - level).assign(**case) for case, wide in iterate_test_cases(compared)]
     significance = pd.concat(tests, ignore_index=True) if tests else pd.DataFrame(columns=CASE)
     # An image without any score is told as undefined, and a method without any is none of the test case.
     scored = scores[scores.groupby([*CASE, "method"])["score"].transform("count") > 0]
@@ -93,7 +93,7 @@ def draw_critical_difference(table: pd.DataFrame, *, posthoc: str = "wilcoxon", 
     Parameters
     ----------
     table
-        As `heatproof.ranking.per_image.cases_of` takes it.
+        As `heatproof.ranking.per_image.iterate_test_cases` takes it.
     posthoc, level
         As in `heatproof.ranking.significance.critical_difference`.
 
@@ -106,9 +106,11 @@ def draw_critical_difference(table: pd.DataFrame, *, posthoc: str = "wilcoxon", 
     Raises
     ------
     HeatproofError
-        As in `cases_of` and `critical_difference`, or if the table is empty.
+        As in `iterate_test_cases` and `critical_difference`, or if the table is empty.
     """
-    found = [(case, critical_difference(wide, posthoc=posthoc, level=level)) for case, wide in cases_of(table)]
+    found = [
+        (case, critical_difference(wide, posthoc=posthoc, level=level)) for case, wide in iterate_test_cases(table)
+    ]
     if not found:
         raise HeatproofError("The table has no scores to compare: give scores of single images.")
     lines = [len(one.ranks) / 2 + 6 for _, one in found]
@@ -193,8 +195,8 @@ def draw_truth(table: pd.DataFrame, level: float = 0.95) -> Figure:
 def _draw_truth(axes: Axes, part: pd.DataFrame, names: list[str], columns: tuple[str, str, str]) -> dict[str, Line2D]:
     prepare_rows(axes, names)
     handles: dict[str, Line2D] = {}
-    colours = palette((ALL, KNOW_MODEL))
-    for which, marker, shift in ((ALL, "o", -APART / 2), (KNOW_MODEL, "D", APART / 2)):
+    colours = palette((ALL, USE_MODEL))
+    for which, marker, shift in ((ALL, "o", -APART / 2), (USE_MODEL, "D", APART / 2)):
         rows = part[part["methods"] == which]
         heights, points = rows["metric"].map(names.index) + shift, rows[[*columns]]
         handles[f"methods: {which}"] = draw_points(axes, heights, points, colours[which], marker=marker, markersize=4)

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from heatproof.base.registry import nearest
+from heatproof.base.registry import suggest_name
 from heatproof.errors import HeatproofError
-from heatproof.files.reading import one_sentence
-from heatproof.files.tables import AS_TABLE, OwnTable, parse_csv, read_own_table, rows_of
+from heatproof.files.reading import one_sentence_errors
+from heatproof.files.tables import TABLE_REMEDY_AND_KIND, UserTable, parse_csv, read_user_table, rows_of
 from heatproof.metrics.registry import METRICS
 from heatproof.metrics.single_deletion import base_name
 
@@ -44,7 +44,7 @@ FIRST_ROW = 2
 MISSING = {"", "nan", "na", "n/a", "none", "null", "-"}
 
 
-def read_scores(paths: Sequence[str | Path | OwnTable], lower: Sequence[str] = ()) -> pd.DataFrame:
+def read_scores(paths: Sequence[str | Path | UserTable], lower: Sequence[str] = ()) -> pd.DataFrame:
     """Read tables of scores, tidy or wide.
 
     A tidy table has a column for the method and one for the score; the latter may have any name if it is the only
@@ -74,17 +74,17 @@ def read_scores(paths: Sequence[str | Path | OwnTable], lower: Sequence[str] = (
         If a file cannot be read, its columns are not understood, a score is not a number, or `lower` names no metric.
     """
     table = pd.concat(
-        [_read(path if isinstance(path, OwnTable) else read_own_table(path)) for path in paths], ignore_index=True
+        [_read(path if isinstance(path, UserTable) else read_user_table(path)) for path in paths], ignore_index=True
     )
     unknown = [name for name in lower if name not in set(table["metric"])]
     if unknown:
         known = dict.fromkeys(table["metric"])
-        raise HeatproofError(f"There is no metric {unknown[0]!r} in the table: {nearest(unknown[0], known)}")
+        raise HeatproofError(f"There is no metric {unknown[0]!r} in the table: {suggest_name(unknown[0], known)}")
     table.loc[table["metric"].isin(list(lower)), "higher_is_better"] = False
     return table
 
 
-def _read(table: OwnTable) -> pd.DataFrame:
+def _read(table: UserTable) -> pd.DataFrame:
     path, raw = table.path, _parse(*table)
     if "top1_clean" in raw:
         raise HeatproofError(f"{path} has the accuracy of networks and no methods: give idsds_table.csv or scores.csv.")
@@ -115,7 +115,7 @@ def _read(table: OwnTable) -> pd.DataFrame:
 
 
 def _parse(path: Path, content: bytes) -> pd.DataFrame:
-    with one_sentence(path, *AS_TABLE):
+    with one_sentence_errors(path, *TABLE_REMEDY_AND_KIND):
         first = content.partition(b"\n")[0]
         separator = max((b",", b";", b"\t"), key=first.count).decode()
         raw = parse_csv(content, separator, most_cells=MOST_OWN_CELLS)

@@ -10,13 +10,13 @@ import numpy as np
 import pandas as pd
 
 from heatproof.errors import HeatproofError
-from heatproof.metrics.bootstrap import least_share, summarise
+from heatproof.metrics.bootstrap import minimum_count, summarise
 from heatproof.metrics.registry import METRICS
 from heatproof.metrics.single_deletion import base_name
 from heatproof.ranking.best import best_set
-from heatproof.ranking.per_image import of_pictures
+from heatproof.ranking.per_image import one_score_per_image
 from heatproof.ranking.ranks import rank_methods
-from heatproof.ranking.table import counted, meta_rank_table, property_of, stand_ins
+from heatproof.ranking.table import counted_rows, duplicate_metrics, meta_rank_table, property_of
 from heatproof.report.results import CASE, NETWORK, above_reference, publish, read_scores
 from heatproof.report.tables.accuracy import accuracy_table
 from heatproof.report.tables.verdict import verdicts
@@ -34,14 +34,14 @@ APPLICABILITY = [*NETWORK, "explainer", "images", "figure", "value", "limit", "g
 def tables(told: Tables) -> None:
     """Write verdict.csv, idsds_table.csv, meta_rank.csv, accuracy.csv and applicability.csv."""
     rows = [read_parquet(path) for path in told.scores]
-    scores = pd.concat([of_pictures(one) for one in rows], ignore_index=True)
+    scores = pd.concat([one_score_per_image(one) for one in rows], ignore_index=True)
     table = _scored(scores, told.scores, told)
     directions = {metric: higher_is_better(metric) for metric in table["metric"].unique()}
     # The same deletion with another output is no test case of its own.
     others = {name: name.removesuffix("_probability") for name in directions.keys() - told.ranked}
     _insert(table, "in_best_set", {"counted_as": [others.get(name, "") for name in table["metric"]]})
     _require_ranks(table)
-    ranked = counted(table.assign(higher_is_better=table["metric"].map(directions)))
+    ranked = counted_rows(table.assign(higher_is_better=table["metric"].map(directions)))
     accuracy = accuracy_table(told.drops, told.images, told.target)
     _insert(table, "n_images", passes(table, told.scores, told.explainer_of))
     made = {
@@ -81,7 +81,7 @@ def all_scores(told: AllScores) -> None:
     files, scores = read_scores(told.results.scores, told.cases)
     directions = told.directions
     table = _scored(scores, files, told, directions)
-    stands = stand_ins(mean_scores(scores, directions, told.least_coverage), told.kinds)
+    stands = duplicate_metrics(mean_scores(scores, directions, told.least_coverage), told.kinds)
     added = {
         "higher_is_better": table["metric"].map(directions),
         "above_reference": above_reference(table, told.references, directions),
@@ -146,7 +146,7 @@ def mean_scores(scores: pd.DataFrame, directions: Mapping[str, bool], least_cove
         Share of the images on which a method has to be defined.
     """
     grouped = scores.groupby([*CASE, "method"], sort=False)["score"].agg(["mean", "count", "size"]).reset_index()
-    enough = grouped["count"] >= least_share(grouped["size"].to_numpy(), least_coverage)
+    enough = grouped["count"] >= minimum_count(grouped["size"].to_numpy(), least_coverage)
     means = grouped.assign(score=grouped["mean"].where(enough), higher_is_better=grouped["metric"].map(directions))
     return means.drop(columns=["mean", "count", "size"])
 
@@ -222,7 +222,7 @@ def score_table(
         wide = rows.pivot(index="method", columns="image", values="score")
         summary = summarise(wide.to_numpy(dtype=np.float64), seed, repetitions=repetitions, level=level)
         values = wide.to_numpy(dtype=np.float64) * (1 if higher(str(case[-1])) else -1)
-        least = least_share(wide.shape[1], least_coverage)
+        least = minimum_count(wide.shape[1], least_coverage)
         enough = summary["n_images"] >= least
         values[~enough] = np.nan
         summary["rank"] = rank_methods(np.where(enough, summary["mean"], np.nan), higher(str(case[-1])))

@@ -12,13 +12,13 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 
-from heatproof.base.tasks import gives
+from heatproof.base.tasks import task_provides
 from heatproof.data.checks import open_dataset
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.bootstrap import summarise
 from heatproof.plan.paths import PRETRAINED, Network, layer_and_channel
 from heatproof.report.figures.drawing import lay_out, new_figure, plain
-from heatproof.report.figures.pictures import channels_last, drawn_as
+from heatproof.report.figures.pictures import channels_last, describe_channels
 from heatproof.report.results import publish
 from heatproof.stores.manifest import read_shard
 from heatproof.stores.rows import rows_of_store
@@ -110,14 +110,17 @@ def _compared(told: Similarity, one: Network, two: Network) -> Iterator[dict[str
     ids = open_store(_drops(told, one) + ".zarr").image_ids[: told.images]
     first, second = (_said(told, net, ids) for net in (one, two))
     rows = rows_of_store(_drops(told, one) + ".zarr", len(ids))
-    has_answers = gives(rows.task, "decision")
+    has_answers = task_provides(rows.task, "decision")
     if has_answers:
-        yield {"quantity": "softmax", "values": rows.by_picture(np.abs(second["probability"] - first["probability"]))}
-    yield {"quantity": "logit", "values": rows.by_picture(np.abs(second["logit"] - first["logit"]))}
+        yield {
+            "quantity": "softmax",
+            "values": rows.mean_by_image(np.abs(second["probability"] - first["probability"])),
+        }
+    yield {"quantity": "logit", "values": rows.mean_by_image(np.abs(second["logit"] - first["logit"]))}
     if has_answers:
         answer = "predicted" if rows.has_classes else "right"
-        yield {"quantity": "disagreement", "values": rows.by_picture(first[answer] != second[answer])}
-        yield {"quantity": "accuracy_change", "values": rows.by_picture(second["right"] - first["right"])}
+        yield {"quantity": "disagreement", "values": rows.mean_by_image(first[answer] != second[answer])}
+        yield {"quantity": "accuracy_change", "values": rows.mean_by_image(second["right"] - first["right"])}
     for explainer in told.explainers:
         bases = [_map_store(told, net, explainer.name) for net in (one, two)]
         if any(read_shard(base, 0)["gap"] for base in bases):
@@ -127,8 +130,8 @@ def _compared(told: Similarity, one: Network, two: Network) -> Iterator[dict[str
             flat = [values[:, place].reshape(len(values), -1) for values in maps]
             labels = {"explainer": explainer.name, "map": name}
             apart = np.abs(_scaled(flat[0]) - _scaled(flat[1])).mean(1)
-            yield {"quantity": "maps", **labels, "values": rows.by_picture(apart)}
-            yield {"quantity": "map_ranks", **labels, "values": rows.by_picture(spearman_rows(*flat))}
+            yield {"quantity": "maps", **labels, "values": rows.mean_by_image(apart)}
+            yield {"quantity": "map_ranks", **labels, "values": rows.mean_by_image(spearman_rows(*flat))}
     if _have_channels(told, one, two):
         most = min(MOST, told.images // 2)
         # Layers of unrelated networks have no counterpart either.
@@ -337,6 +340,6 @@ def _strips(rows: Sequence[_Row], most: int) -> Figure:
         axes.set(xticks=[], yticks=[], anchor="E")
         axes.set_ylabel(row.label, rotation=0, ha="right", va="center", fontsize=7)
         axes.spines[:].set_visible(False)
-    if drawn := drawn_as(rows[0].images(0).shape[0]):
+    if drawn := describe_channels(rows[0].images(0).shape[0]):
         figure.supxlabel(f"Images are {drawn}.", size=7)
     return figure

@@ -10,17 +10,17 @@ import pandas as pd
 
 from heatproof.base.class_order import MOSTLY_RIGHT
 from heatproof.base.tasks import CALLABLE, TASKS
-from heatproof.metrics.single_deletion import Deletion, base_name
-from heatproof.ranking.paired import comparisons, least_images
-from heatproof.ranking.per_image import of_pictures
+from heatproof.metrics.single_deletion import PatchDeletion, base_name
+from heatproof.ranking.paired import count_ordered_pairs, minimum_images
+from heatproof.ranking.per_image import one_score_per_image
 from heatproof.ranking.verdict import (
-    CANNOT_SEE,
     FOUND,
+    LIMITS_OF_DELETION,
     TOO_FEW,
     Accuracy,
     Guessing,
     Verdict,
-    deletion_words,
+    describe_deletion,
     judge,
 )
 from heatproof.report.results import CASE, NETWORK
@@ -83,10 +83,10 @@ def verdicts(
         chosen = table[(table[CASE].astype(str) == list(where.values())).all(axis=1)]
         ranked = chosen.loc[chosen["rank"].notna(), "method"]
         grid, baseline, output = deletions[where["metric"]]
-        by = deletion_words(Deletion(grid, baseline), base_name(where["metric"]), output)
+        by = describe_deletion(PatchDeletion(grid, baseline), base_name(where["metric"]), output)
         on = f"on the {where['weights']} weights"
         for label in [key[-1] for key in at if key[:-1] == network]:
-            of = of_pictures(part) if label == "" else part[part["class"] == label]
+            of = one_score_per_image(part) if label == "" else part[part["class"] == label]
             if not len(of):
                 continue
             wide = of.pivot(index="method", columns="image", values="score")
@@ -103,10 +103,10 @@ def verdicts(
                 right=None if np.isnan(wrong) or not of_classes else round((1 - wrong) * wide.shape[1]),
             )
             told = _told(found, by, wide, references)
-            if label and (why := found.measures[by]).why:
+            if label and (reason := found.measures[by]).reason:
                 # Whatever the network is on so few pictures, and there can be more of all labels together.
-                needed = least_images(comparisons(len(wide)), level)
-                told |= {"verdict": TOO_FEW, "sentence": why.sentence, "images_needed": needed}
+                needed = minimum_images(count_ordered_pairs(len(wide)), level)
+                told |= {"verdict": TOO_FEW, "sentence": reason.sentence, "images_needed": needed}
             told["sentence"] += "" if of_classes else _of_task(row, found.verdict)
             (by_label if label else rows).append({**where, "label": label, **told})
     table = pd.DataFrame([*rows, *by_label], columns=COLUMNS).astype({"images_needed": "Int64", "n_best": "Int64"})
@@ -129,10 +129,10 @@ def has_classes(row: Mapping[str, Any]) -> bool:
 def _told(found: Verdict, by: str, wide: pd.DataFrame, references: Collection[str]) -> dict[str, Any]:
     """Return what is told of one measure."""
     one = found.measures[by]
-    told: dict[str, Any] = {"best": " ".join(found.best), "n_best": None if one.why else len(found.best)}
+    told: dict[str, Any] = {"best": " ".join(found.best), "n_best": None if one.reason else len(found.best)}
     told |= {"n_above_references": len(one.above.methods), "images_needed": one.above.needed}
     told |= {"n_methods": int((~wide.index.isin(references)).sum()), "n_images": wide.shape[1]}
-    return told | {"verdict": found.verdict, "sentence": found.sentence, "cannot_see": CANNOT_SEE}
+    return told | {"verdict": found.verdict, "sentence": found.sentence, "cannot_see": LIMITS_OF_DELETION}
 
 
 def _of_task(row: Mapping[str, Any], verdict: str) -> str:

@@ -18,8 +18,8 @@ from heatproof.plan.folder import Folder
 from heatproof.plan.graph import Graph, Job
 from heatproof.plan.stage import Product, Stage
 from heatproof.stores import sources
-from heatproof.stores.manifest import read_sealed, write_manifest, write_sealed
-from heatproof.workflow.reconcile import LONG_AGO, Results, adopt, bring_target
+from heatproof.stores.manifest import read_checksummed, write_checksummed, write_manifest
+from heatproof.workflow.reconcile import STALE_TIME, Results, reconcile, switch_target
 
 NAMES = ("weights", "maps", "scores")
 
@@ -65,7 +65,7 @@ def make(name, *upstream, spec_key=KEY, images=None, content=None, sources=()):
 
 def make_dataset(spec_key=KEY):
     os.makedirs("results", exist_ok=True)
-    write_sealed("results/dataset.json", {**spec_key._asdict(), "name": "toy", "class_names": [], "splits": {}})
+    write_checksummed("results/dataset.json", {**spec_key._asdict(), "name": "toy", "class_names": [], "splits": {}})
     date(5000, "results/dataset.json")
     return job_of("results/dataset.json")
 
@@ -107,11 +107,11 @@ def test_copied_results_get_times_in_the_order_of_the_jobs(folder, with_memory):
         remember()
     first = [times(job)[0] for job in jobs]
     assert first == sorted(first, reverse=True), "upside down before"
-    adopt(Jobs(*jobs))
+    reconcile(Jobs(*jobs))
     first = [times(job)[0] for job in jobs]
     assert first == sorted(first)
     assert all(len(set(times(job))) == 1 for job in jobs), "the files of one job are of one time"
-    assert all(LONG_AGO <= when < time.time() for when in first), "not newer than now"
+    assert all(STALE_TIME <= when < time.time() for when in first), "not newer than now"
 
 
 @pytest.mark.parametrize("with_memory", [True, False])
@@ -122,7 +122,7 @@ def test_times_that_are_in_order_are_left_alone(folder, with_memory):
     for place, job in enumerate(jobs):
         date(1_500_000_000 + place, *job.outputs)
     before = times(*jobs)
-    adopt(Jobs(*jobs))
+    reconcile(Jobs(*jobs))
     assert times(*jobs) == before
 
 
@@ -131,7 +131,7 @@ def test_an_empty_folder_is_left_alone(folder, with_memory):
     if with_memory:
         remember()
     before = os.listdir(".")
-    adopt(Jobs(job_of("results/a.json", "results/a.bin")))
+    reconcile(Jobs(job_of("results/a.json", "results/a.bin")))
     assert os.listdir(".") == before
 
 
@@ -141,9 +141,9 @@ def test_stale_results_are_dated_back_and_kept(folder, with_memory):
     jobs = chain(spec_key=Key("old", "code"))
     if with_memory:
         remember()
-    adopt(Jobs(*jobs))
-    assert set(times(jobs[2])) == {LONG_AGO - 2}
-    assert min(times(jobs[0], jobs[1], jobs[3])) >= LONG_AGO
+    reconcile(Jobs(*jobs))
+    assert set(times(jobs[2])) == {STALE_TIME - 2}
+    assert min(times(jobs[0], jobs[1], jobs[3])) >= STALE_TIME
     with open("results/maps.bin") as file:
         assert file.read() == "maps"
 
@@ -151,7 +151,7 @@ def test_stale_results_are_dated_back_and_kept(folder, with_memory):
 def test_what_is_stale_is_older_than_all_that_it_is_made_from(folder):
     """Also where a copy has brought times from before all that is stale."""
     jobs = chain(spec_key=Key("old", "code"))
-    adopt(Jobs(*jobs))
+    reconcile(Jobs(*jobs))
     assert max(times(jobs[2])) < min(times(jobs[0], jobs[1]))
 
 
@@ -160,7 +160,7 @@ def test_later_stages_of_what_is_stale_are_older_still(folder):
     jobs = [make_dataset()]
     for name in NAMES:
         jobs.append(make(name, jobs[-1], spec_key=Key("old", "code")))
-    adopt(Jobs(*jobs))
+    reconcile(Jobs(*jobs))
     first = [times(job)[0] for job in jobs]
     assert first == sorted(first, reverse=True)
     assert len(set(first)) == len(jobs)
@@ -169,7 +169,7 @@ def test_later_stages_of_what_is_stale_are_older_still(folder):
 def test_a_stale_list_of_images_is_removed(folder):
     """It is made from no file that it could be older than."""
     dataset = make_dataset(spec_key=Key("old", "code"))
-    adopt(Jobs(dataset, make("weights", dataset)))
+    reconcile(Jobs(dataset, make("weights", dataset)))
     assert not os.path.exists("results/dataset.json")
     assert os.path.exists("results/weights.json")
 
@@ -193,8 +193,8 @@ def test_what_is_not_whole_is_not_current(folder, how):
     assert is_current(maps, dataset, weights)
     BROKEN[how](maps)
     assert not is_current(maps, dataset, weights)
-    adopt(Jobs(dataset, weights, maps))
-    assert {os.stat(path).st_mtime for path in maps.outputs if os.path.exists(path)} == {LONG_AGO - 2}
+    reconcile(Jobs(dataset, weights, maps))
+    assert {os.stat(path).st_mtime for path in maps.outputs if os.path.exists(path)} == {STALE_TIME - 2}
 
 
 @pytest.mark.parametrize("how", BROKEN)
@@ -207,11 +207,11 @@ def test_where_snakemake_remembers_what_is_damaged_is_named(folder, how):
     BROKEN[how](maps)
     left = [path for path in maps.outputs if os.path.exists(path)]
     before = [os.stat(path).st_mtime for path in left]
-    sentences = adopt(Jobs(dataset, weights, maps))
+    sentences = reconcile(Jobs(dataset, weights, maps))
     is_damage = how in ("damaged manifest", "file of another size")
     assert len(sentences) == is_damage
     assert all("results/maps." in sentence and "damaged" in sentence for sentence in sentences)
-    assert [os.stat(path).st_mtime for path in left] == (before if how == "lost file" else [LONG_AGO - 2] * len(left))
+    assert [os.stat(path).st_mtime for path in left] == (before if how == "lost file" else [STALE_TIME - 2] * len(left))
 
 
 @pytest.mark.parametrize(("has", "wanted", "fits"), [(10, 10, True), (16, 10, True), (10, 16, False)])
@@ -225,9 +225,9 @@ def test_a_shard_must_reach_far_enough(folder, has, wanted, fits):
 def test_a_finetuning_must_have_kept_what_is_asked_for(folder, has, wanted, fits):
     weights = make("weights")
     (product,) = weights.products
-    made = read_sealed(product.manifest)
-    write_sealed(product.manifest, {**made, "kept": has})
-    asked = dataclasses.replace(weights, products=(dataclasses.replace(product, kept=tuple(wanted)),))
+    made = read_checksummed(product.manifest)
+    write_checksummed(product.manifest, {**made, "kept": has})
+    asked = dataclasses.replace(weights, products=(dataclasses.replace(product, saved_epochs=tuple(wanted)),))
     assert is_current(asked) == fits
 
 
@@ -238,17 +238,17 @@ def test_a_job_with_other_outputs_than_its_manifest_lists(folder):
 
 def test_it_looks_again_at_each_start(folder):
     jobs = chain()
-    adopt(Jobs(*jobs))
+    reconcile(Jobs(*jobs))
     remember()
     date(7000, *(file for job in jobs for file in job.outputs))
-    adopt(Jobs(*jobs))
+    reconcile(Jobs(*jobs))
     assert min(times(*jobs)) > 7000
     changed = [
         *jobs[:3],
         dataclasses.replace(jobs[3], products=(dataclasses.replace(jobs[3].products[0], key=Key("new", "code")),)),
     ]
-    adopt(Jobs(*changed))
-    assert set(times(changed[3])) == {LONG_AGO - 3}
+    reconcile(Jobs(*changed))
+    assert set(times(changed[3])) == {STALE_TIME - 3}
     assert min(times(*changed[:3])) > 7000
 
 
@@ -261,9 +261,9 @@ def test_other_bytes_upstream_make_what_was_read_from_them_stale(folder):
     assert not is_stale(maps, dataset, weights)
     weights = make("weights", dataset, content="trained again")
     assert is_stale(maps, dataset, weights)
-    adopt(Jobs(dataset, weights, maps, scores))
-    assert set(times(maps)) == {LONG_AGO - 2}
-    assert min(times(weights)) >= LONG_AGO
+    reconcile(Jobs(dataset, weights, maps, scores))
+    assert set(times(maps)) == {STALE_TIME - 2}
+    assert min(times(weights)) >= STALE_TIME
 
 
 def test_the_same_bytes_made_again_make_nothing_stale(folder):
@@ -275,9 +275,9 @@ def test_another_key_upstream_makes_what_read_that_manifest_stale(folder):
     """As scores read the shards of maps: by their manifests."""
     weights = make("weights")
     maps = make("maps", weights)
-    made = read_sealed("results/maps.json")
-    write_sealed(
-        "results/maps.json", {**made, "read": {"results/weights.json": read_sealed("results/weights.json")["key"]}}
+    made = read_checksummed("results/maps.json")
+    write_checksummed(
+        "results/maps.json", {**made, "read": {"results/weights.json": read_checksummed("results/weights.json")["key"]}}
     )
     assert not is_stale(maps, weights)
     make("weights", spec_key=Key("config", "new"))
@@ -308,7 +308,7 @@ def test_results_of_an_older_format_are_refused_and_nothing_is_touched(folder, w
     files = [file for job in jobs for file in job.outputs]
     before = [(os.stat(file).st_mtime_ns, Path(file).read_bytes()) for file in files]
     with pytest.raises(HeatproofError) as raised:
-        adopt(Jobs(*jobs))
+        reconcile(Jobs(*jobs))
     assert str(raised.value).startswith(f"{path} was made by another version of heatproof")
     assert "\n" not in str(raised.value)
     assert [(os.stat(file).st_mtime_ns, Path(file).read_bytes()) for file in files] == before
@@ -323,14 +323,14 @@ def test_results_with_one_key_in_two_halves_are_of_another_version(folder):
     write_json(path, {**older, "seal": digest(older)})
     before = Path(path).read_bytes(), os.stat(path).st_mtime_ns
     with pytest.raises(HeatproofError, match="was made by another version of heatproof") as raised:
-        adopt(Jobs(*jobs))
+        reconcile(Jobs(*jobs))
     assert "\n" not in str(raised.value)
     assert "move the results folder away, or use the other version" in str(raised.value)
     os.makedirs("results/datasets")
     os.makedirs("results/maps")
     os.rename(path, "results/datasets/toy.json")
     with pytest.raises(HeatproofError, match="was made by another version of heatproof"):
-        bring_target("results", "predicted")
+        switch_target("results", "predicted")
     assert sorted(os.listdir("results")) == ["datasets", "maps"], "nothing is put aside for another target"
     after = Path("results/datasets/toy.json")
     assert (after.read_bytes(), os.stat(after).st_mtime_ns) == before
@@ -359,12 +359,12 @@ def test_copied_results_know_the_bytes_of_their_checkpoint(folder):
     assert is_current(weights)
     replace_checkpoint(4000)
     assert not is_current(weights)
-    adopt(Jobs(weights, maps))
+    reconcile(Jobs(weights, maps))
     assert max(times(weights)) < os.stat("mine.pt").st_mtime
-    assert min(times(maps)) >= LONG_AGO
+    assert min(times(maps)) >= STALE_TIME
 
 
-@pytest.mark.parametrize("lose", [lambda: os.remove("mine.pt"), lambda: write_sealed("results/weights.json", {})])
+@pytest.mark.parametrize("lose", [lambda: os.remove("mine.pt"), lambda: write_checksummed("results/weights.json", {})])
 def test_without_checkpoint_or_its_digest_nothing_is_taken_for_granted(folder, lose):
     weights = fetched()
     lose()
@@ -379,11 +379,11 @@ def test_no_date_of_results_hides_another_checkpoint(folder, known, ahead, monke
     remember()
     monkeypatch.setattr(sources, "STEP", -(10**9))
     if known:
-        adopt(Jobs(weights))
+        reconcile(Jobs(weights))
         assert Path("results/.sources").is_file()
     date(time.time() + 10**8 if ahead else 10**9, *weights.outputs)
     replace_checkpoint(4000)
-    adopt(Jobs(weights))
+    reconcile(Jobs(weights))
     assert set(times(weights)) == {4000 - 1}
 
 
@@ -395,7 +395,7 @@ def test_a_checkpoint_replaced_by_one_of_any_date_is_newer_than_what_was_made_of
     date(1_500_000_000, *maps.outputs)
     before = times(maps)
     replace_checkpoint(mtime)
-    adopt(Jobs(weights, maps))
+    reconcile(Jobs(weights, maps))
     assert max(times(weights)) < mtime
     assert times(maps) == before
 
@@ -405,7 +405,7 @@ def test_the_same_checkpoint_dates_nothing_back(folder):
     os.utime("mine.pt")
     date(time.time() - 60, *weights.outputs)
     remember()
-    adopt(Jobs(weights))
+    reconcile(Jobs(weights))
     assert times(weights) == [os.stat("mine.pt").st_mtime] * 2, "as new as what it was checked against"
 
 
@@ -413,7 +413,7 @@ def test_what_is_dated_ahead_of_today_is_dated_back(folder):
     """Snakemake would hold all that is made from now on for older."""
     jobs = chain()
     date(time.time() + 10**8, *(file for job in jobs for file in job.outputs))
-    adopt(Jobs(*jobs))
+    reconcile(Jobs(*jobs))
     assert max(times(*jobs)) <= time.time()
     assert [times(job)[0] for job in jobs] == sorted(times(job)[0] for job in jobs)
 
@@ -423,11 +423,11 @@ def test_a_checkpoint_that_was_not_touched_is_not_read_again(folder, monkeypatch
     remember()
     read, digest = [], sources._digest
     monkeypatch.setattr(sources, "_digest", lambda path: [read.append(path), digest(path)][1])
-    adopt(Jobs(weights))
-    adopt(Jobs(weights))
+    reconcile(Jobs(weights))
+    reconcile(Jobs(weights))
     assert len(read) == 2, "it may have changed again within one step of the clock"
     monkeypatch.setattr(sources, "STEP", -(10**9))
-    adopt(Jobs(weights))
+    reconcile(Jobs(weights))
     assert len(read) == 2
     assert is_current(weights)
 
@@ -435,7 +435,7 @@ def test_a_checkpoint_that_was_not_touched_is_not_read_again(folder, monkeypatch
 def test_a_damaged_record_of_checkpoints_is_not_trusted(folder, monkeypatch):
     weights = fetched()
     monkeypatch.setattr(sources, "STEP", -(10**9))
-    adopt(Jobs(weights))
+    reconcile(Jobs(weights))
     record = Path("results/.sources")
     record.write_bytes(record.read_bytes()[:-1] + b"x")
     replace_checkpoint(4000)
@@ -449,14 +449,14 @@ def record_of_pictures(*contents, listed="list"):
     digests = np.array([list(hashlib.sha256(one.encode()).digest()) for one in contents], np.uint8).reshape(-1, 32)
     names = [f"{row}.png".encode() for row in range(len(contents))]
     known = {"listed": {"evaluation": (listed, len(contents))}, "rows": {"evaluation": np.arange(len(contents))}}
-    return sources.Record(names, np.zeros((len(contents), 3), np.int64), digests, 0, **known)
+    return sources.FileRecord(names, np.zeros((len(contents), 3), np.int64), digests, 0, **known)
 
 
 def shard_of(record, start, stop):
     """Leave a shard that was made from some pictures."""
     job = make("maps", make_dataset())
     data = sources.ImagesRead("toy", record).data(("evaluation", start, stop))
-    write_sealed("results/maps.json", {**read_sealed("results/maps.json"), "data": data})
+    write_checksummed("results/maps.json", {**read_checksummed("results/maps.json"), "data": data})
     return job
 
 
@@ -474,10 +474,13 @@ def shard_of(record, start, stop):
     ],
 )
 def test_a_shard_is_stale_where_its_own_pictures_are_others(folder, now, stale):
-    maps, looks = shard_of(record_of_pictures("a", "b", "c", "d"), 1, 3), {"toy": sources.Look(now, [])}
-    assert Results(Jobs(make_dataset(), maps), looks).is_stale(maps, *maps.products) == stale
-    adopt(Jobs(make_dataset(), maps), looks)
-    assert (max(times(maps)) < LONG_AGO) == stale
+    maps, changes_by_dataset = (
+        shard_of(record_of_pictures("a", "b", "c", "d"), 1, 3),
+        {"toy": sources.FileChanges(now, [])},
+    )
+    assert Results(Jobs(make_dataset(), maps), changes_by_dataset).is_stale(maps, *maps.products) == stale
+    reconcile(Jobs(make_dataset(), maps), changes_by_dataset)
+    assert (max(times(maps)) < STALE_TIME) == stale
 
 
 def test_without_a_record_of_the_data_nothing_is_stale(folder):
@@ -494,7 +497,7 @@ def test_what_snakemake_measured_is_no_older_than_what_a_job_reads(folder):
         file.write("s\n1\n")
     date(10, job.benchmark)
     remember()
-    adopt(Jobs(first, job))
+    reconcile(Jobs(first, job))
     assert os.stat(job.benchmark).st_mtime >= max(os.stat(path).st_mtime for path in job.inputs)
 
 
@@ -504,15 +507,15 @@ def test_a_target_that_was_put_aside_comes_back_after_a_kill_halfway(tmp_path, m
     (tmp_path / "scores").mkdir()
     monkeypatch.setattr("heatproof.workflow.reconcile.write_text", lambda *_: pytest.fail("killed"))
     with pytest.raises(pytest.fail.Exception, match="killed"):
-        bring_target(tmp_path, "predicted")
+        switch_target(tmp_path, "predicted")
     monkeypatch.undo()
     assert not (tmp_path / "maps").exists()
-    bring_target(tmp_path, "label")
+    switch_target(tmp_path, "label")
     assert (tmp_path / "maps" / "mine").read_text() == "label"
     assert (tmp_path / "scores").is_dir()
-    bring_target(tmp_path, 3)
+    switch_target(tmp_path, 3)
     (tmp_path / "maps").mkdir()
-    bring_target(tmp_path, "label")
+    switch_target(tmp_path, "label")
     assert (tmp_path / "maps" / "mine").read_text() == "label"
     assert (tmp_path / ".targets" / "3" / "maps").is_dir()
 
@@ -529,7 +532,7 @@ def test_a_move_to_another_target_that_was_killed_anywhere_mixes_nothing(tmp_pat
             (tmp_path / name / "of").write_text(str(target))
 
     for target in ("label", "predicted", 3, "package.module:function", "label"):
-        bring_target(tmp_path, target)
+        switch_target(tmp_path, target)
         if not (tmp_path / "maps").exists():
             fill(target)
     left, rename = [None] * moves, Path.rename
@@ -542,10 +545,10 @@ def test_a_move_to_another_target_that_was_killed_anywhere_mixes_nothing(tmp_pat
 
     monkeypatch.setattr(Path, "rename", killed)
     with pytest.raises(KeyboardInterrupt):
-        bring_target(tmp_path, "predicted")
+        switch_target(tmp_path, "predicted")
     monkeypatch.undo()
     for target in (then, "label", "predicted", 3):
-        bring_target(tmp_path, target)
+        switch_target(tmp_path, target)
         assert {(tmp_path / name / "of").read_text() for name in names} == {str(target)}
 
 
@@ -555,8 +558,8 @@ def test_a_target_with_a_folder_that_is_a_link(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (results / "maps").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(HeatproofError, match="symbolic link"):
-        bring_target(results, "predicted")
+        switch_target(results, "predicted")
     (results / ".target").write_text("../../elsewhere")
     (results / "maps").unlink()
     with pytest.raises(HeatproofError, match="does not hold the name of a target"):
-        bring_target(results, "predicted")
+        switch_target(results, "predicted")

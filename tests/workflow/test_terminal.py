@@ -9,16 +9,16 @@ from snakemake_interface_logger_plugins.common import LogEvent
 
 from heatproof.plan.folder import Folder
 from heatproof.plan.graph import Graph
-from heatproof.plan.paths import LONG_AGO
+from heatproof.plan.paths import STALE_TIME
 from heatproof.plan.validate import make_plan
 from heatproof.workflow.terminal import (
-    OneLine,
+    EventFormatter,
     Progress,
     duration,
+    failure_sentence,
     job_line,
-    say_what_came_out,
-    say_why,
-    sentence_of,
+    print_failure,
+    print_results,
 )
 
 
@@ -55,7 +55,7 @@ def started(formatter, rule, jobid=1, **wildcards):
     ],
 )
 def test_a_job_is_one_line(graph, rule, wildcards, expected):
-    line = started(OneLine(graph), rule, **wildcards) if rule != "drops" else job_line("", wildcards)
+    line = started(EventFormatter(graph), rule, **wildcards) if rule != "drops" else job_line("", wildcards)
     assert expected in line
     assert "\n" not in line
 
@@ -67,17 +67,17 @@ def test_images_of_a_later_shard_are_told():
 @pytest.mark.parametrize("event", [LogEvent.JOB_FINISHED, LogEvent.WORKFLOW_STARTED, LogEvent.SHELLCMD])
 def test_what_says_nothing_is_left_out(graph, event):
     fields = {"cmd": "x", "datetime": "", "workflow_id": ""}
-    assert line_of(OneLine(graph), event, "Finished jobid: 3", **fields) == ""
+    assert line_of(EventFormatter(graph), event, "Finished jobid: 3", **fields) == ""
 
 
 def test_words_of_the_scheduler_are_left_out_and_errors_are_not(graph):
-    assert line_of(OneLine(graph), None, "Select jobs to execute...") == ""
-    assert line_of(OneLine(graph), None, "MissingInputException: x") == "MissingInputException: x"
+    assert line_of(EventFormatter(graph), None, "Select jobs to execute...") == ""
+    assert line_of(EventFormatter(graph), None, "MissingInputException: x") == "MissingInputException: x"
 
 
 def test_a_target_with_a_typo_has_the_nearest_file(graph):
     text = "MissingRuleException:\nNo rule to produce results/idsds_tabel.csv (if you use input functions ...)."
-    told = line_of(OneLine(graph), LogEvent.ERROR, text)
+    told = line_of(EventFormatter(graph), LogEvent.ERROR, text)
     assert told == "heatproof: This config makes no 'results/idsds_tabel.csv': did you mean 'results/idsds_table.csv'?"
 
 
@@ -108,19 +108,19 @@ def test_durations():
 def test_the_sentence_of_a_failed_job_stands_last(graph, tmp_path, capsys):
     log = tmp_path / "job.log"
     log.write_text("12:00:00 begun\nheatproof: The checkpoint m.pt is damaged.\n")
-    formatter = OneLine(graph)
+    formatter = EventFormatter(graph)
     started(formatter, "tables", jobid=7)
     failed = {"rule_name": "tables", "jobid": 7, "log": [str(log)]}
     assert "failed: tables message" in line_of(formatter, LogEvent.JOB_ERROR, **failed)
-    say_why(formatter)
+    print_failure(formatter)
     assert capsys.readouterr().err.splitlines()[-1] == "heatproof: The checkpoint m.pt is damaged."
 
 
 def test_an_error_of_python_is_named_with_its_log(tmp_path):
     log = tmp_path / "job.log"
     log.write_text("Traceback (most recent call last):\nValueError: no such luck\n")
-    assert sentence_of([str(log)]) == f"ValueError: no such luck - the whole is in {log}."
-    assert "no word" in sentence_of([str(tmp_path / "none.log")])
+    assert failure_sentence([str(log)]) == f"ValueError: no such luck - the whole is in {log}."
+    assert "no word" in failure_sentence([str(tmp_path / "none.log")])
 
 
 def test_the_end_names_tables_and_the_best_methods(tmp_path, monkeypatch, capsys):
@@ -130,14 +130,14 @@ def test_the_end_names_tables_and_the_best_methods(tmp_path, monkeypatch, capsys
     rows = rows.replace("m0,3,2,,1,6,1", "m0,3,2,,1,6,1,1 network: an interval needs 3")
     header = "method,kappa,ci_low,ci_high,rank,n_cases,bradley_terry,note"
     (tmp_path / "results/meta_rank.csv").write_text(f"{header}\n{rows}")
-    say_what_came_out(Folder())
+    print_results(Folder())
     told = capsys.readouterr().err
     assert "Tables: results/meta_rank.csv" in told
     assert "κ 3.00 (no interval, 1 network: an interval needs 3)" in told
     assert [name in told for name in ("m0", "m2", "m3")] == [True, True, False]
     # Stale, because another config ran here last.
-    os.utime("results/meta_rank.csv", (LONG_AGO - 2,) * 2)
-    say_what_came_out(Folder())
+    os.utime("results/meta_rank.csv", (STALE_TIME - 2,) * 2)
+    print_results(Folder())
     assert not capsys.readouterr().err
 
 
@@ -154,7 +154,7 @@ def test_the_end_says_what_each_ranking_is_of_and_what_scores_cannot_see(tmp_pat
     )
     captions = Path("results/figures/overview/captions.csv")
     captions.write_text("figure,shows,conclusion\nplaces.png,places,Metrics disagree.\n")
-    say_what_came_out(Folder())
+    print_results(Folder())
     told = capsys.readouterr().err.splitlines()
     assert told[2:] == [
         "d / one finetuned / idsds: m0 is the best.",

@@ -14,7 +14,7 @@ from heatproof.models.registry import ModelSpec
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 from heatproof.responses.patches import Patches
-from heatproof.stores.manifest import read_sealed
+from heatproof.stores.manifest import read_checksummed
 from heatproof.workflow.check import check_config
 from heatproof.workflow.start import check_before_start
 
@@ -55,8 +55,8 @@ def zeros(model, images, targets):
     return 0 * images.sum(1)
 
 
-def explained_nan(explained):
-    return {"explained_nan": explained.images.sum(1).log()}
+def explained_nan(context):
+    return {"explained_nan": context.images.sum(1).log()}
 
 
 def mutates(model, images, targets):
@@ -209,7 +209,7 @@ def ran(path):
     graph = Graph(plan)
     for job in graph.jobs():
         if job.stage in ("prepare", "fetch", "attribute", "attribute_reference", "drops", "score"):
-            job.told.work(plan.runtime())()
+            job.spec.work(plan.runtime())()
     return graph
 
 
@@ -224,10 +224,10 @@ def test_a_run_makes_gaps_and_scores_all_others(folder, capsys):
     assert "The run goes on without it." in said
     graph = ran(path)
     scored = {
-        metric: read_sealed(job.told.manifest)
+        metric: read_checksummed(job.spec.manifest)
         for job in graph.jobs()
         if job.stage == "score"
-        for metric in [job.told.case.metric]
+        for metric in [job.spec.case.metric]
     }
     for name, reason in {**BAD, "nan_later": "has a value that is not finite"}.items():
         assert reason.partition(", line")[0] in scored["sds"]["gaps"][name]
@@ -238,7 +238,7 @@ def test_a_run_makes_gaps_and_scores_all_others(folder, capsys):
     import pandas as pd
 
     table = pd.read_parquet(
-        next(job.told.files["scores"] for job in graph.jobs() if job.stage == "score" and job.told.case.metric == "sds")
+        next(job.spec.files["scores"] for job in graph.jobs() if job.stage == "score" and job.spec.case.metric == "sds")
     )
     wide = table.pivot(index="image", columns="method", values="score")
     pd.testing.assert_series_equal(wide["mutates"], wide["fine"], check_names=False)

@@ -9,15 +9,15 @@ from scipy.stats import spearmanr
 
 import heatproof
 from heatproof.attribution.registry import EXPLAINERS
-from heatproof.base.options import with_grids
+from heatproof.base.options import normalise_grid_options
 from heatproof.base.registry import options_of
 from heatproof.base.sequences import Perturbation
 from heatproof.errors import HeatproofError
 from heatproof.inputs.finetuned import deletion_of
 from heatproof.metrics.registry import METRICS
-from heatproof.metrics.single_deletion import Deletion, base_name, metric_name
+from heatproof.metrics.single_deletion import PatchDeletion, base_name, metric_name
 from heatproof.perturbation.baselines import BASELINES, baseline_images
-from heatproof.responses.base import with_one_form
+from heatproof.responses.base import normalise_grid_settings
 from heatproof.responses.curves import Curves
 from heatproof.responses.patches import Patches
 from heatproof.training.loop import delete_patches, draw_patches
@@ -32,14 +32,14 @@ IMAGES = 5
 
 def has_a_grid(function):
     """Tell the options of a function that are grids: those of which [3, 3] is taken for 3."""
-    return [name for name in options_of(function) if with_grids({name: [3, 3]}, function)[name] == 3]
+    return [name for name in options_of(function) if normalise_grid_options({name: [3, 3]}, function)[name] == 3]
 
 
 def options_of_grids(entry):
-    return [name for function in (entry.asks, entry.function) for name in has_a_grid(function)]
+    return [name for function in (entry.options_function, entry.function) for name in has_a_grid(function)]
 
 
-WITH_A_GRID = sorted(name for name, one in METRICS.items() if options_of_grids(one) and not one.is_own)
+WITH_A_GRID = sorted(name for name, one in METRICS.items() if options_of_grids(one) and not one.is_custom)
 EXPLAINING = sorted(
     (name, option)
     for name, one in EXPLAINERS.items()
@@ -149,7 +149,7 @@ def test_scores_are_those_of_patches_that_are_cut_by_hand(name, size, grid):
         np.testing.assert_allclose(found["score"], expected, atol=1e-12)
         return
     assert entry.reads is Curves, "write the reference of a metric of a new kind into this module"
-    responses = entry.responses(entry.fill_in({"grid": grid, **steps, **zeros}))
+    responses = entry.responses(entry.complete_options({"grid": grid, **steps, **zeros}))
     for argument, response in responses.items():
         read = found[f"{argument}_logit" if len(responses) > 1 else "logit"].values
         read = read if read.ndim == 2 else read[..., 0]
@@ -287,17 +287,17 @@ def test_names_of_responses_and_metrics(grid, name):
 
 def test_a_sequence_that_was_written_as_json_is_the_same():
     one = Perturbation(steps=4, grid=[4, 8])
-    assert one == Perturbation.from_described(one.described()) == Perturbation(steps=4, grid=(4, 8))
-    assert Curves(one.described()) == Curves({**one.described(), "grid": (4, 8)})
+    assert one == Perturbation.from_settings(one.to_settings()) == Perturbation(steps=4, grid=(4, 8))
+    assert Curves(one.to_settings()) == Curves({**one.to_settings(), "grid": (4, 8)})
     assert Perturbation(steps=4, grid=[4, 4]) == Perturbation(steps=4, grid=4)
-    assert with_one_form({"baseline_options": {"grid": [4, 4]}}) == {"baseline_options": {"grid": 4}}
+    assert normalise_grid_settings({"baseline_options": {"grid": [4, 4]}}) == {"baseline_options": {"grid": 4}}
 
 
 def test_deletions_on_grids_from_json_and_from_memory_are_the_same():
-    assert Deletion((4, 8), "zeros").is_same(Deletion([4, 8], "zeros"))
-    assert Deletion(4, "zeros").is_same(Deletion([4, 4], "zeros"))
-    assert not Deletion((4, 8), "zeros").is_same(Deletion((8, 4), "zeros"))
-    assert str(Deletion([4, 8], "mean")) == "grid 4x8, mean colour"
+    assert PatchDeletion((4, 8), "zeros").is_same(PatchDeletion([4, 8], "zeros"))
+    assert PatchDeletion(4, "zeros").is_same(PatchDeletion([4, 4], "zeros"))
+    assert not PatchDeletion((4, 8), "zeros").is_same(PatchDeletion((8, 4), "zeros"))
+    assert str(PatchDeletion([4, 8], "mean")) == "grid 4x8, mean colour"
 
 
 STEPPED = [

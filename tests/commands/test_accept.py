@@ -13,10 +13,10 @@ from heatproof.base.specs import Runtime
 from heatproof.commands import accept as accepting
 from heatproof.config.files import merge
 from heatproof.data.checks import open_dataset
-from heatproof.data.few import few_of
+from heatproof.data.few import probe_rows
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
-from heatproof.stores.manifest import read_sealed
+from heatproof.stores.manifest import read_checksummed
 from heatproof.workflow.reconcile import Results
 
 MACHINE = Runtime(4, 1, "cpu")
@@ -56,7 +56,7 @@ def finished(tmp_path_factory):
     folder, before = tmp_path_factory.mktemp("accept"), os.getcwd()
     os.chdir(folder)
     for job in jobs_of(graph_of()):
-        job.told.run(MACHINE)
+        job.spec.run(MACHINE)
     os.chdir(before)
     return folder
 
@@ -94,7 +94,7 @@ def test_an_edit_that_changes_nothing_keeps_all(folder, edited, monkeypatch):
     every = products_of(graph)
     assert not any(Results(graph).is_current(job, product) for job, product in every)
     asked = []
-    context = import_module("heatproof.jobs.attribute")._Context
+    context = import_module("heatproof.jobs.attribute")._ExplainerRun
     explained = context.explained
 
     def watched(self, rows, images, figures=None):
@@ -106,7 +106,7 @@ def test_an_edit_that_changes_nothing_keeps_all(folder, edited, monkeypatch):
     assert all(Results(graph).is_current(job, product) for job, product in every)
     assert bytes_of(folder) == before, "not one shard is written"
     split = open_dataset(graph.plan.dataset_spec("toy")).splits["evaluation"]
-    assert set(asked) == {(0, 1, 2, 3), tuple(few_of(split.ids, lambda row: False))}, "one batch, and the check's"
+    assert set(asked) == {(0, 1, 2, 3), tuple(probe_rows(split.ids, lambda row: False))}, "one batch, and the check's"
     assert verdicts(graph) == {}
 
 
@@ -114,7 +114,7 @@ def test_an_edit_that_changes_a_value_keeps_the_others(folder, edited, monkeypat
     make = import_module("heatproof.jobs.attribute")
     explain = make.explain_batch
     monkeypatch.setattr(
-        make, "explain_batch", lambda maker, *told: (1 + (maker.name == "mine")) * explain(maker, *told)
+        make, "explain_batch", lambda maker, *spec: (1 + (maker.name == "mine")) * explain(maker, *spec)
     )
     graph = graph_of()
     found = verdicts(graph)
@@ -125,7 +125,7 @@ def test_an_edit_that_changes_a_value_keeps_the_others(folder, edited, monkeypat
     assert not [name for name in other if "/maps/" not in name and "/mine/" not in name]
     results = Results(graph)
     assert not any(results.is_current(job, product) for job, product in products_of(graph) if product.manifest in other)
-    assert Key.of(read_sealed("results/maps/toy/net/finetuned/mine.0.json")) not in {
+    assert Key.of(read_checksummed("results/maps/toy/net/finetuned/mine.0.json")) not in {
         product.key for _, product in products_of(graph)
     }
 

@@ -12,8 +12,8 @@ from heatproof.commands.run import report, status
 from heatproof.config.files import read_config, workflow_folder
 from heatproof.errors import HeatproofError
 from heatproof.plan.stage import STAGES
-from heatproof.stores.manifest import write_sealed
-from heatproof.workflow.last_run import RECORD, follow, record_run
+from heatproof.stores.manifest import write_checksummed
+from heatproof.workflow.last_run import RECORD, load_named_or_last, record_run
 
 
 @pytest.fixture
@@ -29,16 +29,16 @@ def test_the_last_run_is_followed_by_its_name_and_its_values(here):
     )
     shipped = workflow_folder() / "config/quick.yaml"
     record_run(read_config("quick"), [shipped])
-    assert follow([]).named == ["quick"]
+    assert load_named_or_last([]).named == ["quick"]
     record_run(read_config("mine.yaml"), [here / "mine.yaml"])
     (here / "mine.yaml").write_text("seed: 4\n")
-    found = follow([])
+    found = load_named_or_last([])
     assert found.named == ["mine.yaml"]
-    assert found.told.startswith("No config is named: this follows mine.yaml, as the last run in results had it (20")
+    assert found.note.startswith("No config is named: this follows mine.yaml, as the last run in results had it (20")
     assert found.plan.config["seed"] == 3
     assert list(found.plan.models) == ["zoo", "ant"], "in the order of the config"
-    assert follow(["quick"]).told == ""
-    assert list(follow(["quick"]).plan.models) == ["vgg11"]
+    assert load_named_or_last(["quick"]).note == ""
+    assert list(load_named_or_last(["quick"]).plan.models) == ["vgg11"]
 
 
 def test_without_a_last_run_it_says_so(here):
@@ -81,9 +81,9 @@ def test_code_that_a_received_folder_names_does_not_run(here, monkeypatch, chang
 
 def test_a_record_with_a_right_digest_and_wrong_types_is_damaged(here):
     for odd in ({"named": 3}, {"values": ["x"]}, {"values": "{}"}, {"values": None}, {"when": None}):
-        write_sealed(here / "results" / RECORD, {"named": [], "values": {}, "when": "", **odd})
+        write_checksummed(here / "results" / RECORD, {"named": [], "values": {}, "when": "", **odd})
         with pytest.raises(HeatproofError, match="is damaged"):
-            follow([])
+            load_named_or_last([])
 
 
 def test_the_record_has_no_secrets_and_no_folder_in_names(here, tmp_path_factory):
@@ -113,8 +113,8 @@ def test_only_what_runs_is_the_last_run(here):
     for options in (["--dry-run"], ["--lint"], ["--list-rules"]):
         assert not call(*options), options
     assert call("--until", "prepare")
-    assert follow([]).named == ["micro.yaml"]
-    assert follow([]).plan.config["seed"] == 5
+    assert load_named_or_last([]).named == ["micro.yaml"]
+    assert load_named_or_last([]).plan.config["seed"] == 5
 
 
 def test_a_report_trains_nothing(here):

@@ -11,9 +11,9 @@ from test_shards import ARRAYS, SPLIT
 from heatproof.base.batches import prefetch
 from heatproof.base.provenance import Key
 from heatproof.base.specs import ShardRange
-from heatproof.files.writing import WriteBehind
+from heatproof.files.writing import BackgroundWriter
 from heatproof.jobs import shards
-from heatproof.jobs.shards import WRITING, Origin, open_shard
+from heatproof.jobs.shards import BACKGROUND_WRITES, Origin, open_shard
 
 LONG = 60
 
@@ -80,7 +80,7 @@ def test_the_next_explainer_is_computed_while_a_shard_is_compressed(tmp_path, mo
 
     monkeypatch.setattr(shards, "write_shard", slow)
     pieces = [shard(tmp_path, name) for name in ("first", "second")]
-    with WRITING:
+    with BACKGROUND_WRITES:
         for piece in pieces:
             if piece is pieces[1]:
                 next_begun.set()
@@ -118,21 +118,21 @@ def test_a_shard_that_cannot_be_written_has_no_manifest(tmp_path, monkeypatch):
         piece.add(0, values(0, 10), 1.0, 10)
         piece.publish_behind("cpu")
         with pytest.raises(OSError, match="No space left"):
-            WRITING.wait()
+            BACKGROUND_WRITES.wait()
     assert not Path(piece.manifest).exists()
     assert shard(tmp_path).missing() == (10, 10), "the journal has all batches"
 
 
 def test_writes_are_in_order_and_one_waits_at_most():
-    behind, begun, written, go = WriteBehind(), [], [], threading.Event()
+    behind, begun, written, go = BackgroundWriter(), [], [], threading.Event()
 
     def write(number):
         begun.append(number)
         assert go.wait(LONG)
         written.append(number)
 
-    behind.do(lambda: write(0))
-    asked = threading.Thread(target=lambda: [behind.do(lambda n=n: write(n)) for n in (1, 2)])
+    behind.submit(lambda: write(0))
+    asked = threading.Thread(target=lambda: [behind.submit(lambda n=n: write(n)) for n in (1, 2)])
     asked.start()
     assert begun in ([], [0])
     go.set()

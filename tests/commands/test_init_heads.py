@@ -79,7 +79,7 @@ def test_a_head_that_fits_is_kept(model, photos):
     assert "expected_accuracy" in found
     assert f"# {found}" in Path("mine.yaml").read_text().splitlines()
     plan = make_plan(read_config("mine.yaml"))
-    assert plan.fetched() == list(plan.models), "nothing trains the network that is explained"
+    assert plan.fetched_models() == list(plan.models), "nothing trains the network that is explained"
     assert "is sound" in check_config("mine.yaml")
 
 

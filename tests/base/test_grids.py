@@ -5,19 +5,19 @@ import pytest
 
 from heatproof.base.grids import (
     Box,
-    Oblong,
+    NonSquareGrid,
     as_grid,
-    by_patches,
-    grid_cell,
+    format_grid,
     grid_name,
-    grid_named,
+    grid_shape,
+    grid_sort_key,
+    grid_table_value,
+    parse_grid_name,
     patch_boxes,
+    patch_count,
     patch_masks,
     patch_size,
     patch_sums,
-    patches_in,
-    shape_of,
-    written,
 )
 from heatproof.errors import HeatproofError
 
@@ -64,13 +64,13 @@ def test_a_grid_that_does_not_divide_names_the_nearest_that_do():
 def test_a_grid_has_one_form_and_one_name(given, kept, name):
     grid = as_grid(given)
     assert grid == kept
-    assert type(grid) is (int if isinstance(kept, int) else Oblong)
-    assert as_grid(grid) == grid == grid_named(name)
+    assert type(grid) is (int if isinstance(kept, int) else NonSquareGrid)
+    assert as_grid(grid) == grid == parse_grid_name(name)
     assert grid_name(given) == str(grid) == f"{grid}" == name
-    assert patches_in(given) == np.prod(shape_of(given))
+    assert patch_count(given) == np.prod(grid_shape(given))
     # As JSON and YAML have it.
     assert as_grid(json.loads(json.dumps(grid))) == grid
-    assert written(given) == (name if isinstance(kept, int) else str(list(kept)))
+    assert format_grid(given) == (name if isinstance(kept, int) else str(list(kept)))
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_what_is_no_grid_is_one_sentence(bad):
 @pytest.mark.parametrize("bad", ["", "x", "4x", "x8", "4x8x2", "0", "04", "4X8", "-4", "4.0", "4 x 8", "٤"])
 def test_a_name_of_no_grid_says_how_one_is_written(bad):
     with pytest.raises(HeatproofError, match="must be written as 4, or as 4x8"):
-        grid_named(bad)
+        parse_grid_name(bad)
 
 
 @pytest.mark.parametrize(
@@ -112,5 +112,5 @@ def test_truncation_of_rows_and_columns_leaves_the_border_uncovered():
 
 
 def test_grids_are_ordered_by_their_patches():
-    assert sorted([8, as_grid([8, 4]), 2, as_grid([4, 8])], key=by_patches) == [2, (4, 8), (8, 4), 8]
-    assert [grid_cell(one) for one in (4, [4, 4], [4, 8])] == [4, 4, "4x8"]
+    assert sorted([8, as_grid([8, 4]), 2, as_grid([4, 8])], key=grid_sort_key) == [2, (4, 8), (8, 4), 8]
+    assert [grid_table_value(one) for one in (4, [4, 4], [4, 8])] == [4, 4, "4x8"]

@@ -102,19 +102,19 @@ def for_others(num_classes):
     return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, num_classes))
 
 
-def explain(explained):
-    return {"mine": explained.images.sum(1)}
+def explain(context):
+    return {"mine": context.images.sum(1)}
 
 
-def explain_wrongly(explained):
+def explain_wrongly(context):
     raise ValueError("no such luck")
 
 
-def explain_small(explained):
-    return {"mine": explained.images.mean((1, 2, 3))}
+def explain_small(context):
+    return {"mine": context.images.mean((1, 2, 3))}
 
 
-def explain_nothing(explained):
+def explain_nothing(context):
     raise NotApplicable("it wants convolutions")
 
 

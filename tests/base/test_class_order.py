@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import heatproof
-from heatproof.base.class_order import best_order, is_exchanged, right_after_exchange, said_of_exchange
+from heatproof.base.class_order import best_order, correct_after_exchange, describe_exchange, is_exchanged
 
 
 def drawn(classes, count, accuracy, seed=0):
@@ -21,7 +21,7 @@ def test_an_exchange_is_found(classes, accuracy):
     predicted, labels = drawn(classes, 120, accuracy)
     order = np.roll(np.arange(classes), 1)
     assert is_exchanged(predicted, order[labels], classes)
-    assert said_of_exchange(predicted, order[labels], classes)
+    assert describe_exchange(predicted, order[labels], classes)
     assert not is_exchanged(predicted, labels, classes)
     # The output of label k is k - 1.
     np.testing.assert_array_equal(best_order(predicted, order[labels], classes), np.roll(np.arange(classes), -1))
@@ -37,7 +37,7 @@ def test_chance_and_single_images_of_a_class_are_no_exchange(classes, count):
         assert not is_exchanged(predicted, labels, classes)
     spread = np.arange(count) % classes
     if count <= classes:
-        assert right_after_exchange(generator.permutation(spread), spread, classes) < 0.5 * count
+        assert correct_after_exchange(generator.permutation(spread), spread, classes) < 0.5 * count
 
 
 class Colour(torch.nn.Module):
@@ -83,4 +83,4 @@ def test_an_exchange_among_many_classes_takes_little_memory():
     order = best_order(labels[::-1], labels, 40_000)
     assert (order[labels] == labels[::-1]).all()
     assert sorted(order) == list(range(40_000))
-    assert said_of_exchange(labels, labels, 40_000) == ""
+    assert describe_exchange(labels, labels, 40_000) == ""

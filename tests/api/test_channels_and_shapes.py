@@ -8,8 +8,8 @@ from torch import nn
 
 import heatproof
 from heatproof import plot
-from heatproof._testing.metrics import made_up
-from heatproof._testing.networks import Form, convolutional, made, pictures
+from heatproof._testing.metrics import caller_inputs
+from heatproof._testing.networks import Form, convolutional, random_images, tiny_network
 from heatproof.attribution.registry import EXPLAINERS
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS
@@ -61,9 +61,9 @@ def test_explainers_that_are_exact_find_the_true_map(channels):
 
 def explained(name, channels):
     form = Form(SIZE, channels)
-    network, images = made(convolutional, form), pictures(form, 2)
+    network, images = tiny_network(convolutional, form), random_images(form, 2)
     return heatproof.explain(
-        network, images, [0, 1], [name], background=pictures(form, 10, seed=1), progress=False, batch_size=8
+        network, images, [0, 1], [name], background=random_images(form, 10, seed=1), progress=False, batch_size=8
     )
 
 
@@ -80,12 +80,12 @@ def test_every_explainer_makes_maps_or_says_why_not(name, channels):
 
 
 @pytest.mark.parametrize("channels", CHANNELS)
-@pytest.mark.parametrize("name", [name for name, entry in METRICS.items() if not entry.is_own])
+@pytest.mark.parametrize("name", [name for name, entry in METRICS.items() if not entry.is_custom])
 def test_every_metric_scores_or_says_why_not(name, channels):
     form = Form(SIZE, channels)
-    network, images = made(convolutional, form), pictures(form, 3)
+    network, images = tiny_network(convolutional, form), random_images(form, 3)
     maps, targets = np.random.default_rng(0).standard_normal((3, *SIZE)).astype(np.float32), [0, 1, 2]
-    more = made_up(METRICS[name], images)
+    more = caller_inputs(METRICS[name], images)
     if name == "sensitivity_max":
         more["explain"] = lambda images, targets: images.sum(1)
     if name in NEED_COLOURS and channels not in (1, 3):
@@ -100,8 +100,10 @@ def test_every_metric_scores_or_says_why_not(name, channels):
 @pytest.mark.parametrize("channels", [1, 2, 3, 5])
 def test_a_picture_of_any_number_of_channels_is_drawn(channels):
     form = Form(SIZE, channels)
-    made_maps = heatproof.explain(made(convolutional, form), pictures(form, 2), [0, 1], ["saliency"], progress=False)
-    picture = pictures(form, 2)[0]
+    made_maps = heatproof.explain(
+        tiny_network(convolutional, form), random_images(form, 2), [0, 1], ["saliency"], progress=False
+    )
+    picture = random_images(form, 2)[0]
     first, *_ = plot.maps(made_maps, 0, picture, overlay=0.3)
     drawn = first.get_images()[0].get_array()
     title = " ".join(first.get_title().split())

@@ -2,7 +2,7 @@
 
 import pytest
 
-from heatproof.base.registry import import_callable, look_up, nearest
+from heatproof.base.registry import import_callable, look_up, suggest_name
 from heatproof.errors import HeatproofError
 
 TABLE = {"saliency": 1, "rise": 2}
@@ -17,11 +17,13 @@ def test_look_up():
 
 
 def test_what_begins_like_the_name_is_nearest():
-    assert nearest("deletion", ["completeness", "deletion_lerf", "deletion_morf"]) == "did you mean 'deletion_morf'?"
+    assert (
+        suggest_name("deletion", ["completeness", "deletion_lerf", "deletion_morf"]) == "did you mean 'deletion_morf'?"
+    )
 
 
 def test_a_far_name_lists_what_there_is():
-    assert nearest("shapley_flow", TABLE) == "known are rise, saliency."
+    assert suggest_name("shapley_flow", TABLE) == "known are rise, saliency."
 
 
 def test_only_what_is_listed_is_said_to_be():
@@ -43,7 +45,7 @@ def test_a_module_in_the_working_folder_or_beside_the_config(tmp_path, monkeypat
 
 
 def test_nearest_of_nothing():
-    assert nearest("x", {}) == "there are none."
+    assert suggest_name("x", {}) == "there are none."
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from heatproof.base.specs import ShardRange
 from heatproof.data.registry import Split
 from heatproof.errors import HeatproofError
 from heatproof.jobs import shards
-from heatproof.jobs.shards import WRITING, Origin, open_shard
+from heatproof.jobs.shards import BACKGROUND_WRITES, Origin, open_shard
 from heatproof.stores import manifest
-from heatproof.stores.sources import ImagesRead, Record
+from heatproof.stores.sources import FileRecord, ImagesRead
 from heatproof.stores.store import ArraySpec, read
 
 SPLIT = Split(tuple(f"img-{number:02d}" for number in range(40)), np.arange(40) % 3)
@@ -40,7 +40,7 @@ def pictures(*other, train="t"):
     listed = {"evaluation": ("ids", 40), "train": ("ids", 1)}
     rows = {"evaluation": np.arange(40), "train": np.array([40])}
     names = [file.encode() for file in files]
-    return ImagesRead("toy", Record(names, np.zeros((41, 3), np.int64), digests, 0, listed=listed, rows=rows))
+    return ImagesRead("toy", FileRecord(names, np.zeros((41, 3), np.int64), digests, 0, listed=listed, rows=rows))
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ class Job:
     def run(self, batch=4, dies_at=None):
         piece = self.open()
         start, stop = piece.missing()
-        with WRITING:
+        with BACKGROUND_WRITES:
             for low in range(start, stop, batch):
                 high = min(low + batch, stop)
                 if dies_at is not None and high > dies_at:
@@ -437,15 +437,15 @@ def test_a_piece_is_added_to_where_its_first_pictures_are_the_same(tmp_path, oth
 
 
 def test_what_else_decides_the_values_counts(tmp_path):
-    also = [("train", 0, 1)]
-    Job(tmp_path, pictures=pictures(), also=also).run()
-    assert Job(tmp_path, pictures=pictures(), also=also).run().computed == []
-    assert Job(tmp_path, pictures=pictures(train="new"), also=also).run().computed == list(range(10))
+    value_ranges = [("train", 0, 1)]
+    Job(tmp_path, pictures=pictures(), value_ranges=value_ranges).run()
+    assert Job(tmp_path, pictures=pictures(), value_ranges=value_ranges).run().computed == []
+    assert Job(tmp_path, pictures=pictures(train="new"), value_ranges=value_ranges).run().computed == list(range(10))
 
 
 def test_what_the_manifest_says_beside_values_is_written_again_and_nothing_computed(tmp_path):
-    beside = [("evaluation", 0, 4)]
-    where = {"images": (16, 26), "shard": 1, "beside": beside}
+    manifest_ranges = [("evaluation", 0, 4)]
+    where = {"images": (16, 26), "shard": 1, "manifest_ranges": manifest_ranges}
     before = Job(tmp_path, pictures=pictures(), **where).run().manifest
     job = Job(tmp_path, pictures=pictures(2), **where).run()
     assert job.computed == []

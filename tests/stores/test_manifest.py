@@ -39,21 +39,21 @@ def test_every_input_is_named_with_its_bytes(made):
 def test_the_key_follows_spec_inputs_and_more(made):
     _, inputs = made
     keys = {
-        manifest.whole_key(KEY, inputs)[0],
-        manifest.whole_key("other", inputs)[0],
-        manifest.whole_key(KEY, inputs[:1])[0],
-        manifest.whole_key(KEY, inputs, 4)[0],
+        manifest.key_with_inputs(KEY, inputs)[0],
+        manifest.key_with_inputs("other", inputs)[0],
+        manifest.key_with_inputs(KEY, inputs[:1])[0],
+        manifest.key_with_inputs(KEY, inputs, 4)[0],
     }
-    before = manifest.whole_key(KEY, inputs)[0]
+    before = manifest.key_with_inputs(KEY, inputs)[0]
     inputs[1].write_text("changed")
-    assert manifest.whole_key(KEY, inputs)[0] not in keys
+    assert manifest.key_with_inputs(KEY, inputs)[0] not in keys
     assert len(keys) == 4
     assert before in keys
 
 
 def test_whole(made, tmp_path):
     path, inputs = made
-    key = manifest.whole_key(KEY, inputs)[0]
+    key = manifest.key_with_inputs(KEY, inputs)[0]
     assert manifest.whole(path, key)["key"] == key
     assert manifest.whole(path, "other") is None
     assert manifest.whole(tmp_path / "none.json", key) is None
@@ -63,7 +63,9 @@ def test_whole(made, tmp_path):
     assert manifest.whole(path, key) is None
 
 
-@pytest.mark.parametrize("asked", [manifest.verified, lambda file: manifest.whole(file.parent / "tables.json", "k")])
+@pytest.mark.parametrize(
+    "asked", [manifest.verified_path, lambda file: manifest.whole(file.parent / "tables.json", "k")]
+)
 def test_a_file_that_is_far_too_large_is_refused_by_its_size(tmp_path, monkeypatch, asked):
     """A digest of 8 GiB takes a minute on a busy machine."""
     (tmp_path / "a.csv").write_text("a")
@@ -76,7 +78,7 @@ def test_a_file_that_is_far_too_large_is_refused_by_its_size(tmp_path, monkeypat
 
 def test_a_folder_can_be_moved(made, tmp_path):
     path, inputs = made
-    key = manifest.whole_key(KEY, inputs)[0]
+    key = manifest.key_with_inputs(KEY, inputs)[0]
     os.rename(tmp_path / "tables", tmp_path / "there")
     (tmp_path / "new").mkdir()
     os.rename(tmp_path / "there", tmp_path / "new/tables")

@@ -5,7 +5,7 @@ import pytest
 from jobs import write_listed as write_shard
 
 from heatproof.errors import HeatproofError
-from heatproof.stores.store import ArraySpec, Layout, describe, ensure_metadata, read, shard_file
+from heatproof.stores.store import ArraySpec, Layout, describe_store, ensure_metadata, read, shard_file
 
 ARRAYS = {
     "attribution": ArraySpec(("map", "y", "x"), (1, 4, 4)),
@@ -87,7 +87,7 @@ def test_one_flipped_bit_in_the_ids_or_labels(store, damaged, name):
     for place in range(len(whole)):
         damaged(file, flipped(whole, place))
         with pytest.raises(HeatproofError, match="damaged") as caught:
-            describe(store)
+            describe_store(store)
         assert_the_metadata_are_to_be_written(caught, store)
 
 
@@ -98,7 +98,7 @@ def test_lost_ids_or_labels(store, damaged, name):
     damaged(file, file.read_bytes())
     file.unlink()
     with pytest.raises(HeatproofError, match=f"{name}/c/0 is missing") as caught:
-        describe(store)
+        describe_store(store)
     assert_the_metadata_are_to_be_written(caught, store)
     with pytest.raises(HeatproofError, match=f"{name}/c/0 is missing") as caught:
         read(store, "logit", 0, 1)
@@ -108,7 +108,7 @@ def test_lost_ids_or_labels(store, damaged, name):
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"zarr_format": 3}'])
 def test_damaged_metadata(store, damaged, content):
     damaged(store / "logit/zarr.json", content)
-    for look in (lambda: read(store, "logit", 0, 3), lambda: describe(store)):
+    for look in (lambda: read(store, "logit", 0, 3), lambda: describe_store(store)):
         with pytest.raises(HeatproofError, match=r"s\.zarr") as caught:
             look()
         assert_the_metadata_are_to_be_written(caught, store)

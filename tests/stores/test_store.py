@@ -17,7 +17,7 @@ from heatproof.errors import HeatproofError
 from heatproof.files.reading import read_json
 from heatproof.files.writing import write_json, write_table
 from heatproof.stores import store as store_module
-from heatproof.stores.store import ArraySpec, Layout, describe, ensure_metadata, read, shard_file
+from heatproof.stores.store import ArraySpec, Layout, describe_store, ensure_metadata, read, shard_file
 
 MAPS = ("saliency", "rise")
 IDS = [f"img-{number:02d}" for number in range(10)]
@@ -134,7 +134,7 @@ def test_a_file_that_is_far_too_large_is_refused_by_its_size(path, monkeypatch, 
 
 def test_describe(path):
     write_shard(path, "attribution", 1, 4, values(0))
-    found = describe(path)
+    found = describe_store(path)
     assert found["image_ids"] == IDS
     np.testing.assert_array_equal(found["labels"], LABELS)
     assert found["attributes"]["made_by"] == {"steps": 3}
@@ -163,7 +163,7 @@ def test_what_is_no_store(tmp_path, make):
     path = tmp_path / "other.zarr"
     make(path)
     with pytest.raises(HeatproofError, match="not a store of heatproof"):
-        describe(path)
+        describe_store(path)
     with pytest.raises(HeatproofError, match="not a store of heatproof"):
         read(path, "logit", 0, 1)
 
@@ -172,13 +172,13 @@ def test_labels_of_a_single_class(tmp_path):
     """They all equal the fill value, and are there nevertheless."""
     one_class = dataclasses.replace(layout(), labels=np.zeros(10, int))
     ensure_metadata(tmp_path / "s.zarr", one_class)
-    assert describe(tmp_path / "s.zarr")["labels"].tolist() == [0] * 10
+    assert describe_store(tmp_path / "s.zarr")["labels"].tolist() == [0] * 10
 
 
 def test_a_store_of_somebody_else(tmp_path):
     zarr.create_group(tmp_path / "other.zarr").create_array("a", shape=(2, 2), dtype="f4")
     with pytest.raises(HeatproofError, match="not a store of heatproof"):
-        describe(tmp_path / "other.zarr")
+        describe_store(tmp_path / "other.zarr")
 
 
 # ---- the metadata ----------------------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ def test_metadata_that_stand_are_left_alone(path):
 def test_another_key_with_the_same_cut_keeps_the_shards(path):
     write_shard(path, "attribution", 0, 0, values(0))
     ensure_metadata(path, layout(key="other"))
-    assert describe(path)["attributes"]["key"] == "other"
+    assert describe_store(path)["attributes"]["key"] == "other"
     with pytest.raises(HeatproofError, match=r"s\.0\.json are of different configs or code"):
         read(path, "attribution", 0, 4)
     write_shard(path, "logit", 0, 0, np.zeros((4, 5), np.float32))
@@ -215,7 +215,7 @@ def test_another_cut_takes_the_old_shards_away(path, other):
     assert not (path / "attribution/c").exists()
     assert (path / "logit/c/0/0").exists() == ("size" in other), "only the array whose cut is another"
     write_shard(path, "attribution", 0, 0, values(0, size=other.get("size", 5)))
-    assert describe(path)["arrays"]["attribution"]["shards"] == [0]
+    assert describe_store(path)["arrays"]["attribution"]["shards"] == [0]
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"attributes": 1}', '{"attributes": {}}'])
@@ -283,7 +283,7 @@ def test_what_a_killed_writer_leaves_is_no_array_of_the_store(path, monkeypatch)
         write_shard(path, "attribution", 0, 0, values(1))
     with xarray.open_zarr(path, consolidated=False) as data:
         assert set(data.data_vars) == {"attribution", "logit", "predicted"}
-    assert set(describe(path)["arrays"]) == {"attribution", "logit", "predicted"}
+    assert set(describe_store(path)["arrays"]) == {"attribution", "logit", "predicted"}
 
 
 @pytest.mark.parametrize("survived", range(12))

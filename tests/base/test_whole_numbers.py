@@ -7,7 +7,7 @@ from torch import nn
 
 import heatproof
 from heatproof.base.randomness import counter_integers
-from heatproof.base.whole_numbers import as_dtype, wide_enough
+from heatproof.base.whole_numbers import as_dtype, widen_dtype
 from heatproof.errors import HeatproofError
 from heatproof.perturbation.batching import Query, intact_responses, run_batched
 from heatproof.ranking import ranks
@@ -29,13 +29,13 @@ from heatproof.responses.patches import Patches
     ],
 )
 def test_a_type_is_kept_where_it_suffices(dtype, most, wider):
-    assert wide_enough(dtype, most) == wider
+    assert widen_dtype(dtype, most) == wider
     assert np.iinfo(wider).max >= most
 
 
 def test_more_than_64_bits_are_refused():
     with pytest.raises(HeatproofError, match="more than 64 bits"):
-        wide_enough("int16", 2**63)
+        widen_dtype("int16", 2**63)
 
 
 @pytest.mark.parametrize(
@@ -95,8 +95,8 @@ def test_the_rank_of_a_target_is_right_for_any_number_of_classes(classes, dtype)
     # In memory and in a store the type is the same.
     kept = Patches({"grid": 2, "baseline": "zeros"}).cast({"target_rank": read["target_rank"]})
     assert kept["target_rank"].tolist() == [classes - 1, classes - 2, 0]
-    assert Patches.holds["target_rank"].dtype_for(classes) == dtype
-    assert Patches.holds["predicted"].dtype_for(classes) == "int32"
+    assert Patches.array_specs["target_rank"].dtype_for(classes) == dtype
+    assert Patches.array_specs["predicted"].dtype_for(classes) == "int32"
 
 
 def test_scores_of_40000_classes_are_those_of_their_logits():
@@ -149,5 +149,5 @@ def test_wins_of_very_many_cases_are_exact(monkeypatch):
     assert exact.dtype == np.float64
     np.testing.assert_array_equal(exact, plain)
     monkeypatch.setattr(ranks, "EXACT", 3)
-    assert ranks.comparable(scores).dtype == np.float64
+    assert ranks.to_dense_ranks(scores).dtype == np.float64
     np.testing.assert_array_equal(ranks.pairwise_wins(scores), plain)

@@ -1,4 +1,4 @@
-"""The examples in config/README.md are sound; tests/plan/test_schema.py holds its tables."""
+"""The examples in config/README.md are sound; tests/config/test_schema.py holds its tables."""
 
 import re
 from pathlib import Path

@@ -251,7 +251,7 @@ def test_objects_that_can_be_called():
     assert "must be a number, not 'x'" in said(explained, "explain", scale="x")
     assert (loaded("load_partial")["module"], built("build_partial").module) == ("mine_options", "mine_options")
     where = {"dataset": "digits", "model": "vit", "weights": "finetuned", "shard": 0}
-    json.dumps(Graph(plan).job("attribute", where).spec)
+    json.dumps(Graph(plan).job("attribute", where).spec_json)
 
 
 def test_datasets_of_the_users():

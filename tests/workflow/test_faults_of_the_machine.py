@@ -12,12 +12,19 @@ import torch
 
 from heatproof.base.provenance import Key
 from heatproof.commands import cli
-from heatproof.errors import HeatproofError, fault_of
+from heatproof.errors import HeatproofError, machine_fault
 from heatproof.files import writing as files
-from heatproof.files.writing import write_text, written_aside
+from heatproof.files.writing import atomic_write, write_text
 from heatproof.models.network import load_weights, save_weights
 from heatproof.stores import store
-from heatproof.stores.manifest import SEAL, read_sealed, require_manifest, verified, whole_key, write_manifest
+from heatproof.stores.manifest import (
+    CHECKSUM_KEY,
+    key_with_inputs,
+    read_checksummed,
+    require_manifest,
+    verified_path,
+    write_manifest,
+)
 from heatproof.stores.store import ArraySpec, Layout, ensure_metadata, read, write_shard
 from heatproof.stores.tables import read_parquet
 from heatproof.workflow import start as workflow
@@ -54,18 +61,18 @@ SAID = {
 @pytest.mark.parametrize("name", SAID)
 def test_a_fault_of_the_machine_is_one_sentence(name):
     error, sentence = SAID[name]
-    said = fault_of(error)
+    said = machine_fault(error)
     assert sentence in said
     assert said.endswith(".")
     assert "\n" not in said
     around = ValueError("a library's own")
     around.__cause__ = error
-    assert fault_of(around) == said
+    assert machine_fault(around) == said
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError(errno.ENOENT, "x"), RuntimeError("shapes"), KeyError("a")])
 def test_what_is_wrong_with_the_program_stays_an_error(error):
-    assert fault_of(error) is None
+    assert machine_fault(error) is None
 
 
 def test_the_command_line_says_it(monkeypatch, capsys):
@@ -81,7 +88,7 @@ def test_what_fails_leaves_nothing_half_written(tmp_path):
     write_text(tmp_path / "a.txt", "before")
 
     def fails():
-        with written_aside(tmp_path / "a.txt") as aside:
+        with atomic_write(tmp_path / "a.txt") as aside:
             aside.write_text("half")
             raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -119,12 +126,12 @@ def weights(tmp_path):
 
 
 def test_a_flipped_bit_in_weights_is_noticed_by_whoever_reads_them(weights):
-    assert whole_key("k", [weights])
+    assert key_with_inputs("k", [weights])
     flip(weights, weights.stat().st_size - 2)
     # The format itself has no checksum.
     load_weights(torch.nn.Linear(3, 2), weights)
     with pytest.raises(HeatproofError, match=f"{weights} is damaged .*remove it with `rm {weights}` and run your"):
-        whole_key("k", [weights])
+        key_with_inputs("k", [weights])
 
 
 def test_a_flipped_bit_in_a_manifest_is_noticed(weights):
@@ -132,11 +139,11 @@ def test_a_flipped_bit_in_a_manifest_is_noticed(weights):
     for place in range(0, manifest.stat().st_size, 7):
         before = manifest.read_bytes()
         flip(manifest, place)
-        if read_sealed(manifest) is None:
+        if read_checksummed(manifest) is None:
             with pytest.raises(HeatproofError, match=f"{manifest} is damaged: remove it with `rm {manifest}`"):
                 require_manifest(manifest)
             with pytest.raises(HeatproofError, match="is damaged"):
-                verified(weights)
+                verified_path(weights)
         else:
             assert before.decode().split() == manifest.read_text().split() or not before[place : place + 1].strip()
         manifest.write_bytes(before)
@@ -144,10 +151,10 @@ def test_a_flipped_bit_in_a_manifest_is_noticed(weights):
 
 def test_a_manifest_without_its_digest_is_damaged(weights):
     manifest = weights.with_suffix(".json")
-    made = read_sealed(manifest)
+    made = read_checksummed(manifest)
     files.write_json(manifest, made)
-    assert SEAL not in made
-    assert read_sealed(manifest) is None
+    assert CHECKSUM_KEY not in made
+    assert read_checksummed(manifest) is None
 
 
 def test_damaged_scores_are_not_read(tmp_path):
@@ -168,10 +175,10 @@ def test_a_table_is_held_against_the_manifest_that_lists_it(tmp_path):
         (tmp_path / name).write_text("{}")
     files = [tmp_path / name for name in ("a.csv", "b.csv")]
     write_manifest(tmp_path / "tables.json", files, spec_key=Key("k", "k"), key="k")
-    assert verified(tmp_path / "b.csv") == tmp_path / "b.csv"
+    assert verified_path(tmp_path / "b.csv") == tmp_path / "b.csv"
     (tmp_path / "b.csv").write_text("[]")
     with pytest.raises(HeatproofError, match=r"b\.csv is damaged"):
-        verified(tmp_path / "b.csv")
+        verified_path(tmp_path / "b.csv")
 
 
 def test_memory_that_runs_out_blames_no_file(tmp_path, monkeypatch):
@@ -193,7 +200,7 @@ def test_memory_that_runs_out_blames_no_file(tmp_path, monkeypatch):
 def test_a_folder_that_cannot_be_written_is_said_before_work_starts(tmp_path, monkeypatch):
     workflow.check_writable(tmp_path / "results")
     assert list((tmp_path / "results").iterdir()) == []
-    assert workflow.why_it_failed(tmp_path / "results") is None
+    assert workflow.explain_failure(tmp_path / "results") is None
 
     def fails(path, text):
         raise OSError(errno.EROFS, "Read-only file system", str(path))
@@ -201,12 +208,12 @@ def test_a_folder_that_cannot_be_written_is_said_before_work_starts(tmp_path, mo
     monkeypatch.setattr(workflow, "write_text", fails)
     with pytest.raises(HeatproofError, match="Permission to write"):
         workflow.check_writable(tmp_path / "results")
-    assert "Permission to write" in workflow.why_it_failed(tmp_path / "results")
+    assert "Permission to write" in workflow.explain_failure(tmp_path / "results")
 
 
 def test_a_disk_that_is_nearly_full_explains_a_failed_run(tmp_path, monkeypatch):
     monkeypatch.setattr(workflow.shutil, "disk_usage", lambda path: FEW)
-    assert "has 3 MB left: make room" in workflow.why_it_failed(tmp_path)
+    assert "has 3 MB left: make room" in workflow.explain_failure(tmp_path)
 
 
 class FEW:
@@ -220,7 +227,7 @@ def test_the_shell_has_a_word_for_a_killed_job(tmp_path, number, said):
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\nkill -{int(number)} $$\n")
     python.chmod(0o755)
-    command = workflow.RUN.replace("{params.spec:q}", "x").replace("{log:q}", "log").replace("{{", "{")
+    command = workflow.JOB_COMMAND.replace("{params.spec:q}", "x").replace("{log:q}", "log").replace("{{", "{")
     environment = {**os.environ, "HEATPROOF_PYTHON": str(python), "HEATPROOF_KILLED": f"heatproof: {workflow.KILLED}"}
     shell = ["bash", "-c", "set -euo pipefail; " + command.replace("}}", "}")]
     done = subprocess.run(shell, cwd=tmp_path, env=environment, capture_output=True)
