@@ -102,7 +102,7 @@ class Passes:
 
     def _counts(self, module: Any) -> bool:
         # A wrapper fills the batch before the network gets it.
-        return type(module).__name__ not in ("FilledBatches", "Probabilities") and len(list(module.modules())) > LARGE
+        return type(module).__name__ not in ("PaddedBatches", "Probabilities") and len(list(module.modules())) > LARGE
 
 
 class Clock:

@@ -142,7 +142,7 @@ def test_a_full_disk_is_one_sentence_and_what_was_kept_stays(network, images, ta
     def call():
         return heatproof.explain(network, images, targets, "saliency", batch_size=3, cache=tmp_path / "cache")
 
-    monkeypatch.setattr(batches, "written_aside", written)
+    monkeypatch.setattr(batches, "atomic_write", written)
     with pytest.raises(HeatproofError, match="full"):
         call()
     monkeypatch.undo()

@@ -120,7 +120,7 @@ def as_old_pth(state, path):
 def test_published_formats_are_fetched_by_the_first_digits_of_their_digest(kind, name, write, tmp_path, monkeypatch):
     # The plan refuses images of another size than the network's, such as these digits.
     monkeypatch.setattr("heatproof.jobs.fetch.require_accuracy", lambda *given: None)
-    monkeypatch.setattr("heatproof.jobs.fetch.said_of_accuracy", lambda *given: "")
+    monkeypatch.setattr("heatproof.jobs.fetch.describe_accuracy", lambda *given: "")
     state = dict(build_plain_state(kind, name))
     if name == "densenet121":
         # As torchvision's file has them: names of an older torchvision, before batches were counted.

@@ -71,7 +71,7 @@ def test_drops_that_stand_read_no_training_image(project, monkeypatch):
     def read(*_):
         raise AssertionError("the mean was taken again")
 
-    monkeypatch.setattr("heatproof.perturbation.dataset_mean.mean_value", read)
+    monkeypatch.setattr("heatproof.perturbation.dataset_mean.mean_colour", read)
     assert made.drop().bytes("drops") == before != {}
 
 

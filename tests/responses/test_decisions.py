@@ -83,6 +83,6 @@ def test_a_score_that_turns_numbers_over_is_found(monkeypatch):
     # Dividing by a negative difference, as the published code of MAS does for probabilities.
     entry = METRICS["rise_deletion"]
     options = {"inverted": "scaled", "monotone": True}
-    monkeypatch.setattr(type(entry), "lacking", lambda *given: None)
+    monkeypatch.setattr(type(entry), "unsupported_reason", lambda *given: None)
     with pytest.raises(RuleBroken, match="worse than their negatives"):
         prefers_known_effects_on_numbers(MetricSubject(entry, options))

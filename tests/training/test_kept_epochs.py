@@ -179,7 +179,7 @@ def test_killed_and_run_again(project, caplog, when, done):
 def test_another_config_does_not_go_on_from_it(project, caplog):
     changed = project(finetuning={"epochs": 2})
     with pytest.MonkeyPatch.context() as killed_before_the_end:
-        killed_before_the_end.setattr(Journal, "forget", lambda self: None)
+        killed_before_the_end.setattr(Journal, "remove", lambda self: None)
         finetuned(changed)
     (left,) = (changed.folder / FOLDER).glob(".finetuned.journal/*.pt")
     with caplog.at_level(logging.INFO):

@@ -132,7 +132,7 @@ class Bench:
         # Where a checkpoint is fetched, what a finetuning would take.
         task = self.plan.trained_on(dataset).task
         usual = FinetuningSettings(**self.plan.training_settings(self.plan.models[model].finetuning, task))
-        settings, whole = getattr(made, "training", usual), getattr(made, "whole_output", False)
+        settings, whole = getattr(made, "training", usual), getattr(made, "ignores_labels", False)
         of = (self.plan.trained_on(dataset), self.plan.trained_spec(model))
         return cast("TimedSteps", self.run(TimeTraining(*of, settings, self.images, whole))[2])
 
