@@ -1,9 +1,9 @@
-"""Small networks of the constructions in which rules and hooks go wrong, and what explainers are on them, by hand.
+"""Small networks with constructions on which rules and hooks can fail, and maps of explainers by their definitions.
 
-Each construction is a network as users write it, and steps that say the same without writing in place and without
-sharing anything: `steps` is called with the layers, the images' features, and functions for ReLUs, other activations
-and products. A definition is made by giving these: an `autograd.Function` with the paper's rule, or with DeepLift's
-multipliers. Nothing here knows the modes and hooks of heatproof.
+Each construction is a network as users write it, and `steps`, which compute the same without in-place operations and
+without shared modules. `steps` is called with the layers, the features of images, and functions for ReLUs, other
+activations and products. A definition passes functions with its rule: an `autograd.Function` with the paper's rule, or
+with DeepLift's multipliers. This module does not use the modes and hooks of heatproof.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ Function = Callable[..., torch.Tensor]
 
 @dataclass(frozen=True)
 class Rules:
-    """What a definition puts in the place of nonlinear functions.
+    """Functions by which a definition replaces nonlinear functions.
 
     Attributes
     ----------
     relu
-        Of a tensor.
+        Called with a tensor, instead of a ReLU.
     activation
-        Of a function of single elements and a tensor: of activations that are no ReLU.
+        Called with an elementwise function and a tensor, instead of any other activation.
     product
-        Of two tensors that both depend on the image.
+        Called with two tensors that both depend on the image, instead of their product.
     """
 
     relu: Function
@@ -43,7 +43,7 @@ PLAIN = Rules(torch.relu, lambda function, values: function(values), torch.mul)
 
 
 class Constructed(nn.Module):
-    """Images through a convolution, a construction, global average pooling and a linear layer."""
+    """A convolution, a construction, global average pooling and a linear layer."""
 
     def __init__(self, body: Callable[[Any, torch.Tensor], torch.Tensor], seed: int = 0) -> None:
         super().__init__()
@@ -65,13 +65,13 @@ class Constructed(nn.Module):
         return self.head(self.body(self, self.stem(images)).mean((2, 3)))
 
     def by_hand(self, steps: Callable[..., torch.Tensor], images: torch.Tensor, rules: Rules) -> torch.Tensor:
-        """Return the same logits, of steps with rules."""
+        """Return the same logits, computed by steps with rules."""
         return self.head(steps(self, self.stem(images), rules).mean((2, 3)))
 
 
 @dataclass(frozen=True)
 class Construction:
-    """A network as it is written, and what it computes, step by step."""
+    """A network as users write it, and its steps."""
 
     written: Callable[[Any, torch.Tensor], torch.Tensor]
     steps: Callable[[Any, torch.Tensor, Rules], torch.Tensor]
@@ -88,7 +88,7 @@ def _enter(name: str, steps: Callable[[Any, torch.Tensor, Rules], torch.Tensor])
     return keep
 
 
-# ---- what the constructions compute ----------------------------------------------------------------------------------
+# ---- steps of the constructions --------------------------------------------------------------------------------------
 
 
 def _twice(net: Any, h: torch.Tensor, rules: Rules) -> torch.Tensor:
@@ -101,7 +101,7 @@ def _residual(net: Any, h: torch.Tensor, rules: Rules) -> torch.Tensor:
 
 
 def _residual_of_changed(net: Any, h: torch.Tensor, rules: Rules) -> torch.Tensor:
-    """What stands beside is changed in place: both terms read the ReLU."""
+    """The shortcut is changed in place, so both terms read the output of the ReLU."""
     out = rules.relu(h)
     return rules.relu(net.one(out) + out)
 
@@ -115,7 +115,7 @@ def _dense(net: Any, h: torch.Tensor, rules: Rules) -> torch.Tensor:
 
 
 def _half(net: Any, h: torch.Tensor, rules: Rules) -> torch.Tensor:
-    """A view of half of the channels is changed in place, and the whole read."""
+    """A view of half of the channels is changed in place, and then all channels are read."""
     left, right = h[:, : WIDTH // 2], h[:, WIDTH // 2 :]
     return rules.relu(net.one(torch.cat([rules.relu(left), right], 1)))
 
@@ -138,7 +138,7 @@ def _sum(net: Any, h: torch.Tensor, rules: Rules) -> torch.Tensor:
     return rules.relu(rules.relu(net.one(h)) + net.two(h) + h)
 
 
-# ---- as users write them ---------------------------------------------------------------------------------------------
+# ---- constructions as users write them -------------------------------------------------------------------------------
 
 
 @_enter("plain", _twice)
@@ -301,7 +301,7 @@ def gated(net, h):
 def gated_in_place(net, h):
     net.in_place(h)
     gate = net.gate(h.mean((2, 3))).sigmoid_()[:, :, None, None]
-    # Autograd keeps what a ReLU gave, which could not be changed.
+    # Not a ReLU, because autograd saves its output, which must not be changed in place.
     h = h.clone()
     h *= gate
     return net.one(h)
@@ -357,7 +357,7 @@ class Rescaled(torch.autograd.Function):
 
 
 class Shared(torch.autograd.Function):
-    """A product whose difference is that of each factor times the mean of the other one."""
+    """A product whose difference is the sum of the difference of each factor times the mean of the other."""
 
     @staticmethod
     def forward(ctx, one, other):
@@ -405,7 +405,7 @@ EXPLAINERS = ("guided_backprop", "deconvolution", "guided_grad_cam", "deep_lift"
 
 
 def network_of(name: str, dtype: torch.dtype = torch.float64) -> Constructed:
-    """Return the network of a construction, as users write it."""
+    """Return the network of a construction, in the form in which users write it."""
     return Constructed(CONSTRUCTIONS[name].written).to(dtype)
 
 
@@ -425,7 +425,7 @@ def gradient_of(name: str, network: Constructed, images: torch.Tensor, targets: 
 
 
 def grad_cam_of(name: str, network: Constructed, images: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Return Grad-CAM (N, H, W) at the stem, whose grid is the image's."""
+    """Return Grad-CAM (N, H, W) at the stem, whose grid has a cell for each pixel."""
     features = network.stem(images).requires_grad_()
     logits = network.head(CONSTRUCTIONS[name].steps(network, features, PLAIN).mean((2, 3)))
     (slope,) = torch.autograd.grad(logits[range(len(targets)), targets].sum(), features)
@@ -447,13 +447,13 @@ def defined(
     explainer
         One of `EXPLAINERS`; Grad-CAM reads the stem.
     name
-        Of the construction.
+        Name of the construction.
     network
-        Of `network_of`.
+        Result of `network_of`.
     images, targets
         (N, 3, SIZE, SIZE) and (N,).
     background
-        (B, 3, SIZE, SIZE), the baselines of Deep SHAP; that of DeepLift is zero.
+        (B, 3, SIZE, SIZE), the baselines of Deep SHAP; the baseline of DeepLift is zero.
     """
     if explainer == "guided_grad_cam":
         guided = defined("guided_backprop", name, network, images, targets, background)

@@ -1,8 +1,8 @@
 """Layer-wise relevance propagation and class activation maps by their definitions, for small networks.
 
-Each network is written twice: `forward`, as networks are written, in place or not; and `written`, as a formula of
-operations without side effects, to which rules give another backward pass. `tapped` are the layers that class
-activation maps read; `written` says which tensor a layer puts out.
+Each network is written twice: `forward` as users write it, possibly in place, and `written` as a formula of operations
+without side effects, to which rules give another backward pass. `tapped` are the layers for class activation maps;
+`written` marks the output tensor of each layer.
 """
 
 import torch
@@ -19,7 +19,7 @@ def stable(values):
 
 
 class Operations:
-    """Plain operations; the tensors that layers put out are kept in `seen`."""
+    """Plain operations; `seen` stores the output tensors of layers."""
 
     def __init__(self):
         self.seen = {}
@@ -45,7 +45,7 @@ class Operations:
 
 
 class FlatConv(torch.autograd.Function):
-    """The first convolution: all inputs of a window share its relevance equally."""
+    """The first convolution: all inputs of a window share the relevance equally."""
 
     @staticmethod
     def forward(context, values, weight, bias):
@@ -61,7 +61,7 @@ class FlatConv(torch.autograd.Function):
 
 
 class PlusConv(torch.autograd.Function):
-    """z-plus without biases: inputs share relevance by what they raise; by their size where none does."""
+    """z-plus without biases: inputs share relevance in proportion to their positive terms, or else to their size."""
 
     @staticmethod
     def forward(context, values, weight, bias):
@@ -96,7 +96,7 @@ class EpsilonLinear(torch.autograd.Function):
 
 
 class PassedActivation(torch.autograd.Function):
-    """An activation passes relevance as it is."""
+    """An activation passes relevance on unchanged."""
 
     @staticmethod
     def forward(context, values, most):
@@ -108,7 +108,7 @@ class PassedActivation(torch.autograd.Function):
 
 
 class SharedSum(torch.autograd.Function):
-    """Terms of a sum share relevance in proportion to their size, equally where they add up to zero."""
+    """Terms of a sum share relevance in proportion to their values, or equally if they add up to zero."""
 
     @staticmethod
     def forward(context, one, other):
@@ -156,7 +156,7 @@ class Relevance(Operations):
 
 
 class Network(nn.Module):
-    """Two convolutions and a linear head over the mean of positions."""
+    """Two convolutions and a linear head after the mean over positions."""
 
     tapped = ("first",)
     features = 4
@@ -210,7 +210,7 @@ class Residual(Network):
 
 
 class ResidualInPlace(Network):
-    """The shortcut reads what the ReLU wrote."""
+    """The shortcut reads the output that the ReLU wrote in place."""
 
     tapped = ("first", "second")
 
@@ -245,7 +245,7 @@ class ResidualInPlaceModule(Network):
 
 
 class AddedInPlace(Network):
-    """A layer's output is read by another name, after it was added to in place."""
+    """The output of a layer is read through another reference, after an in-place addition to it."""
 
     tapped = ("first", "second", "same")
 
@@ -260,14 +260,14 @@ class AddedInPlace(Network):
         return h.add_(1) + shortcut
 
     def behind(self, ops, h):
-        # In eval mode the dropout puts out what it was given, of which all later uses are uses of it.
+        # In eval mode dropout returns its input, so later uses of the input are uses of its output.
         h = ops.at("same", h)
         h = ops.add(h, self.twice(ops, ops.relu(h))) + 1
         return ops.add(h, h)
 
 
 class OfAView(Network):
-    """A ReLU writes to two channels of a tensor, and a view is read after its tensor is written to."""
+    """A ReLU writes to two channels of a tensor, and a view is read after a write to its base tensor."""
 
     tapped = ("first", "second")
 
@@ -288,7 +288,7 @@ class OfAView(Network):
 
 
 class InPlaceOnAView(Network):
-    """A ReLU in place writes to a part of a tensor, which is read by two other names."""
+    """An in-place ReLU writes to a part of a tensor, which is read through two other references."""
 
     tapped = ("first", "relu", "second")
 
@@ -354,7 +354,7 @@ class Functional(Network):
 
 
 class CalledInAnotherOrder(Network):
-    """The first convolution is of a module that is met behind that of the second."""
+    """The module of the first convolution is registered after that of the second."""
 
     def __init__(self):
         super().__init__()
@@ -396,7 +396,7 @@ class OfTwoPictures(Network):
 
 
 class TwoBranches(Network):
-    """Two convolutions read the image, and the sum of their ReLUs is read by a mean."""
+    """Two convolutions read the image, and a mean reads the sum of their ReLUs."""
 
     tapped = ("first", "second")
 
@@ -435,7 +435,7 @@ CONSTRUCTIONS = {
 
 
 def construct(name):
-    """Return a network (float64) of a construction, with weights of a seed."""
+    """Return the network (float64) of a construction, with weights drawn from a fixed seed."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         network = CONSTRUCTIONS[name]().double()
@@ -484,9 +484,9 @@ OF_GRADIENTS = {
     "smooth_grad_cam_pp": _smooth,
     "hires_cam": lambda a, g: (g * a).sum(1),
 }
-# By what the image is multiplied beside a channel, in each pass: for IS-CAM, torchcam's running sum of 1/2 and 2/2.
+# Factor of the masked image in each pass; for IS-CAM, torchcam's running sum of 1/2 and 2/2.
 OF_SCORES = {"score_cam": (1.0,), "ss_cam": (1.0,), "is_cam": (0.5, 1.5)}
-# Without noise to speak of, for which these are the definitions.
+# The noise is negligible, so that these definitions without noise hold.
 OPTIONS = {
     "smooth_grad_cam_pp": {"samples": 1, "stdev": 1e-12},
     "ss_cam": {"samples": 1, "stdev": 1e-12},
@@ -520,7 +520,7 @@ def _of_scores(name, a, images, said):
 
 
 class Elementwise(torch.autograd.Function):
-    """A function of single elements passes relevance as it is."""
+    """An elementwise function passes relevance on unchanged."""
 
     @staticmethod
     def forward(context, function, values):
@@ -555,7 +555,7 @@ class Relevant(torch.Tensor):
 
 
 class _Layers:
-    """The layers of a `definitions.Constructed`, with the rules of LRP."""
+    """The layers of a `definitions.Constructed` with the rules of LRP."""
 
     def __init__(self, network):
         self.network = network

@@ -1,7 +1,7 @@
 """captum and torchcam, called directly on one image, give the same maps.
 
-In float64: in float32 an image alone takes other kernels than in a batch, and a ReLU that their rounding switches
-would differ by more than the tolerance.
+The tests use float64. In float32 a single image uses other convolution algorithms than a batch, and a ReLU that their
+rounding switches would differ by more than the tolerance.
 """
 
 import captum.attr
@@ -53,7 +53,7 @@ TORCHCAM = {
     "ss_cam": torchcam.methods.SSCAM,
     "is_cam": torchcam.methods.ISCAM,
 }
-# Their defaults take 35 and 10 passes a channel.
+# The defaults take 35 and 10 passes for each channel.
 FEW_SAMPLES = {"ss_cam": 2, "is_cam": 2}
 
 
@@ -83,7 +83,7 @@ def test_captum_with_the_uniform_baseline(explain_digits):
 
 
 def feed(distribution, context, purpose, image_id):
-    """Have torchcam's normal distribution draw the numbers of one image, sample after sample."""
+    """Let torchcam's normal distribution return the random numbers of one image, sample by sample."""
     drawn = 0
 
     def sample(size):

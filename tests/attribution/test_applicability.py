@@ -1,4 +1,4 @@
-"""The gate of applicability: asked once of a model and explainer, recorded, and a gap where it says so."""
+"""The applicability check runs once for each model and explainer, is recorded, and decides if maps are computed."""
 
 from dataclasses import replace
 
@@ -122,7 +122,7 @@ def said_by_manifests(made):
 @pytest.mark.parametrize("way", ["together", "apart"])
 @pytest.mark.parametrize("record_is_lost", [False, True], ids=["", "record lost"])
 def test_a_job_that_resumes_has_all_that_the_first_recorded(project, monkeypatch, way, record_is_lost):
-    """The journal has every batch, and the job is killed before it publishes: what the check found is not lost."""
+    """If a job is killed after its last batch and before it publishes, the result of the check is not lost."""
     change = {"explainers": [IG, "deep_lift", "saliency", "random"], "shard_size": 16, "attribution_jobs": way}
     undisturbed = project(**change).attribute().drop().score()
     killed, publish = project(**change), Shard.publish_behind
@@ -150,7 +150,7 @@ def test_a_job_that_resumes_has_all_that_the_first_recorded(project, monkeypatch
 @pytest.mark.parametrize("layer", ["features", None], ids=["named", "found"])
 @pytest.mark.parametrize("batches", [0, 1, 3])
 def test_passes_are_those_of_an_undisturbed_job_wherever_it_was_killed(project, monkeypatch, layer, batches):
-    """What is found once for a network, such as its layer for CAMs, does not count for who happens to ask first."""
+    """Passes that run once for a network, such as those for its CAM layer, do not count for the first explainer."""
     change = {
         "explainers": ["grad_cam", "hires_cam", "saliency", "guided_backprop", IG],
         "models": [{"net": {"architecture": "toy_plugin:network", "cam_layer": layer}}],

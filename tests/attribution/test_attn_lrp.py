@@ -1,4 +1,4 @@
-"""AttnLRP: conservation on networks of three libraries, its rules by hand, and what fused attention is after it."""
+"""AttnLRP: conservation on networks of three libraries, rules by hand, and the state of fused attention after it."""
 
 import dataclasses
 
@@ -71,7 +71,7 @@ def relevance(function, values):
 
 
 def test_softmax_follows_its_expansion():
-    """x (R − s ΣR), with R the relevance of each output, here its value times 1, 2, 3."""
+    """Relevance is x (R − s ΣR), where R is the relevance of each output, here its value times 1, 2, 3."""
     values = torch.tensor([[0.5, -1.0, 2.0]])
     output, given = relevance(lambda x: x.softmax(-1), values)
     received = output * torch.tensor([1.0, 2.0, 3.0])

@@ -1,4 +1,4 @@
-"""Attribution maps as a job, with explainers of the user's own and of ours."""
+"""Jobs that compute attribution maps, with explainers of users and of heatproof."""
 
 import re
 import shutil
@@ -22,7 +22,7 @@ from heatproof.stores.stored_maps import stored_maps
 
 MINE = {"mine": {"explainer": "toy_plugin:gradient"}}
 NOISY = {"noisy": {"explainer": "toy_plugin:noisy"}}
-# Families that draw, that average, that read a layer, and that know no model.
+# Families that draw random numbers, that average, that read a layer, and that do not use the model.
 MIXED = [
     MINE,
     NOISY,
@@ -58,7 +58,7 @@ def test_maps_of_a_users_own_code(project, output):
 @pytest.mark.parametrize("output", ["logit", "probability"])
 @pytest.mark.parametrize("form", ["of_a_model", "of_a_model_with_channels"])
 def test_a_function_of_a_model_images_and_targets(project, output, form):
-    """As `heatproof.explain` takes it: the same maps as the other form, in batches of at most `batch_size`."""
+    """A function that `heatproof.explain` accepts gives the same maps, in batches of at most `batch_size`."""
     plain = {"plain": {"explainer": f"toy_plugin:{form}", "scale": 2.0}}
     made = project(explainers=[MINE, plain], attribution={"output": output}).attribute(batch_size=4)
     np.testing.assert_allclose(made.maps("plain"), 2 * made.maps("mine"), atol=1e-5 * np.abs(made.maps("mine")).max())
@@ -66,7 +66,7 @@ def test_a_function_of_a_model_images_and_targets(project, output, form):
 
 
 def test_what_is_explained_after_softmax_is_a_probability():
-    """The toy network is so sure that its maps could not tell a probability from its logarithm."""
+    """A direct test, because the toy network is so confident that its maps cannot show which output is explained."""
     logits = torch.tensor([[1.0, 2.0, -1.0], [0.0, 0.0, 0.0]])
     torch.testing.assert_close(make.Probabilities(torch.nn.Identity())(logits), logits.softmax(1))
 
@@ -110,7 +110,7 @@ def test_a_baseline_by_name_is_that_of_the_dataset_and_of_the_grid(project, base
     filled = baseline_images(baseline, images, split.ids[:10], made.plan.config["seed"], given)
     with torch.inference_mode():
         gained = (network(images) - network(filled)).gather(1, torch.from_numpy(split.labels[:10, None]))
-    # Sundararajan, Taly and Yan 2017, proposition 1: a map sums to what the output gains over that of the baseline.
+    # Sundararajan, Taly and Yan 2017, proposition 1: a map sums to the output minus the output at the baseline.
     np.testing.assert_allclose(made.maps("path").sum((1, 2, 3)), gained[:, 0], atol=0.02 * gained.abs().max().item())
 
 
@@ -124,7 +124,7 @@ def test_after_softmax_maps_are_others(project):
 
 @pytest.fixture(scope="module")
 def whole(trained, tmp_path_factory):
-    """All maps in one shard, at the default batch size."""
+    """Maps of all images in one shard, with the default batch size."""
     folder = tmp_path_factory.mktemp("whole") / "project"
     shutil.copytree(trained.folder, folder)
     return Project(folder, explainers=MIXED).attribute()
@@ -135,12 +135,12 @@ def test_neither_batches_nor_shards_change_a_map(project, whole, batch_size, sha
     other = project(explainers=MIXED, shard_size=shard_size).attribute(batch_size=batch_size)
     for name in whole.plan.explainers:
         expected = whole.maps(name)
-        # The target's logit is of the order of 1; its gradient differs by rounding.
+        # The logit of the target is of the order of 1; its gradient differs by rounding.
         np.testing.assert_allclose(other.maps(name), expected, atol=1e-5 * max(1, np.abs(expected).max()), err_msg=name)
 
 
 def test_out_of_memory_halves_the_batch(project, caplog):
-    """With one line in the log, and the same maps."""
+    """One line is logged, and maps are the same."""
     caplog.set_level("INFO", logger="heatproof")
     explainers = [{"hungry": {"explainer": "toy_plugin:greedy"}}, {"noisy": {"explainer": "toy_plugin:noisy"}}]
     made = project(explainers=explainers).attribute(batch_size=8)
@@ -157,7 +157,7 @@ def test_out_of_memory_with_one_image_is_said(project):
 
 
 def test_other_errors_are_not_taken_for_it(project):
-    """It fails, and the reason says how; what others make is kept."""
+    """The explainer fails with its reason, and maps of other explainers are stored."""
     made = project(explainers=[{"wrong": {"explainer": "toy_plugin:wrong_in_another_way"}}, MINE]).attribute()
     assert "it fails (RuntimeError: mat1 and mat2" in manifest(made, "wrong")["gap"]
     assert manifest(made, "mine")["gap"] is None
@@ -196,7 +196,7 @@ def test_a_value_that_is_not_finite_is_a_gap_with_the_image(project):
 )
 @pytest.mark.parametrize("images", [10, 12])
 def test_what_does_not_apply_is_a_gap_with_its_reason(project, explainer, reason, images):
-    """Also where the gap fills the whole shard."""
+    """This includes shards without any map."""
     entries = [{"odd": {"explainer": f"toy_plugin:{explainer}"}}, MINE]
     made = project(explainers=entries, evaluation={"images": images}, shard_size=12).attribute(batch_size=4)
     assert manifest(made, "odd")["gap"] == reason
@@ -207,7 +207,7 @@ def test_what_does_not_apply_is_a_gap_with_its_reason(project, explainer, reason
 
 
 def test_a_layer_that_is_named_takes_the_place_of_the_one_found_by_the_rule(project):
-    """The key has the layer in it, so naming one makes the maps anew."""
+    """The key contains the layer, so maps are computed again for another layer."""
     found = project(models=[{"net": {"architecture": "toy_plugin:network"}}], explainers=["grad_cam"]).attribute()
     assert manifest(found, "grad_cam")["gap"] is None
     key = Key.of(manifest(found, "grad_cam"))
@@ -253,7 +253,7 @@ def test_other_weights_make_all_maps_again(project):
 
 
 def test_memory_does_not_grow_with_the_number_of_explainers(project, monkeypatch):
-    """Maps that are on the disk are let go."""
+    """Maps are released after they are written."""
     pieces = []
 
     def keep(*arguments, _open=make._open):

@@ -11,7 +11,7 @@ CAMS = [name for name, entry in EXPLAINERS.items() if entry.function.__module__ 
 
 
 class OneBadChannel(nn.Module):
-    """Two channels, the second undefined, which the head does not notice."""
+    """Network with two channels; the second is undefined, but does not change the logits."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Explainers on networks of odd constructions are what their definitions, written out by hand, are."""
+"""On networks of unusual constructions, maps of explainers equal their definitions."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""docs/gaps.md says what is so: made by docs/gaps.py, and run again here where networks are trained anyway."""
+"""docs/gaps.md, which docs/gaps.py generates, is correct; networks that other tests train anyway are measured again."""
 
 import importlib.util
 from pathlib import Path
@@ -58,6 +58,6 @@ def test_published_networks_conserve_as_the_page_says(title):
     (said,) = [row for line in TEXT.splitlines() if (row := line[2:-2].split(" | "))[:2] == [title, "random"]]
     found = gaps.measured(gaps.untrained(*gaps.PUBLISHED[title]), gaps.sample(96, 2).double())
     for ours, page, limit in zip(found, said[2:], (0.01, 0.001), strict=True):
-        # What is missed below the limits is rounding, which processors do differently.
+        # Differences below the limits are rounding, which depends on the processor.
         assert float(ours) < limit
         assert float(page) < limit

@@ -1,4 +1,4 @@
-"""What explainers alter in a pass leaves the network's outputs as they are, in every batch, or they do not apply."""
+"""Explainers that alter a pass do not change the outputs of the network in any batch; otherwise they do not apply."""
 
 import dataclasses
 
@@ -47,7 +47,7 @@ def test_the_same_outputs_pass_and_others_do_not(count):
 
 
 class Watching(nn.Module):
-    """Adds something where a gradient is asked for and an image is bright, which the first ones are not."""
+    """Changes its output if gradients are enabled and an image is bright; images of the first batch are not."""
 
     def __init__(self):
         super().__init__()
@@ -75,7 +75,7 @@ def test_every_batch_is_compared(name):
 
 @pytest.mark.parametrize("name", OF_ATTENTION)
 def test_attention_that_reads_whether_it_is_fused_is_a_gap(name, explain_digits, monkeypatch):
-    """A network that answers otherwise where its attention is not fused is not explained by what it answers then."""
+    """The map would explain another function if the output of a network depends on whether attention is fused."""
     context = explain_digits("small_vit")
     assert EXPLAINERS[name].function(context)[name].isfinite().all()
     real = torch.Tensor.softmax

@@ -1,4 +1,4 @@
-"""Every explainer on every task and target function: maps, or a gap with a reason; and exact answers."""
+"""Every explainer on every task and target function returns maps or a reason; maps of linear networks are exact."""
 
 import warnings
 
@@ -9,7 +9,7 @@ import torch
 import heatproof
 from heatproof.attribution.registry import EXPLAINERS
 
-# Of those that take more than a second.
+# Options for explainers that take more than a second.
 SMALL = {
     "agi": {"steps": 2},
     "expected_gradients": {"samples": 4},
@@ -84,7 +84,7 @@ def test_every_explainer_explains_or_says_why_not(case: str, name: str) -> None:
         )
     for one, reason in zip(made["attribution"].values, made["reason"].values.tolist(), strict=True):
         assert np.isfinite(one).all() == (reason == "")
-        # A failure of the code is no reason.
+        # An error in the code must not become a reason.
         assert not any(word in reason for word in ("Error", "Traceback"))
 
 
@@ -93,7 +93,7 @@ EXACT = ("input_x_gradient", "integrated_gradients", "deep_lift")
 
 @pytest.mark.parametrize("case", [case for case in CASES if "masks" not in case])
 def test_maps_of_linear_networks_are_exact(case: str) -> None:
-    """Input times gradient, signed; of class 1 of one logit z it is that of z / 2, and of class 0 that of -z / 2."""
+    """Maps are signed input times gradient: of z / 2 for class 1 of a single logit z, and of -z / 2 for class 0."""
     make, targets, asked = CASES[case]
     outputs = make()[-1].out_features
     torch.manual_seed(0)

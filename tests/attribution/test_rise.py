@@ -1,4 +1,4 @@
-"""RISE against its definition, and on models whose answer is known."""
+"""RISE against its definition, and on models with known relevant regions."""
 
 import dataclasses
 
@@ -16,7 +16,7 @@ def explain_with(network, context, **changes):
 
 
 class Block(nn.Module):
-    """The logit of every class is the mean of one block of the image."""
+    """Network whose logits are all the mean of one block of the image."""
 
     def forward(self, images):
         return images[:, :, 8:16, 16:24].mean((1, 2, 3))[:, None].repeat(1, 10)
@@ -53,7 +53,7 @@ def test_masks_keep_each_pixel_with_the_stated_probability(cells, probability, e
 
 def test_masks_are_shifted(explain_digits):
     masks = torch.cat(list(_masks(explain_digits(), 200, 4, 0.5)))
-    # With cells of 8 pixels and no shift, all masks would be extreme at the same pixels only.
+    # With cells of 8 pixels and no shift, masks would reach 0 and 1 at the same pixels only.
     steps = (masks[:, :, 1:] - masks[:, :, :-1]).abs()
     assert (steps.mean(0) > 0).all()
 
@@ -73,7 +73,7 @@ def test_relevance_is_found_where_the_model_looks(explain_digits):
     looked_at[8:16, 16:24] = True
     far = torch.ones(32, 32, dtype=torch.bool)
     far[2:22, 10:30] = False
-    # E[m(block) m(x)] / p is p where x is independent of the block, and larger inside of it.
+    # E[m(block) m(x)] / p is p for a pixel x that is independent of the block, and larger inside the block.
     assert (values[:, far] - 0.5).abs().max() < 0.05
     assert values[:, looked_at].min() > values[:, far].max()
 

@@ -1,4 +1,4 @@
-"""By how much maps miss the sum that their method promises: `convergence_delta` of `heatproof.explain`."""
+"""`convergence_delta` of `heatproof.explain`: the sum of a map minus the sum that its method promises."""
 
 from contextlib import nullcontext
 from dataclasses import replace
@@ -28,7 +28,7 @@ def small_cnn(bias=True, outputs=3):
 
 
 class Bag(nn.Module):
-    """Logits that are a mean of patch logits."""
+    """Network whose logits are a mean of patch logits."""
 
     patch_size, patch_stride = 4, 2
 
@@ -42,7 +42,7 @@ class Bag(nn.Module):
 
 
 class OneMap(nn.Module):
-    """Logits that are one linear map of each image."""
+    """Network whose logits are one linear map of each image."""
 
     def __init__(self):
         super().__init__()
@@ -89,11 +89,11 @@ def where_it_saturates(network, steps=5, share=0.9):
 
 
 def superpixels(maps):
-    """Return the sums over the cells of a grid of 4, in each of which a map has one value."""
+    """Return the sum over the cells of a 4 × 4 grid; a map is constant in each cell."""
     return maps[:, 1::3, 1::3].sum((1, 2))
 
 
-# Of each explainer its options, the network, the sum that its paper promises, and how a map is summed.
+# For each explainer: its options, the network, the sum that its paper promises, and the function that sums a map.
 TRUTHS = {
     "integrated_gradients": (STEPS, small_cnn(), from_zero),
     "integrated_gradients_uniform": (
@@ -109,7 +109,7 @@ TRUTHS = {
     "deep_lift": ({}, small_cnn(), from_zero),
     "deep_shap": ({"baselines": 8}, small_cnn(), from_background),
     "lrp": ({}, small_cnn(), at),
-    # Nothing else takes relevance in a network without biases.
+    # In a network without biases, nothing but the image takes relevance.
     "attn_lrp": ({}, small_cnn(bias=False), at),
     "bagnet": ({}, Bag().eval(), at),
     "bcos": ({}, OneMap().eval(), at),
@@ -173,7 +173,7 @@ def test_what_is_exact_in_the_limit_misses_less_with_more_steps(coarse, fine):
 
 
 def test_of_noisy_copies_it_is_their_mean():
-    # Linear: each copy's map sums to its change exactly, whatever the noise.
+    # The network is linear, so the map of each copy sums exactly to its change.
     made = explained([{"noise_integrated_gradients": {"samples": 5, "stdev": 0.5}}], OneMap().eval())
     missed, maps = made["convergence_delta"].values, made["attribution"].values
     assert np.abs(missed[0]).max() < 1e-5 * np.abs(maps[0].sum((1, 2))).max()
@@ -221,7 +221,7 @@ def test_passes_for_sums_are_those_of_a_check():
     assert made.attrs["check_passes"] - explained(["saliency"], small_cnn()).attrs["check_passes"] == 2 * len(IMAGES)
 
 
-# ---- methods of the caller's own -------------------------------------------------------------------------------------
+# ---- methods of callers ----------------------------------------------------------------------------------------------
 
 
 def test_captum_objects_say_what_captum_says():
@@ -309,7 +309,7 @@ def test_sums_of_other_images_or_maps_are_a_gap(noted, registered):
 
 
 def test_a_sum_of_no_map_is_refused(registered):
-    with pytest.raises(HeatproofError, match=r"'odd' says what 'other' sums to, .* name one of its maps, odd"):
+    with pytest.raises(HeatproofError, match=r"'odd' describes .* 'other', which is not one of its maps: use odd"):
         registered("odd", sums_to={"other": "nothing"})
 
 
@@ -325,7 +325,7 @@ def test_a_cache_keeps_it_with_the_maps(tmp_path):
         np.testing.assert_array_equal(one["convergence_delta"], plain["convergence_delta"])
         np.testing.assert_array_equal(one["convergence_delta"][0, 3], plain["convergence_delta"][0, 3])
         assert one["convergence_delta"].dtype == np.float64
-    # One batch is lost, as by a kill.
+    # One batch is removed, as if the call had been killed.
     next(tmp_path.rglob("maps/*/*.batch")).unlink()
     np.testing.assert_array_equal(
         explained(CACHED, small_cnn(), cache=tmp_path)["convergence_delta"], plain["convergence_delta"]

@@ -1,4 +1,4 @@
-"""Occlusion, ablation, LIME and KernelSHAP against captum and on models whose answer is known."""
+"""Occlusion, ablation, LIME and KernelSHAP against captum, and on models with known relevant regions."""
 
 import builtins
 import dataclasses
@@ -29,7 +29,7 @@ def explain_with(network, context, **changes):
 
 
 class Weighted(nn.Module):
-    """The logit is a weighted sum over the means of the 16 patches of a 4 × 4 grid."""
+    """Network whose logit is a weighted sum of the means of the 16 patches of a 4 × 4 grid."""
 
     weights = torch.arange(16.0) - 5
 
@@ -39,7 +39,7 @@ class Weighted(nn.Module):
 
 
 class Both(nn.Module):
-    """1 only where both of the first two patches of a 2 × 2 grid are there, beside 3 for the third."""
+    """Network whose logit is 1 if both of the first two patches of a 2 × 2 grid are present, plus 3 for the third."""
 
     def forward(self, images):
         first, second, third, _ = nn.functional.avg_pool2d(images.mean(1), 16).flatten(1).unbind(1)
@@ -143,7 +143,7 @@ def test_captum_fed_the_same_draws(name, explain_digits):
                 n_samples=90,
                 perturbations_per_eval=8,
             )[0, 0]
-        # captum's own regression is in float32, whose weights of a million cost KernelSHAP digits.
+        # captum's regression is in float32, in which KernelSHAP's weights of a million lose precision.
         tolerance = 1e-5 if name == "lime" else 1e-3
         assert (values[row] - direct).abs().max() < tolerance * direct.abs().max()
 

@@ -55,7 +55,7 @@ def responses(golden, golden_network, maps):
 
 
 def stored_inputs(stored, name):
-    """Log-probabilities, correctness and entropies as the authors' code saw them."""
+    """Return the log-probabilities, correctness and entropies of the authors' code."""
     ends = [stored["pred_fully_blurred"][:, None], stored["pred_original"][:, None]]
     probability = np.hstack([ends[0], stored[f"{name}__pred_SIC"], ends[1]])
     correct = np.pad(stored[f"{name}__pred_AIC"], ((0, 0), (1, 1)))

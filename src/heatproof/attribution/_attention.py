@@ -1,7 +1,7 @@
-"""Read attention maps and their gradients from vision transformers.
+"""Read the attention of vision transformers and its gradients.
 
-timm's `Attention` blocks are read by hooks, and of every other network the softmax of its attention as it is called:
-fused attention is taken apart for that, and is as before when the pass ends.
+Hooks read timm's `Attention` blocks. In any other network, a mode reads the softmax of attention when it is called;
+fused attention is decomposed for that during the pass.
 """
 
 from __future__ import annotations
@@ -22,9 +22,16 @@ if TYPE_CHECKING:
 
 
 class TokenLayout(NamedTuple):
-    """Rows and columns of the patches, the token of each of them row by row, and the tokens that the head reads.
+    """Meaning of the tokens of a network.
 
-    The latter are None for the mean of the patches.
+    Attributes
+    ----------
+    grid
+        Number of rows and columns of patches.
+    cells
+        Index of the token of each patch, row by row.
+    read
+        Indices of the tokens that the head reads; None for the mean of the patches.
     """
 
     grid: tuple[int, int]
@@ -34,19 +41,19 @@ class TokenLayout(NamedTuple):
 
 @dataclass(frozen=True)
 class BatchAttention:
-    """Attention of one part of a batch.
+    """Attention for one part of a batch.
 
     Attributes
     ----------
     attention
-        For each block, first to last, (N, heads, tokens, tokens): a row is a query, and sums to 1.
+        For each block, first to last, (N, heads, tokens, tokens); a row belongs to a query and sums to 1.
     gradients
-        The gradient of the target output with respect to each of them, or to the last one only; empty where none was
-        asked for.
+        Gradients of the target output with respect to the attention of each block, or of the last block only; empty if
+        they were not requested.
     images
         The part of the batch, (N, C, H, W).
     tokens
-        Which of the tokens are patches, and which are classified.
+        Meaning of the tokens.
     """
 
     attention: list[torch.Tensor]
@@ -62,17 +69,17 @@ def read_attention(
 
     Parameters
     ----------
-    explained
+    context
         The batch.
     gradients
-        Whether the gradients are wanted too: of all blocks, or of the last one, which costs little.
+        Whether to compute gradients: with respect to all blocks, or to the last block only, which is cheap.
     compares
-        Whether the outputs are compared with those of the network as it is.
+        Whether to compare the outputs with those of the unaltered network.
 
     Raises
     ------
     NotApplicable
-        If the network has no attention blocks, or their tokens are no grid of patches, or the outputs differ.
+        If the network has no attention blocks, their tokens are not a grid of patches, or the outputs differ.
     """
     import torch
 
@@ -100,7 +107,7 @@ def _collect(
 ) -> BatchAttention:
     import torch
 
-    # The copy of a lone image is of no use.
+    # Without the copy of a single image.
     count = len(part.image_ids)
     differentiated = seen[-1:] if gradients == "last" else seen
     slopes = [slope[:count] for slope in torch.autograd.grad(chosen, differentiated)] if gradients else []
@@ -108,7 +115,7 @@ def _collect(
 
 
 def _attend_any(context: ExplainContext, gradients: bool | Literal["last"], compares: bool) -> Iterator[BatchAttention]:
-    """Yield the attention of a network of any library, from the softmax that it calls."""
+    """Yield the attention of a network of any library, read from its calls of softmax."""
     import torch
 
     from heatproof.attribution._functions import AttentionRecorder
@@ -116,7 +123,7 @@ def _attend_any(context: ExplainContext, gradients: bool | Literal["last"], comp
 
     read: tuple[int, ...] | None = None
     for index, part in enumerate(split_batch(context)):
-        # A gradient tells which tokens the head reads, and is the same for every image.
+        # The gradient of the first part shows which tokens the head reads, which is the same for all images.
         differentiate = bool(gradients) or index == 0
         with torch.set_grad_enabled(differentiate), AttentionRecorder() as mode:
             outputs = pad_single_image_passes(part.output)(as_leaf(part.images) if differentiate else part.images)
@@ -139,13 +146,13 @@ def _attend_any(context: ExplainContext, gradients: bool | Literal["last"], comp
         if index == 0:
             (slope,) = torch.autograd.grad(chosen, seen[-1], retain_graph=bool(gradients))
             queries = (slope != 0).any(3).any(1).any(0).nonzero()[:, 0].tolist()
-            # Where a patch is read, the head pools.
+            # If the head reads a patch, it pools the patches.
             read = tuple(queries) if queries and not {*queries} & {*reading.cells} else None
         yield _collect(part, seen, chosen, gradients, TokenLayout(reading.grid, reading.cells, read))
 
 
 def attention_blocks(network: torch.nn.Module) -> list[Any]:
-    """Return timm's attention modules, first block first; none in a network of another kind."""
+    """Return timm's attention modules, first to last; an empty list for other networks."""
     from timm.models.vision_transformer import Attention
 
     return [module for module in network.modules() if isinstance(module, Attention)]
@@ -157,9 +164,9 @@ def to_pixels(attended: BatchAttention, rows: torch.Tensor) -> torch.Tensor:
     Parameters
     ----------
     attended
-        The part that `rows` is of.
+        Attention for the part of the batch.
     rows
-        (N, tokens, tokens), a row is a query. The class token's row is read; where the network pools its patch
+        (N, tokens, tokens), one row for each query. The row of the class token is used; if the network pools its patch
         tokens instead, their rows are averaged.
 
     Returns
@@ -178,14 +185,14 @@ def to_pixels(attended: BatchAttention, rows: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def record_attention(blocks: list[Any]) -> Iterator[list[torch.Tensor]]:
-    """Collect the attention of every block while fused attention is switched off."""
+    """Record the attention of every block, with fused attention disabled."""
     seen: list[torch.Tensor] = []
     before = [block.fused_attn for block in blocks]
     handles = []
     try:
         for block in blocks:
             block.fused_attn = False
-            # The dropout is the one module that attention goes through; in eval mode it passes it on.
+            # Dropout is the only module that attention passes through; in eval mode it does not change it.
             handles.append(block.attn_drop.register_forward_hook(lambda module, inputs, output: seen.append(output)))
         yield seen
     finally:
@@ -209,14 +216,14 @@ def find_transformer(network: torch.nn.Module, blocks: list[Any]) -> Any:
 
 
 def token_layout_of(transformer: Any, part: ExplainContext) -> TokenLayout:
-    """Return the tokens of a vision transformer of timm; of a subclass of one's own, as they move."""
+    """Return the meaning of the tokens of timm's vision transformer; in a user's subclass, they are located."""
     from heatproof.attribution._layers import locate_attended_tokens
 
     grid, prefix = _grid(transformer, part.images), transformer.num_prefix_tokens
     count = prefix + math.prod(grid)
     reads_class_token = prefix > 0 and getattr(transformer, "global_pool", "token") == "token"
     read = (0,) if reads_class_token else None
-    # timm computes with what it says; a class of one's own may lay its tokens out in another way.
+    # In timm's own classes the declared grid and prefix hold; a subclass may arrange its tokens in another way.
     laid_out_by = [getattr(type(transformer), name, None) for name in ("_pos_embed", "forward_features")]
     by_timm = all(getattr(one, "__module__", "").startswith("timm.") for one in laid_out_by)
     reading = None if by_timm else locate_attended_tokens(part, count)
@@ -245,7 +252,7 @@ def require_patch_tokens(maps: list[torch.Tensor], images: torch.Tensor, transfo
 
 
 def propagate(weighted: Iterator[torch.Tensor]) -> torch.Tensor:
-    """Return R of Chefer et al., (N, tokens, tokens), from the weighted attention of each block, first to last."""
+    """Return R of Chefer et al., (N, tokens, tokens), from the weighted attention of the blocks, first to last."""
     import torch
 
     relevance: torch.Tensor | None = None
@@ -258,6 +265,6 @@ def propagate(weighted: Iterator[torch.Tensor]) -> torch.Tensor:
 
 
 def weigh_by_gradients(attention: list[torch.Tensor], gradients: list[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """Yield E[(gradient × attention)⁺], (N, tokens, tokens), of each block, the mean E over heads."""
+    """Yield E[(gradient × attention)⁺], (N, tokens, tokens), for each block; E is the mean over heads."""
     for each, slope in zip(attention, gradients, strict=True):
         yield (slope * each).clamp(min=0).mean(1)

@@ -1,18 +1,18 @@
 """Rules of AttnLRP for the functions that a network calls, as gradients whose product with the input is relevance.
 
 Achtibat et al., "AttnLRP: attention-aware layer-wise relevance propagation for transformers", 2024, section 3. While
-`AttentionRules` is entered, each function keeps its value, and its gradient g is changed so that g times an input is
-that input's relevance:
+`AttentionRules` is active, each function keeps its value, and its gradient g is changed so that g times an input is the
+relevance of that input:
 
-- linear layers, convolutions and sums, by the epsilon rule with a vanishing epsilon: the gradient as it is;
-- softmax, by the Taylor expansion at its input: the gradient as it is;
-- a product of two values that both depend on the image, by the uniform rule: half of the gradient to each;
+- linear layers, convolutions and sums, by the epsilon rule with a vanishing epsilon: the unchanged gradient;
+- softmax, by the Taylor expansion at its input: the unchanged gradient;
+- a product of two values that both depend on the image, by the uniform rule: half of the gradient for each;
 - an activation, by the identity rule: the ratio of output and input;
-- a norm, by the identity rule for its division: the gradient with its denominator held constant.
+- a norm, by the identity rule for its division: the gradient with a constant denominator.
 
-Gates (a sigmoid times features) are held constant, as LRP's rule for gates has it. Biases, embeddings and the constant
-term of softmax's expansion take relevance that does not reach the image; it is added up, since without it no sum can
-tell an operation that no rule covers.
+Gates (a sigmoid times features) are held constant, as in LRP's rule for gates. Biases, embeddings and the constant term
+of softmax's expansion take relevance that does not reach the image. It is added up, because otherwise no sum could show
+an operation that no rule covers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import torch
 
 from heatproof.attribution._functions import ATTENTION, UnfusedAttention
 
-# These are zero at zero, so that the ratio of output and input stands for them.
+# These activations are zero at zero, so that the ratio of output and input describes them.
 ACTIVATIONS = frozenset(
     ["relu", "relu6", "leaky_relu", "elu", "gelu", "silu", "mish", "hardswish", "tanh", "hardtanh", "celu", "selu"]
 )
@@ -36,7 +36,13 @@ CONCATENATIONS = frozenset(["cat", "concat"])
 
 
 class AttentionRules(UnfusedAttention):
-    """Mode that applies the rules, for one pass of `images` images; `constants` (N,) is what they do not get."""
+    """Mode that applies the rules in one pass of images.
+
+    Attributes
+    ----------
+    constants
+        (N,), for each image the relevance of constants, which does not reach the image.
+    """
 
     names: ClassVar[frozenset[str]] = (
         ATTENTION | ACTIVATIONS | GATES | PRODUCTS | SUMS | LAYERS | CONCATENATIONS | {"softmax"}
@@ -47,7 +53,7 @@ class AttentionRules(UnfusedAttention):
         self.constants = images.new_zeros(len(images))
 
     def rule(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], given: dict[str, Any]) -> Any:
-        """Apply the rule of a function, if it reads what depends on the image."""
+        """Apply the rule of a function, if one of its arguments depends on the image."""
         if name in ATTENTION or not torch.is_grad_enabled() or not any(_depends(each) for each in _flat(args)):
             return super().rule(name, func, args, given)
         if name in LAYERS:
@@ -71,13 +77,13 @@ class AttentionRules(UnfusedAttention):
         return func(*args, **given)
 
     def _give(self, output: torch.Tensor, constant: torch.Tensor | float | None) -> torch.Tensor:
-        """Count the relevance of a term of an output, which does not depend on the image."""
+        """Count the relevance of a constant term of an output."""
         if constant is not None:
             output.register_hook(lambda slope: self._count(slope * constant))
         return output
 
     def _count(self, relevance: torch.Tensor) -> None:
-        # Windows and heads of an image stand one after the other.
+        # The windows and heads of an image are adjacent.
         self.constants += relevance.reshape(len(self.constants), -1).sum(1)
 
     def _linear(self, func: Any, inputs: Any, weight: Any, bias: Any = None) -> torch.Tensor:
@@ -98,7 +104,7 @@ class AttentionRules(UnfusedAttention):
         *_: Any,
         **given: Any,
     ) -> Any:
-        # In eval mode, in which explained networks are.
+        # Explained networks are in eval mode, in which a batch norm is linear.
         scale = (variance + given.get("eps", _[2] if len(_) > 2 else 1e-5)).rsqrt() * (1 if weight is None else weight)
         constant = (0 if bias is None else bias) - mean * scale
         shape = (-1, *[1] * (inputs.ndim - 2))
@@ -136,7 +142,7 @@ class AttentionRules(UnfusedAttention):
     def _softmax(self, func: Any, inputs: Any, *others: Any, **given: Any) -> torch.Tensor:
         read = inputs.view_as(inputs)
         output: torch.Tensor = func(read, *others, **given)
-        # A masked product is minus infinity, and its relevance zero.
+        # A masked product is minus infinity; its relevance is zero.
         read.register_hook(lambda slope: self._count(-(slope * inputs.detach()).masked_fill(inputs.isinf(), 0)))
         output.register_hook(lambda slope: self._count(slope * output.detach()))
         return output
@@ -166,5 +172,5 @@ def _depends(value: Any) -> bool:
 
 
 def _as(value: torch.Tensor, linear: torch.Tensor) -> torch.Tensor:
-    """Return a value exactly, with the gradient of another tensor."""
+    """Return the exact value of one tensor with the gradient of another."""
     return value.detach() + (linear - linear.detach())

@@ -1,4 +1,4 @@
-"""Find what a network has of what explainers declare that they apply to, and describe its layout."""
+"""Find the kinds of a network that explainers declare in `applies_to`, and the layer for class activation maps."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from heatproof.attribution._layers import Layout, inspect_layers
 from heatproof.attribution._relus import ReluRules
 from heatproof.errors import NotApplicable
 
-# Parts of the names of modules that normalise by an image's own values, in torch, torchvision, timm and transformers.
+# Parts of class names of norms over the values of one image, in torch, torchvision, timm and transformers.
 NORMS = ("layernorm", "groupnorm", "rmsnorm", "instancenorm", "responsenorm")
 
 
 class NetworkTraits(NamedTuple):
-    """What a network is made of.
+    """Properties of a network that decide which explainers apply to it.
 
     Attributes
     ----------
     kinds
-        Names of `heatproof.attribution.registry.KINDS`.
+        Names of `heatproof.attribution.registry.NETWORK_KINDS`.
     layout
-        The layer for class activation maps; None if there is none.
+        Layer for class activation maps; None if there is none.
     blocks
-        How often a pass computes a softmax between tokens.
+        Number of softmaxes between tokens in a pass.
     tokens
-        Between how many tokens it is computed: (fewest, most), or None.
+        Smallest and largest number of tokens in these softmaxes; None without them.
     """
 
     kinds: frozenset[str]
@@ -40,7 +40,7 @@ class NetworkTraits(NamedTuple):
     tokens: tuple[int, int] | None
 
     def __str__(self) -> str:
-        """Say in words where explainers look."""
+        """Describe the layer for class activation maps and the attention blocks."""
         layer = f"layer for CAMs {self.layout}" if self.layout else "no layer for CAMs"
         if self.tokens is None:
             return f"{layer}; no attention blocks"
@@ -51,7 +51,7 @@ class NetworkTraits(NamedTuple):
 
 
 def inspect_network(network: nn.Module, images: torch.Tensor, cam_layer: str | None = None) -> NetworkTraits:
-    """Find the kinds of a network by three passes and one gradient.
+    """Find the properties of a network by three passes and one gradient.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def inspect_network(network: nn.Module, images: torch.Tensor, cam_layer: str | N
     images
         (2, C, H, W), normalised.
     cam_layer
-        The layer that the model's facts name; None applies the rule.
+        Name of the layer in the model's facts; for None, the rule of `heatproof.attribution._layers` finds it.
     """
     looked = inspect_layers(network, images, cam_layer)
     layout = looked.layout
@@ -71,7 +71,7 @@ def inspect_network(network: nn.Module, images: torch.Tensor, cam_layer: str | N
     kinds = {"any"} | ({"grid"} if layout else set())
     modules = list(network.modules())
     names = {type(module).__name__.lower() for module in modules}
-    # Those of a position embedding, which do not read the image, take no gradient that could be changed.
+    # A ReLU that does not read the image, as in a position embedding, has no gradient that a rule could change.
     if relus.called:
         kinds.add("relu")
     if all(hasattr(network, name) for name in ("patches", "patch_size", "patch_stride")):

@@ -1,8 +1,8 @@
-"""Write a traced network without operations in place, so that rules can be put in their stead.
+"""Rewrite a traced network without in-place operations, so that LRP's rules can replace them.
 
-`res = h; out = relu_(h); conv(out) + res` adds the ReLU's output to the convolution's. A rewriting that makes a ReLU of
-its own of `relu_`, and lets the sum read `h`, is another function. Which operations write, and which names are of the
-tensor that they write to, is found by what they do: the traced network runs once, node by node.
+`res = h; out = relu_(h); conv(out) + res` adds the output of the ReLU to that of the convolution. If `relu_` became a
+separate ReLU and the sum still read `h`, the network would compute another function. To find which operations write,
+and which nodes refer to the same tensor, the traced network runs once, node by node.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.fx.graph import inplace_methods
 
 
 class RecordingProxy(fx.Proxy):
-    """A stand-in that records `x += y` and `x[i] = y`, where `fx.Proxy` records `x = x + y`, and refuses."""
+    """Proxy that records `x += y` and `x[i] = y`; `fx.Proxy` records `x = x + y` instead, and refuses the latter."""
 
 
 def _recording(name: str) -> Callable[..., fx.Proxy]:
@@ -32,24 +32,25 @@ for _name in inplace_methods:
 
 
 class _Watched(fx.Interpreter):
-    """Runs a traced network.
+    """Interpreter that records where the tensors of a traced network are and which nodes write to them.
 
     Attributes
     ----------
     memory
-        Of a node, the address of its tensor's memory.
+        For each node, the address of the memory of its tensor.
     place
-        Of a node, which part of that memory its tensor is. Nodes of one memory and place are names of one tensor.
+        For each node, the part of that memory that its tensor covers. Nodes with the same memory and place refer to the
+        same tensor.
     written
-        Of a node that writes, the argument that it writes to; in the order of the pass.
+        For each node that writes, the argument that it writes to; in the order of the pass.
     rectified
-        Of a node that returned what a ReLU makes of one of its arguments, that argument.
-    given
-        Of a node, its arguments before anything is rewritten.
+        For each node that returned the ReLU of one of its arguments, that argument.
+    arguments
+        For each node, its arguments before the rewriting.
     """
 
     def __init__(self, traced: fx.GraphModule) -> None:
-        # What is freed would lend its address to others.
+        # The memory of a freed tensor could be reused at the same address.
         super().__init__(traced, garbage_collect_values=False)
         self.memory: dict[fx.Node, int] = {}
         self.place: dict[fx.Node, tuple[Any, ...]] = {}
@@ -58,14 +59,14 @@ class _Watched(fx.Interpreter):
         self.given: dict[fx.Node, tuple[Any, Any]] = {}
 
     def run_node(self, n: fx.Node) -> Any:
-        """Run a node, and note where its tensor is and what it writes to."""
+        """Run a node, and record the memory of its tensor and the argument that it writes to."""
         given = {one: self.env[one] for one in n.all_input_nodes if isinstance(self.env[one], torch.Tensor)}
         self.given[n] = n.args, n.kwargs
         versions = {one: tensor._version for one, tensor in given.items()}
         made = super().run_node(n)
         if isinstance(made, torch.Tensor) and made.layout == torch.strided and made.numel():
             memory = made.untyped_storage().data_ptr()
-            # A detached tensor shares memory, but not the gradient, and so is no other name.
+            # A detached tensor shares the memory but not the gradient, so it does not refer to the same tensor.
             cut = not made.requires_grad and any(
                 self.memory.get(one) == memory and (tensor.requires_grad or self.place[one][-1])
                 for one, tensor in given.items()
@@ -83,28 +84,28 @@ class _Watched(fx.Interpreter):
 
 
 def write_out_of_place(traced: fx.GraphModule, images: torch.Tensor) -> dict[fx.Node, fx.Node]:
-    """Change a traced network so that nothing is written to a tensor that is read by another name.
+    """Rewrite a traced network so that no node writes to a tensor that other nodes read.
 
-    An operation that writes gets a copy, and what comes behind it reads its result in place of the tensor, by whatever
-    name. Where other parts of the tensor's memory are read later, such as what it is a view of, the result is written
-    into a copy of that memory, of which they are taken anew. Modules in place get their plain form.
+    A node that writes gets a copy, and later nodes read its result instead of any node that refers to the tensor. If
+    later nodes read other parts of the tensor's memory, such as the base of a view, the result is written into a copy
+    of that memory, and the parts are taken from the copy. Modules with an option `inplace` are set to False.
 
     Parameters
     ----------
     traced
-        In eval mode; it is changed.
+        The traced network in eval mode, which is changed.
     images
-        (B, C, H, W) that it runs on.
+        (B, C, H, W), on which it runs once.
 
     Returns
     -------
     dict
-        Calls of functions that return what a ReLU makes of a tensor, by whatever name (a maximum with zero, a product
-        with a mask), and the node of that tensor.
+        Mapping from each function call that returns the ReLU of a tensor, under any name (such as a maximum with zero
+        or a product with a mask), to the node of that tensor.
     """
     watched = _Watched(traced)
     with torch.enable_grad():
-        # No leaf, to which nothing can be written.
+        # A clone, because in-place operations on a leaf raise an error.
         watched.run(images.detach().requires_grad_().clone())
     rewriting = _Rewriting(traced, watched)
     places = {node: node.all_input_nodes.index(one) for node, one in watched.rectified.items()}
@@ -120,18 +121,18 @@ def write_out_of_place(traced: fx.GraphModule, images: torch.Tensor) -> dict[fx.
 
 
 class _Rewriting:
-    """Rewrites the nodes that write, one by one in the order of the pass."""
+    """Rewriting of the nodes that write, one by one in the order of the pass."""
 
     def __init__(self, traced: fx.GraphModule, watched: _Watched) -> None:
         self.traced, self.graph, self.watched = traced, traced.graph, watched
         self.order = {node: index for index, node in enumerate(traced.graph.nodes)}
-        # Of a node as it was traced, the one that has its tensor's values by now.
+        # For each traced node, the node that has the values of its tensor now.
         self.now = {node: node for node in watched.memory}
 
     def rewrite(self, node: fx.Node, target: fx.Node) -> None:
-        """Let what comes behind a node that writes to `target` read the result."""
+        """Let the nodes after one that writes to `target` read its result instead."""
         memory, place = self.watched.memory, self.watched.place
-        # A node behind this one may be a name of the tensor too, but of the result already.
+        # Later nodes may refer to the tensor as well, but they read the result already.
         shared = [one for one in memory if memory[one] == memory[target] and self.order[one] <= self.order[node]]
         names = [one for one in shared if place[one] == place[target]]
         module = self.traced.get_submodule(str(node.target)) if node.op == "call_module" else None
@@ -140,7 +141,7 @@ class _Rewriting:
             with self.graph.inserting_before(node):
                 copied = self.graph.call_method("clone", (self.now[target],))
             node.replace_input_with(self.now[target], copied)
-            # Some return nothing, such as x[i] = y.
+            # Some operations return nothing, such as x[i] = y.
             result = node if node in names else copied
         parts = [one for one in shared if one not in names and self._is_read_behind(node, self.now[one])]
         renamed = dict.fromkeys(names, result)
@@ -158,15 +159,15 @@ class _Rewriting:
     def _taken_anew(
         self, node: fx.Node, target: fx.Node, result: fx.Node, parts: list[fx.Node]
     ) -> dict[fx.Node, fx.Node]:
-        """Return nodes for the first tensor of the memory and the parts of it, with the result written into them."""
+        """Return nodes for the base tensor of the memory and parts of it, with the result written into them."""
         way = self._way_to(target)
         root = way[0]
         if any(self._way_to(one)[0] is not root for one in parts):
-            # Comparing outputs tells whether it matters.
+            # If this changes the outputs, `require_unaltered_outputs` raises the error.
             return {}
         anew: dict[fx.Node, fx.Node] = {}
         with self.graph.inserting_after(result if self.order.get(result, -1) >= 0 else node):
-            # Nodes are inserted in front of it, and so in their order.
+            # New nodes are inserted before this placeholder, so they keep their order.
             behind = self.graph.call_function(tuple, ())
         with self.graph.inserting_before(behind):
             if self.watched.place[root] == self.watched.place[target]:
@@ -181,7 +182,7 @@ class _Rewriting:
         return {root: anew[root]} | {part: anew[self._way_to(part)[-1]] for part in parts}
 
     def _copy(self, way: list[fx.Node], anew: dict[fx.Node, fx.Node]) -> None:
-        """Copy nodes that take views, from the first one that is there."""
+        """Copy the nodes of a chain of views that have no copy yet."""
         for one in way:
             if one not in anew:
                 args, named = fx.map_arg(
@@ -190,14 +191,14 @@ class _Rewriting:
                 anew[one] = self.graph.create_node(one.op, one.target, args, named)
 
     def _written_to(self, one: fx.Node) -> fx.Node:
-        """Return what a node returned that it wrote to; the node itself if it wrote to nothing."""
+        """Return the node whose tensor a node wrote to and returned; the node itself if there is none."""
         written, place = self.watched.written, self.watched.place
         while one in written and place.get(one) == place[written[one]]:
             one = written[one]
         return one
 
     def _way_to(self, one: fx.Node) -> list[fx.Node]:
-        """Return the nodes from the first one of a memory to one that is a view of it."""
+        """Return the chain of nodes from the base tensor of a memory to a view of it."""
         one, memory = self._written_to(one), self.watched.memory
         given: list[fx.Node] = []
         fx.map_arg(self.watched.given[one], given.append)

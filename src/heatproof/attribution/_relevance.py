@@ -1,7 +1,7 @@
 """Propagate the relevance of a class back through the attention of timm's vision transformers.
 
-The rules are those of Chefer, Gur and Wolf, "Transformer interpretability beyond attention visualization", 2021,
-section 3; equations are its own.
+The rules and the numbers of equations are those of Chefer, Gur and Wolf, "Transformer interpretability beyond attention
+visualization", 2021, section 3.
 """
 
 from __future__ import annotations
@@ -20,18 +20,17 @@ from heatproof.models.logits import as_two_logits
 
 Record = dict[nn.Module, tuple[torch.Tensor, torch.Tensor]]
 
-# Added to denominators in the direction of their sign: far below the terms of a residual branch that a layer scale made
-# small.
+# Added to the absolute value of denominators; far below the terms of a residual branch with a small layer scale.
 STABILISER = 1e-16
 
 
 def require_rules(transformer: Any) -> None:
-    """Check that every operation between the first block and the logits has a rule.
+    """Require that every operation between the first block and the logits has a rule.
 
     Raises
     ------
     NotApplicable
-        If one has none.
+        If an operation has no rule.
     """
     plain = all(
         getattr(type(transformer), name, None) is getattr(VisionTransformer, name)
@@ -48,7 +47,7 @@ def require_rules(transformer: Any) -> None:
     for block in transformer.blocks:
         if type(block) is not Block or type(block.attn) is not Attention or type(block.mlp) is not Mlp:
             raise NotApplicable("no rule covers blocks other than timm's Block with its Attention and Mlp")
-        # Older versions of timm know neither a gate nor a norm of what attention returns.
+        # Older versions of timm have neither a gate nor a norm after attention.
         newer = [getattr(block.attn, name, None) for name in ("gate", "norm")]
         extra = [block.attn.q_norm, block.attn.k_norm, block.mlp.norm, *(part for part in newer if part is not None)]
         if any(type(module) is not nn.Identity for module in extra):
@@ -59,7 +58,7 @@ def require_rules(transformer: Any) -> None:
 
 @contextmanager
 def record(transformer: Any) -> Iterator[Record]:
-    """Record the first input and the output of every module that a rule reads."""
+    """Record the first input and the output of every module that a rule needs."""
     seen: Record = {}
 
     def keep(module: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
@@ -87,20 +86,20 @@ def relevance_of_attention(
     Parameters
     ----------
     transformer
-        The module that holds the blocks, one that `require_rules` accepts.
-    seen
-        Tensors recorded by `record` during one network pass.
+        The module that has the blocks, which `require_rules` accepts.
+    tensors
+        Result of `record_tensors` for one network pass.
     attention
         For each block, first to last, (N, heads, tokens, tokens).
     targets
-        (N,), the class whose relevance it is.
+        (N,), the class for each image.
 
     Returns
     -------
     relevances
-        For each block, that of its attention, (N, heads, tokens, tokens).
+        For each block, the relevance of its attention, (N, heads, tokens, tokens).
     tokens
-        (N, tokens, width): that of the tokens that the first block reads.
+        (N, tokens, width), the relevance of the input tokens of the first block.
     """
     with torch.no_grad():
         weight = transformer.head.weight
@@ -121,10 +120,10 @@ def relevance_of_attention(
 
 
 def through_linear(inputs: torch.Tensor, weight: torch.Tensor, relevance: torch.Tensor) -> torch.Tensor:
-    """Distribute each output's relevance over the inputs that raise it, in proportion (equation 3).
+    """Distribute the relevance of each output over the inputs that raise it, in proportion (equation 3).
 
-    Where none does, the equation has nothing to give relevance to; there all inputs share it in proportion to their
-    size.
+    The equation drops relevance if no input raises an output; here all inputs then share it in proportion to their
+    absolute values.
     """
     weight = weight.to(inputs)
     positive, negative = inputs.clamp(min=0), inputs.clamp(max=0)
@@ -142,19 +141,19 @@ def through_linear(inputs: torch.Tensor, weight: torch.Tensor, relevance: torch.
 def through_product(
     one: torch.Tensor, other: torch.Tensor, relevance: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Distribute the relevance of `one @ other` over both factors.
+    """Distribute the relevance of the product `first @ second` over both factors.
 
-    By equation 2 each would receive all of it, so that the normalisation (equation 10) halves them.
+    By equation 2 each factor would receive all of it, so the normalisation (equation 10) halves both.
     """
     each = _divide(relevance, one @ other) / 2
     return one * (each @ other.mT), other * (one.mT @ each)
 
 
 def through_sum(one: torch.Tensor, other: torch.Tensor, relevance: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Distribute the relevance of `one + other` over both summands.
+    """Distribute the relevance of `first + second` over both summands.
 
-    By equation 2 in proportion to their values; the normalisation (equation 10) then makes the sum of each, over an
-    image, that share of the whole which its size has in the sizes of both sums.
+    Equation 2 distributes it in proportion to the values. The normalisation (equation 10) then scales the total of each
+    summand over an image: its share of the relevance is its absolute value divided by the sum of both absolute values.
     """
     each = _divide(relevance, one + other)
     parts = one * each, other * each
@@ -193,6 +192,6 @@ def _through_pooling(transformer: Any, tokens: torch.Tensor, relevance: torch.Te
 
 
 def _divide(relevance: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Return relevance / values, and 0 where the value is 0."""
+    """Return relevance / values, or 0 where the value is 0."""
     stable = values + values.sign() * STABILISER
     return (relevance / stable).masked_fill(values == 0, 0)

@@ -1,7 +1,7 @@
-"""Rules for the backward pass of the ReLUs that a network calls, whatever modules and functions it is made of.
+"""Rules for the backward pass of all ReLUs that a network calls, independent of its modules and functions.
 
-A ReLU is what keeps positive values and puts zero in the place of the others, under any of the names that it has.
-Activations that also bound values, or let some of a negative value pass, are none: they keep their gradient.
+A ReLU is any call that keeps positive values and replaces the others by zero, such as ``clamp(min=0)``. Activations
+with an upper bound or a negative slope are not ReLUs and keep their gradient.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ import torch
 
 from heatproof.attribution._functions import FunctionRules
 
-# Functions that compute a ReLU with some arguments or with all.
+# Functions that compute a ReLU for some of their arguments.
 RELUS = frozenset(
     (
         *("relu", "clamp", "clip", "clamp_min", "threshold", "leaky_relu", "prelu", "rrelu", "elu", "hardtanh"),
         *("maximum", "max", "fmax", "where", "masked_fill", "mul", "multiply"),
     )
 )
-# What some of them call what they multiply negative values with.
+# Keyword of the slope for negative values.
 SLOPES = {"leaky_relu": "negative_slope", "prelu": "weight", "elu": "alpha"}
-# Of autograd, for ReLUs that no rule reached; what stands in the last ones cannot be read.
+# Parts of the names of autograd nodes of ReLUs that no rule reached, and of compiled nodes, whose content is unknown.
 BACKWARDS = ("Relu", "Threshold", "ClampMin", "Clamp")
 COMPILED = ("DifferentiableGraph", "CompiledFunction")
 
 
 def relu_of(name: str, args: tuple[Any, ...], given: dict[str, Any]) -> torch.Tensor | None:
-    """Return the values whose ReLU a call computes; None where it computes something else.
+    """Return the values whose ReLU a call computes; None if it computes something else.
 
     Parameters
     ----------
     name
-        Of the function, as in `FunctionRules`.
-    args, given
-        Its arguments.
+        Name of the function, as in `FunctionRules`.
+    args, kwargs
+        Arguments of the call.
     """
     first, second, third = (*args[:3], None, None, None)[:3]
     if name == "relu":
@@ -55,7 +55,7 @@ def relu_of(name: str, args: tuple[Any, ...], given: dict[str, Any]) -> torch.Te
         has_no_top = given.get("max_val", third) == math.inf
         return first if has_no_top and _is_zero(given.get("min_val", second)) else None
     if name == "rrelu":
-        # In eval mode its slope is the mean of both.
+        # In eval mode the slope is the mean of both bounds.
         slopes = given.get("lower", second), given.get("upper", third)
         return first if all(map(_is_zero, slopes)) else None
     if name in SLOPES:
@@ -71,7 +71,7 @@ def relu_of(name: str, args: tuple[Any, ...], given: dict[str, Any]) -> torch.Te
     if name in ("mul", "multiply"):
         return next((one for one, mask in ((first, second), (second, first)) if _is_mask(mask, one)), None)
     if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor):
-        # A maximum of two tensors, and not along a dimension.
+        # A maximum of two tensors, not along a dimension.
         return next((one for one, zero in ((first, second), (second, first)) if _is_zero(zero)), None)
     return None
 
@@ -83,13 +83,13 @@ def _is_zero(value: Any) -> bool:
 
 
 def _is_mask(mask: Any, values: Any) -> bool:
-    """Tell whether a mask is true, or one, where values are positive."""
+    """Return whether a mask is True, or 1, exactly where values are positive (or not negative)."""
     if not (isinstance(mask, torch.Tensor) and isinstance(values, torch.Tensor) and mask.shape == values.shape):
         return False
     if mask.requires_grad or not values.is_floating_point():
         return False
     found = values.detach()
-    # Ones everywhere are a mask of something else as well.
+    # A factor of ones could be anything, not only a mask.
     if mask.dtype != torch.bool and bool(mask.all()):
         return False
     return any(torch.equal(mask, kept.to(mask.dtype)) for kept in (found > 0, found >= 0))
@@ -101,12 +101,13 @@ class ReluRules(FunctionRules):
     Attributes
     ----------
     kind
-        ``guided``: what is positive passes back through what is active; ``deconvolution``: what is positive passes.
-    called
+        ``guided``: only positive gradients pass, and only through active ReLUs; ``deconvolution``: only positive
+        gradients pass, through all ReLUs.
+    was_called
         Whether a ReLU was called whose input depends on the image.
-    followed
-        Whether a gradient passed back through one.
-    missed
+    was_applied
+        Whether a gradient passed back through a rule.
+    was_bypassed
         Whether a gradient passed back through a ReLU that no rule reached.
     """
 
@@ -116,11 +117,11 @@ class ReluRules(FunctionRules):
         super().__init__()
         self.kind = kind
         self.called = self.followed = self.missed = False
-        # Code that called a ReLU without a gradient, as the forward of a `torch.autograd.Function` does.
+        # Code that called a ReLU with gradients disabled, such as the forward of a `torch.autograd.Function`.
         self._without: set[CodeType] = set()
 
     def rule(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], given: dict[str, Any]) -> Any:
-        """Call a ReLU with its rule."""
+        """Apply the rule if the call computes a ReLU."""
         values = relu_of(name, args, given)
         if values is None:
             return func(*args, **given)
@@ -132,12 +133,12 @@ class ReluRules(FunctionRules):
         return func(*args, **given)
 
     def watch(self, outputs: torch.Tensor) -> None:
-        """Find what the rule did not reach: parts that run elsewhere, and functions with a backward of their own.
+        """Watch for ReLUs that no rule reached: in compiled parts, and in functions with a custom backward pass.
 
         Parameters
         ----------
         outputs
-            Of a pass in this mode, before their gradient is asked for.
+            Outputs of a pass in this mode, before the gradient is computed.
         """
         nodes, found = [outputs.grad_fn], set()
         while nodes:
@@ -155,19 +156,19 @@ class ReluRules(FunctionRules):
 
 
 class _Ruled(torch.autograd.Function):
-    """A ReLU whose gradient is that of a rule."""
+    """ReLU with the gradient of a rule."""
 
     @staticmethod
     def forward(ctx: Any, values: torch.Tensor, mode: ReluRules) -> torch.Tensor:
         """Return the positive part."""
         ctx.mode = mode
-        # No values, which the network may change in place.
+        # The signs are saved, not the values, because the network may change these in place.
         ctx.save_for_backward(values > 0)
         return values.relu()
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
-        """Return the positive part of a gradient, where the rule lets it pass."""
+        """Return the positive part of the gradient, where the rule lets it pass."""
         ctx.mode.followed = True
         passed = gradients[0].relu()
         (active,) = ctx.saved_tensors
@@ -175,7 +176,7 @@ class _Ruled(torch.autograd.Function):
 
 
 def _code_around() -> Iterator[CodeType]:
-    """Yield the code of the functions from which a call is made, innermost first."""
+    """Yield the code of the functions on the call stack, innermost first."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         yield frame.f_code

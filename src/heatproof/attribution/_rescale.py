@@ -1,9 +1,9 @@
-"""DeepLift's multipliers, by rules for the operations that a network calls, whatever modules it is made of.
+"""DeepLift's multipliers, by rules for the operations that a network calls, independent of its modules.
 
-A network gets images and their baselines in one batch, images first. While `RescaleRules` is entered, every operation
-below is replaced by one of the same value whose gradient is a multiplier: times the difference of its inputs it gives
-the difference of its outputs. The gradient of an output is then DeepLift's multiplier of the image (Shrikumar,
-Greenside and Kundaje 2017, section 3.1).
+The network gets images and their baselines in one batch, images first. While `RescaleRules` is active, it replaces
+every operation below by one with the same value whose gradient is a multiplier: the multiplier times the difference of
+the inputs is the difference of the outputs. The gradient of an output is then DeepLift's multiplier of the image
+(Shrikumar, Greenside and Kundaje 2017, section 3.1).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.nn import functional
 from heatproof.attribution._functions import FunctionRules
 from heatproof.attribution._relus import RELUS, relu_of
 
-# Of single elements, the rescale rule (section 3.5.1).
+# Elementwise operations, for the rescale rule (section 3.5.1).
 ELEMENTWISE = frozenset(
     (
         *("relu", "relu6", "leaky_relu", "prelu", "rrelu", "elu", "selu", "celu", "gelu", "silu", "mish"),
@@ -27,18 +27,18 @@ ELEMENTWISE = frozenset(
 )
 PRODUCTS = frozenset(["mul", "multiply", "matmul", "bmm"])
 POOLS = frozenset(["max_pool2d", "adaptive_max_pool2d"])
-# As a share of the inputs, below which their difference is taken for rounding and the gradient for the multiplier.
+# If the difference of inputs is a smaller share of them, it is rounding, and the gradient replaces the multiplier.
 SMALLEST = 1e-6
 
 
 class RescaleRules(FunctionRules):
-    """Replace operations on tensors that depend on the input; the rest is linear, or is not covered."""
+    """Mode that replaces operations on tensors that depend on the images; others are linear or not covered."""
 
     names: ClassVar[frozenset[str]] = ELEMENTWISE | PRODUCTS | POOLS | RELUS
 
     def rule(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], given: dict[str, Any]) -> Any:
-        """Call a rule where there is one."""
-        # A leaf is no activation: weights of a target function can take gradients, and those of the network cannot.
+        """Apply the rule of an operation that has one."""
+        # Leaves are excluded: the weights of a callable target can require gradients.
         every = (*args, *given.values())
         depend = [isinstance(each, torch.Tensor) and each.requires_grad and not each.is_leaf for each in every]
         if not torch.is_grad_enabled() or not any(depend):
@@ -57,13 +57,13 @@ class RescaleRules(FunctionRules):
 
 
 def _as(value: torch.Tensor, linear: torch.Tensor) -> torch.Tensor:
-    """Return a value exactly, with the gradient of another tensor."""
+    """Return the exact value of one tensor with the gradient of another."""
     return value.detach() + (linear - linear.detach())
 
 
 def _elementwise(function: Callable[[torch.Tensor], torch.Tensor], values: torch.Tensor) -> torch.Tensor:
     inputs = values.detach().requires_grad_()
-    # What stands around may save tensors elsewhere, as checkpointing does, which calls the network again to get them.
+    # The hooks override those of the caller: checkpointing would call the network again to get the saved tensors.
     with torch.autograd.graph.saved_tensors_hooks(_itself, _itself):
         outputs = function(inputs)
         (slope,) = torch.autograd.grad(outputs.sum(), inputs)
@@ -80,7 +80,7 @@ def _change(values: torch.Tensor) -> torch.Tensor:
 
 
 def _ratio(change_out: torch.Tensor, inputs: torch.Tensor, slope: torch.Tensor) -> torch.Tensor:
-    """Return the multipliers of both halves; `slope` is taken where the inputs are the same."""
+    """Return the multipliers for both halves of the batch; `slope` where image and baseline have the same input."""
     change = _change(inputs)
     same = change.abs() <= SMALLEST * torch.maximum(*inputs.abs().chunk(2))
     multiplier = torch.where(same, slope.chunk(2)[0], change_out / torch.where(same, 1, change))
@@ -88,7 +88,7 @@ def _ratio(change_out: torch.Tensor, inputs: torch.Tensor, slope: torch.Tensor) 
 
 
 def _product(function: Callable[..., torch.Tensor], one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """Multiply each factor's difference by the mean of the other factor, which add up to the product's difference."""
+    """Multiply the difference of each factor by the mean of the other; both add up to the difference of the product."""
     halfway = []
     for factor in (one, other):
         image, baseline = factor.detach().chunk(2)
@@ -98,10 +98,10 @@ def _product(function: Callable[..., torch.Tensor], one: torch.Tensor, other: to
 
 
 def _pool(name: str, values: torch.Tensor, *given: Any, **named: Any) -> torch.Tensor:
-    """Give the difference of a window's maxima to the pixel that makes it, with windows that overlap.
+    """Attribute the difference of the maxima of a window to one pixel; windows may overlap.
 
-    If the image's maximum is the higher one, that is where the image has it, else where the baseline has it: the
-    pixel's own difference is of the same sign and at least as large. A pixel adds up what it gets from its windows.
+    This is the pixel of the image's maximum if that is the higher one, else the pixel of the baseline's maximum. The
+    difference of this pixel has the same sign and is at least as large. A pixel of several windows gets the sum.
     """
     outputs, places = getattr(functional, f"{name}_with_indices")(values.detach(), *given, **named)
     found, index = outputs.flatten(2), places.flatten(2)

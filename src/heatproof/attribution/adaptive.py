@@ -1,7 +1,7 @@
 """Explainers that integrate gradients along adaptive paths: guided IG and AGI.
 
-No library at hand has them for batches in torch: `saliency`, by the authors of guided integrated gradients, takes one
-NumPy image at a time and a keyword that NumPy 2.4 has removed. The tests compare with it.
+No available library computes them for batches in torch: `saliency`, by the authors of guided integrated gradients,
+takes one NumPy image at a time and uses a keyword that NumPy 2.4 has removed. Tests compare with it.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ def guided_ig(
 
     Kapishnikov et al., "Guided integrated gradients: an adaptive path method for removing noise", 2021, section 4. A
     value is one channel of one pixel. Every step covers the same share of the L1 distance between baseline and image.
-    A map sums to the output at the image minus the output at the baseline, up to the error of `rule`. `steps` +
-    `anchors` + 1 network passes an image, or `steps` with the left rule, each with a gradient.
+    A map sums to the output at the image minus the output at the baseline, up to the error of `rule`. An image takes
+    `steps` + `anchors` + 1 network passes, or `steps` with the left rule, each with a gradient.
 
     Parameters
     ----------
-    explained
+    context
         The batch.
     steps
-        Steps of the path, one gradient each.
+        Number of steps of the path, with one gradient each.
     fraction
-        Share of all values that move together: those of smallest absolute gradient among those that are not at the
-        end of their range. Where they do not cover the step, the next ones follow. With 1 the path is straight.
+        Share of all values that move together: those with the smallest absolute gradients among the values that are not
+        at the end of their range. If they do not cover the step, the next ones follow. With 1 the path is straight.
     max_dist
-        How far a value may be ahead of or behind the straight path, as a share of its own way; 0 is the straight path
-        and 1 leaves it free. The authors' later library has this bound in place of anchors.
+        Largest distance of a value from the straight path, ahead or behind, as a share of its total change: 0 is the
+        straight path, 1 is no bound. The authors' later library has this bound instead of anchors.
     anchors
-        Points of the straight path, equally spaced, that the path has to pass, as in the paper; each segment between
-        two is a path of its own, with its share of the steps, and `max_dist` is a share of the segment.
+        Number of equidistant points of the straight path that the path must pass, as in the paper. Each segment between
+        two of them is a separate path with its share of the steps, and `max_dist` refers to the segment.
     rule
-        Quadrature along a step: ``trapezoid`` averages the gradients at both ends, ``left`` takes the gradient at the
-        start, as in the authors' library. The latter is small because the step was chosen for it, so that maps of
-        networks with ReLUs miss much of the output's change for any number of steps.
+        Quadrature along a step. ``trapezoid`` averages the gradients at both ends; ``left`` takes the gradient at the
+        start, as the authors' library does. That gradient is small, because the step was chosen for it, so maps of
+        networks with ReLUs miss much of the change of the output for any number of steps.
 
     Returns
     -------
@@ -107,7 +107,7 @@ def follow_small_gradients(
     max_dist: float,
     rule: str = "trapezoid",
 ) -> torch.Tensor:
-    """Integrate gradients along the path from `start` to `start + way`, (N, C, H, W)."""
+    """Integrate gradients along a guided path from `start` to `start + change`, (N, C, H, W)."""
     import torch
     from captum.attr import Saliency
 
@@ -142,22 +142,22 @@ def move(
     together: int,
     max_dist: float,
 ) -> torch.Tensor:
-    """Return the progress of each value after a step, as a share (N, values) of its own way.
+    """Return the progress (N, values) of each value after a step, as a share of its total change.
 
     Parameters
     ----------
-    travelled
-        Shares (N, values) before the step.
+    progress
+        (N, values), the progress before the step.
     distances
-        Lengths of the ways (N, values).
+        (N, values), the absolute total change of each value.
     steepness
-        Absolute gradients (N, values); the smallest move first, and equal ones at once.
+        (N, values), absolute gradients. Values with the smallest ones move first, and equal ones together.
     share
-        What the step has to reach: this share of an image's summed distances.
+        Share of an image's summed distances to reach by the step.
     together
-        How many values move at a time.
+        Number of values that move at a time.
     max_dist
-        How far a value's share may be from `share`.
+        Largest difference of the progress of a value from `share`.
     """
     import torch
 
@@ -169,7 +169,7 @@ def move(
     ordered = steepness.sort(1).values
     count = ordered.shape[1]
     done = torch.zeros_like(missing, dtype=torch.long)
-    # Each image goes through its values in order of steepness, some at a time, until it has covered what is missing.
+    # Each image moves its values in order of steepness, a group at a time, until it has covered the missing distance.
     for _ in range(-(-count // together)):
         if not bool((missing > 0).any()):
             break
@@ -196,25 +196,24 @@ def agi(
     """Adversarial gradient integration: along steepest ascents from the image to false classes.
 
     Pan, Li and Zhu, "Explaining deep neural network models with adversarial gradient integration", 2021, algorithms 1
-    and 2. A path steps by the sign of the gradient of a false class's probability, which is that of its logarithm,
-    until the network predicts that class or the steps are used up. Minus the target output's gradient times the step
-    is summed over all steps of all paths: on a linear network a map sums to how much the paths lower the target
-    output, summed over paths; with ReLUs it does not, however small the steps, as paths go to and fro where one
-    switches. The false classes are drawn for each image, all equally likely, as in the paper: they are not the most
-    likely ones. At most `topk` · `steps` network passes an image, with two gradients each, and one pass to count the
-    classes.
+    and 2. A path steps by the sign of the gradient of a false class's probability, which is also that of its logarithm,
+    until the network predicts that class or the steps are used up. The map is the sum over all steps of all paths of
+    minus the gradient of the target output times the step. On a linear network it sums to the decrease of the target
+    output, summed over paths. With ReLUs it does not, however small the steps are, because paths oscillate where a ReLU
+    switches. As in the paper, the false classes of each image are drawn uniformly; they are not the most likely ones.
+    An image takes at most `topk` · `steps` network passes with two gradients each, and one pass to count the classes.
 
     Parameters
     ----------
-    explained
+    context
         The batch.
     steps
-        The longest path.
+        Largest number of steps of a path.
     epsilon
-        Length of a step in each value of the image before normalisation, where images lie in [0, 1]; a path stays
-        within.
+        Size of a step in each value of the image before normalisation, in which images are in [0, 1]; paths stay in
+        this range.
     topk
-        How many false classes are drawn, by the name that the authors' code has for it; all where there are fewer.
+        Number of false classes to draw, or all if there are fewer. The name is that in the authors' code.
 
     Returns
     -------
@@ -224,7 +223,7 @@ def agi(
     Raises
     ------
     NotApplicable
-        If the network knows one class alone.
+        If the network has only one class, or its classes do not exclude each other.
     HeatproofError
         If an option is out of its range.
     """
@@ -243,7 +242,7 @@ def agi(
         raise NotApplicable("the network knows one class alone, and there is no false one to walk to")
     paths = min(topk, known - 1)
     maps = []
-    # A few images at a time, so that what is held at once is one network pass, or one image's paths.
+    # As many images as fit in a network pass with all their paths, but at least one, to bound memory.
     for few in split_batch(context, max(1, context.batch_size // paths)):
         images = few.images.detach().repeat_interleave(paths, 0)
         targets = few.targets.repeat_interleave(paths)
@@ -258,7 +257,7 @@ def agi(
 
 
 def draw_false_classes(context: ExplainContext, known: int, count: int) -> torch.Tensor:
-    """Draw `count` distinct classes (N, count) for each image from `known`, without its target."""
+    """Draw `count` distinct classes (N, count) for each image from all classes but its target."""
     drawn = counter_permutation(
         context.seed, "false classes of agi", context.image_ids, known - 1, device=context.images.device
     )[:, :count]
@@ -273,7 +272,7 @@ def walk_to(
     steps: int,
     epsilon: float,
 ) -> torch.Tensor:
-    """Return the sum over each image's path of −gradient of the target output × step, (N, C, H, W)."""
+    """Return −gradient of the target output × step, summed over the path of each image, (N, C, H, W)."""
     import torch
 
     facts = context.facts or InputFacts()
@@ -285,7 +284,7 @@ def walk_to(
     for _ in range(steps):
         predicted, ascent, gradients = look_around(context, points, targets[walking], false[walking])
         ahead = predicted != false[walking]
-        # A path that has arrived takes no further pass.
+        # A path that has reached its class takes no further pass.
         walking, points = walking[ahead], points[ahead]
         if not len(walking):
             break
@@ -307,7 +306,7 @@ def look_around(
         logits = pad_single_image_passes(context.network)(points)
     odds = logits.detach().softmax(1)
     known = odds.shape[1]
-    # The logarithm of a probability has the sign of its gradient, also where the probability itself underflows.
+    # The gradient of the log-probability has the same sign as that of the probability, but does not underflow.
     upward = one_hot(false, known) - odds
     target_mask = one_hot(targets, known).to(odds)
     if context.output is not context.network:
@@ -322,12 +321,12 @@ def pull_back(logits: torch.Tensor, points: torch.Tensor, weights: torch.Tensor)
 
     from heatproof.errors import is_out_of_memory
 
-    # In one backward pass the last layer has at least four rows: with two or three, PyTorch adds on the CPU in another
-    # order, and the sign of a gradient near zero would depend on the batch.
+    # One batched backward pass gives the last layer at least four rows. With two or three, PyTorch adds in another
+    # order on the CPU, and the sign of a gradient near zero would depend on the batch.
     try:
         return torch.autograd.grad(logits, points, weights, retain_graph=True, is_grads_batched=True)[0]
     except RuntimeError as error:
         if is_out_of_memory(error):
             raise
-    # A network's own backward function need not work on several at once.
+    # A custom backward function of the network may not support batched gradients.
     return torch.stack([torch.autograd.grad(logits, points, some, retain_graph=True)[0] for some in weights])

@@ -14,7 +14,7 @@ from heatproof.errors import NotApplicable
 if TYPE_CHECKING:
     import torch
 
-# Largest difference, as a share of the largest gradient, that is rounding.
+# Differences below this share of the largest gradient are rounding.
 SAME = 1e-6
 
 
@@ -22,9 +22,9 @@ SAME = 1e-6
 def guided_backprop(context: ExplainContext) -> dict[str, torch.Tensor]:
     """Gradient with only positive values passed back through active ReLUs.
 
-    Springenberg et al., "Striving for simplicity", 2015, section 3.4. The rule is that of every ReLU that the network
-    calls, as a module, a function or a method, in place or not, and under other names that compute a ReLU, such as
-    ``clamp(min=0)``. Activations that also bound values, or let some of a negative value pass, keep their gradient.
+    Springenberg et al., "Striving for simplicity", 2015, section 3.4. The rule applies to every ReLU that the network
+    calls: as a module, a function or a method, in place or not, and as other functions that compute a ReLU, such as
+    ``clamp(min=0)``. Activations with an upper bound or a negative slope keep their gradient.
 
     Returns
     -------
@@ -35,8 +35,8 @@ def guided_backprop(context: ExplainContext) -> dict[str, torch.Tensor]:
     Raises
     ------
     NotApplicable
-        If the network calls no ReLU through which a gradient passes, or one that no rule reaches, as in a scripted
-        part.
+        If no gradient passes through a ReLU of the network, or a gradient passes through a ReLU that no rule reaches,
+        such as one in a scripted part.
     """
     return {"guided_backprop": _through_relus(context, "guided", "guided backprop")}
 
@@ -53,8 +53,8 @@ def guided_backprop(context: ExplainContext) -> dict[str, torch.Tensor]:
 def deconvolution(context: ExplainContext) -> dict[str, torch.Tensor]:
     """Gradient with only positive values passed back through all ReLUs.
 
-    Zeiler and Fergus, "Visualizing and understanding convolutional networks", 2014, section 2.1. Of which ReLUs, as for
-    `guided_backprop`.
+    Zeiler and Fergus, "Visualizing and understanding convolutional networks", 2014, section 2.1. The rule applies to
+    the same ReLUs as that of `guided_backprop`.
 
     Returns
     -------
@@ -110,7 +110,7 @@ def _grad_cams(context: ExplainContext) -> Iterator[tuple[ExplainContext, torch.
                 f"The layer {name!r} does not put out (N, channels, height, width), which class "
                 "activation maps need: name another in cam_layer.",
             )
-            # At once: what follows may write into it. The hook's gradient is of what the layer put out, all the same.
+            # Cloned at once, because later layers may write into it; the gradient is still that of the layer's output.
             values.append(grid.detach().clone())
             grid.register_hook(slopes.append)
 

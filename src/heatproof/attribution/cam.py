@@ -1,12 +1,13 @@
-"""Class activation maps, through torchcam, and HiResCAM.
+"""Class activation maps: those of torchcam, and HiResCAM.
 
-Every map reads the layer that the model's input facts name, or that a rule finds where they name none, is not rescaled,
-and is enlarged to the image's size bilinearly. All but HiResCAM's are not negative: torchcam applies the ReLU of the
-papers. Tokens and features with channels last are read as maps of their grid.
+Every map reads the layer that the model's input facts name; if they name none, a rule finds the layer. Maps are not
+rescaled, and are enlarged bilinearly to the size of the image. All maps but those of HiResCAM are not negative, because
+torchcam applies the ReLU of the papers. Tokens, and features with channels last, are converted to feature maps first.
 
-Layers of networks have grids of their own, 8 × 8 or 2 × 2 for the same image, and a map of few cells scores otherwise
-whatever the network: the option `grid` of every CAM pools its map to so many cells a side before it is enlarged, so
-that networks can be compared on one grid. Left out, it is the layer's; a finer one than the layer's is a gap.
+The layers of different networks have different grids, such as 8 × 8 and 2 × 2 for the same image, and a map with fewer
+cells scores differently for this reason alone. To compare networks on one grid, the option `grid` of every CAM pools
+its map to that many cells along a side before it is enlarged. The default is the grid of the layer; with a grid finer
+than that of the layer, the explainer is not applicable.
 """
 
 from __future__ import annotations
@@ -134,12 +135,13 @@ def smooth_grad_cam_pp(
 
     Parameters
     ----------
-    explained
+    context
         The batch.
     samples
-        Noisy copies of each image, one network pass each.
+        Number of noisy copies of each image, with one network pass each.
     stdev
-        Standard deviation of the Gaussian noise, in normalised units; it and `samples` are torchcam's defaults.
+        Standard deviation of the Gaussian noise, in normalised units. The defaults of it and of `samples` are
+        torchcam's.
 
     Returns
     -------
@@ -169,7 +171,8 @@ def score_cam(context: ExplainContext, *, grid: PatchGrid | None = None) -> dict
     """Score-CAM: channels weighted by the output on the image masked by each channel (torchcam `ScoreCAM`).
 
     Wang et al., "Score-CAM", 2020, section 3.2: the image is multiplied by each channel, enlarged and scaled to
-    [0, 1], and the softmax over channels of the target's outputs weighs them. One network pass a channel of the layer.
+    [0, 1]. The weights are the softmax over channels of the target's outputs. An image takes one network pass for each
+    channel of the layer.
 
     Returns
     -------
@@ -197,18 +200,18 @@ def ss_cam(
     """SS-CAM: Score-CAM weights averaged over noisy copies of each channel (torchcam `SSCAM`).
 
     Wang et al., "SS-CAM: Smoothed Score-CAM for sharper visual feature localization", 2020, section 3: Gaussian noise
-    is added to the channel, enlarged and scaled to [0, 1], by which the image is multiplied. An image costs 2 network
-    passes and `samples` for each channel of the layer.
+    is added to the channel, enlarged and scaled to [0, 1], by which the image is multiplied. An image takes 2 network
+    passes, and `samples` for each channel of the layer.
 
     Parameters
     ----------
-    explained
+    context
         The batch.
     samples
-        Noisy copies of each channel.
+        Number of noisy copies of each channel.
     stdev
-        Standard deviation of the Gaussian noise, in units of the scaled channel; it and `samples` are torchcam's
-        defaults.
+        Standard deviation of the Gaussian noise, in units of the scaled channel. The defaults of it and of `samples`
+        are torchcam's.
 
     Returns
     -------
@@ -240,14 +243,14 @@ def is_cam(context: ExplainContext, *, samples: Count = 10, grid: PatchGrid | No
 
     Naidu et al., "IS-CAM: Integrated Score-CAM for axiomatic-based explanations", 2020, section 3. torchcam 0.5
     multiplies the masked image by the running sum of 1/n, 2/n, ... over n `samples`, so that the path ends at
-    (n + 1) / 2 times the masked image. An image costs 2 network passes and `samples` for each channel of the layer.
+    (n + 1) / 2 times the masked image. An image takes 2 network passes, and `samples` for each channel of the layer.
 
     Parameters
     ----------
-    explained
+    context
         The batch.
     samples
-        Points of the path for each channel; torchcam's default.
+        Number of points of the path for each channel; the default is torchcam's.
 
     Returns
     -------
@@ -272,8 +275,9 @@ def hires_cam(context: ExplainContext, *, grid: PatchGrid | None = None) -> dict
     """HiResCAM: activations times their gradients, summed over channels.
 
     Draelos and Carin, "Use HiResCAM instead of Grad-CAM for faithful explanations of convolutional neural networks",
-    2020, section 3. It has no ReLU: where nothing but global average pooling and a linear layer follow the layer, the
-    map's sum is the output without its bias, times the share of the layer's grid in the image's pixels. One gradient.
+    2020, section 3. It has no ReLU. If only global average pooling and a linear layer follow the layer, the sum of a
+    map is the output without its bias, times the number of pixels of the image for each cell of the layer's grid. It
+    takes one network pass and one gradient.
 
     Returns
     -------
@@ -309,14 +313,14 @@ def hires_cam(context: ExplainContext, *, grid: PatchGrid | None = None) -> dict
 
 
 class _NoisePerImage:
-    """Replace the distribution that torchcam samples per batch from the global generator by draws per image."""
+    """Distribution that draws noise by image; torchcam's draws for a batch from the global generator."""
 
     def __init__(self, part: ExplainContext, purpose: str, stdev: float) -> None:
         self.draw = lambda shape, start: stdev * draw_per_image(part, counter_normal, purpose, shape, start)
         self.drawn = 0
 
     def sample(self, size: torch.Size) -> torch.Tensor:
-        # From where the last sample ended: all samples of all channels at once would fill the memory.
+        # Continues after the last sample, because all samples of all channels at once would need too much memory.
         shape, start = size[1:], self.drawn
         self.drawn += shape.numel()
         return self.draw(shape, start)
@@ -329,13 +333,13 @@ def _extract(
     prepare: Callable[[Any, ExplainContext], None] | None = None,
     **arguments: Any,
 ) -> torch.Tensor:
-    """Return the maps (N, H, W) of one torchcam extractor, which `prepare` may adjust to each network pass."""
+    """Return the maps (N, H, W) of a torchcam extractor, which `prepare` may change before each network pass."""
     import torch
 
     from heatproof.attribution._layers import grid_layer
 
     class Watched(extractor_class):
-        """Extractor that keeps the channel weights, which torchcam discards."""
+        """Extractor that stores the channel weights, which torchcam discards."""
 
         def _get_weights(self, *arguments: Any, **options: Any) -> list[torch.Tensor]:
             self.weights = super()._get_weights(*arguments, **options)
@@ -343,7 +347,7 @@ def _extract(
 
     maps, are_negative, passed = [], [], []
     with grid_layer(context) as (explained_output, layer, name):
-        # Score-CAM runs the network itself, and its last pass can be one image.
+        # Score-CAM runs the network itself, and its last pass can have a single image.
         output = pad_single_image_passes(explained_output)
         for part in split_batch(context):
             count, part = len(part.image_ids), pad_single_image(part)
@@ -354,7 +358,7 @@ def _extract(
                 _require_grid(extractor.hook_a[0], name)
                 (cam,) = extractor(part.targets.tolist(), scores, normalized=False)
                 activations, weights = extractor.hook_a[0], extractor.weights[0]
-                # torchcam sums with nansum: an undefined channel would pass for an irrelevant one.
+                # torchcam sums with nansum, in which an undefined channel would look irrelevant.
                 weighted = weights.reshape(*weights.shape, *[1] * (4 - weights.ndim)) * activations
                 cam = cam.masked_fill(weighted.isnan().any(1), torch.nan)
                 before_relu = weighted.sum(1)[:count].flatten(1)
@@ -371,7 +375,7 @@ def _extract(
 
 
 def _enlarged(cams: torch.Tensor, images: torch.Tensor, grid: AnyGrid | None, name: str) -> torch.Tensor:
-    """Return maps (N, 1, h, w) of a layer at the images' size, (N, H, W), pooled to the option `grid` before."""
+    """Pool maps (N, 1, h, w) of a layer to the option `grid`, and enlarge them to the size of the images, (N, H, W)."""
     from torch.nn.functional import adaptive_avg_pool2d, interpolate
 
     if grid is not None:

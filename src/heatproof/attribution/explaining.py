@@ -1,4 +1,4 @@
-"""Make the maps of a batch of images: the one place that calls an explainer."""
+"""Compute the maps of a batch of images. No other module calls an explainer."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from heatproof.models.adapter import reader_of
 from heatproof.models.memory import AdaptiveBatchSize
 from heatproof.models.state import preserve_network
 
-# What PyTorch and captum say where a network passes no gradient.
+# Parts of the messages of PyTorch and captum if no gradient reaches the images.
 NO_GRADIENT = ("does not require grad", "not have been used in the graph", "is not connected to every target layer")
 
 
 class ExplainerFailed(NotApplicable):
-    """An explainer raised an error, or returned what is no map; the text is the reason."""
+    """Raised if an explainer raises an error or returns something other than its maps; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class MapMaker:
-    """An explainer with the options that it is called with.
+    """An explainer and the options to call it with.
 
     Attributes
     ----------
     name
-        For messages.
+        Name in messages.
     function
-        ``function(explained, **options)`` returns a dict from each name in `maps` to a tensor (N, H, W).
+        ``function(context, **options)`` returns a dict from each name in `maps` to a tensor (N, H, W).
     options
-        Of the function.
+        Options of the function.
     maps
-        Names of its maps, and whether each is signed.
+        Mapping from map name to whether the map is signed.
     """
 
     name: str
@@ -53,17 +53,17 @@ def explain_batch(
 ) -> np.ndarray:
     """Return an explainer's maps of a batch of images.
 
-    The explainer gets copies of images, targets and background, because it may write to them. Passes are halved where
-    memory runs out.
+    The explainer gets copies of images, targets and background images, because it may write to them. If memory runs
+    out, it is called again with half the batch size for its network passes.
 
     Parameters
     ----------
     maker
         The explainer.
-    explained
-        Its input; figures and sums that it notes are of this batch alone.
-    within
-        Remembers how many images fit into memory; None for this call alone.
+    context
+        Its input. Figures and sums that were recorded before are dropped.
+    adaptive_size
+        Remembers how many images fit into memory; None forgets it after this call.
 
     Returns
     -------
@@ -73,8 +73,8 @@ def explain_batch(
     Raises
     ------
     NotApplicable
-        If the explainer does not apply; `ExplainerFailed` if it raises any error, returns other maps than it announces, a value
-        that is not finite, or notes sums of other images.
+        If the explainer is not applicable. `ExplainerFailed` if it raises any error, returns other maps than it
+        declares or a value that is not finite, or records sums for another number of images.
     HeatproofError
         If the machine fails, or an image cannot be read.
     """
@@ -91,14 +91,14 @@ def explain_batch(
                 background=context.background and _copying(context.background),
                 batch_size=size,
             )
-            # What it changes of the network, or leaves on it where it fails, is not to reach other maps.
+            # Changes that the explainer makes to the network, or leaves there on failure, must not affect other maps.
             try:
                 with preserve_network(context.output), _asking(context):
                     made = maker.function(given, **maker.options)
             except NotApplicable:
                 raise
             except Exception as error:
-                # Foreign code can fail in any way. A fault of the machine is none of the explainer's.
+                # Explainers of users and of other libraries can fail in any way. A fault of the machine is not theirs.
                 if machine_fault(error) or isinstance(error, DamagedInput):
                     raise
                 raise ExplainerFailed(_reason(error, context.network)) from error
@@ -112,7 +112,7 @@ def explain_batch(
 
 
 def _asking(context: ExplainContext) -> AbstractContextManager[Any]:
-    """Have a callable target computed for the targets of this batch alone."""
+    """Let a callable target compute the columns of this batch's targets only."""
     reader = reader_of(context.network)
     if reader is None or reader.function is None:
         return nullcontext()
@@ -120,7 +120,7 @@ def _asking(context: ExplainContext) -> AbstractContextManager[Any]:
 
 
 def _check_sums(context: ExplainContext, maker: MapMaker) -> None:
-    """Check that the sums that an explainer noted are one for each image, of maps that it makes."""
+    """Check that an explainer recorded one sum for each image, and only for maps that it returns."""
     for name, noted in (context.sums or {}).items():
         shapes = [tuple(one.shape) for some in noted for one in some if one is not None]
         count = sum(len(some.expected) for some in noted if some.expected.ndim == 1)
@@ -132,19 +132,21 @@ def _check_sums(context: ExplainContext, maker: MapMaker) -> None:
 
 
 def convergence_delta(maker: MapMaker, maps: np.ndarray, sums: Mapping[str, Sequence[MapSums]]) -> np.ndarray:
-    """Return by how much maps miss the sums that an explainer noted: what they sum to minus what they are to.
+    """Return the sums of maps minus the sums that the explainer recorded for them.
 
     Parameters
     ----------
-    maker, sums
-        The explainer, and what it noted of the maps.
+    maker
+        The explainer.
     maps
         (N, maps, H, W), as `explain_batch` returns them.
+    sums
+        Sums that the explainer recorded, `ExplainContext.sums`.
 
     Returns
     -------
     numpy.ndarray
-        (N, maps) float64, in units of the output; NaN where no sum is promised.
+        (N, maps) float64, in units of the output; NaN for maps without a promised sum.
     """
     missed = np.full(maps.shape[:2], np.nan)
     for index, name in enumerate(maker.maps):
@@ -166,7 +168,7 @@ def _copying(background: Callable[[int], torch.Tensor]) -> Callable[[int], torch
 
 
 def _reason(error: Exception, network: Any) -> str:
-    """Say in words of a gap how an explainer failed, and whether the network did within it."""
+    """Return the reason for which a failed explainer is not applicable, and whether the network failed inside it."""
     if isinstance(error, HeatproofError):
         return str(error).rstrip(".")
     said = first_line(error)[:200]
@@ -187,16 +189,18 @@ def stack_maps(maps: Mapping[str, torch.Tensor], announced: Collection[str], con
     Parameters
     ----------
     maps
-        What the explainer returned.
-    announced
+        Result of the explainer.
+    declared
         Names of the maps that it must return.
-    explained
+    context
         Its input.
 
     Raises
     ------
-    Failed
-        If it returned other maps than it announced, or maps of another shape.
+    ExplainerFailed
+        If the result has another number of maps than it declares, or maps of another shape.
+    NotApplicable
+        If the maps have another height or width than the images.
     """
     expected = (len(context.images), *context.images.shape[-2:])
     values: list[Any] = list(maps.values()) if isinstance(maps, Mapping) else []
@@ -225,14 +229,14 @@ def stack_maps(maps: Mapping[str, torch.Tensor], announced: Collection[str], con
 def check_applicability(
     maker: MapMaker, context: ExplainContext, adaptive_size: AdaptiveBatchSize | None = None
 ) -> np.ndarray:
-    """Make the maps of a few images, and check what the explainer noted of them.
+    """Compute the maps of a sample of images, and compare the recorded figures with their limits.
 
     Parameters
     ----------
-    maker, within
-        As in `explain_batch`.
-    explained
-        The few images; its `figures` are filled.
+    maker, adaptive_size
+        See `explain_batch`.
+    context
+        The sample of images; its `figures` are filled.
 
     Returns
     -------
@@ -242,7 +246,7 @@ def check_applicability(
     Raises
     ------
     NotApplicable
-        If every map has one value everywhere, or a figure is above its limit; and as `explain_batch`.
+        If every map is constant, a figure is above its limit, or `explain_batch` raises it.
     """
     figures: dict[str, ApplicabilityFigure] = {} if context.figures is None else context.figures
     maps = explain_batch(maker, replace(context, figures=figures), adaptive_size)
@@ -256,7 +260,7 @@ def check_limits(figures: dict[str, ApplicabilityFigure], maps: np.ndarray) -> N
     Raises
     ------
     NotApplicable
-        If every map has one value everywhere, or a figure is above its limit.
+        If every map is constant, or a figure is above its limit.
     """
     figures["constant_maps"] = ApplicabilityFigure(share_constant(maps))
     if figures["constant_maps"].value == 1:
@@ -267,5 +271,5 @@ def check_limits(figures: dict[str, ApplicabilityFigure], maps: np.ndarray) -> N
 
 
 def share_constant(maps: np.ndarray) -> float:
-    """Return the share of maps (..., H, W) that are constant."""
+    """Return the share in [0, 1] of maps (..., H, W) that are constant."""
     return float(np.mean(np.ptp(maps.reshape(-1, maps.shape[-2] * maps.shape[-1]), axis=1) == 0))

@@ -61,7 +61,7 @@ NEUTRAL = InputFacts()
 
 
 class Probabilities(torch.nn.Module):
-    """A network followed by softmax, or sigmoids of its labels, for attribution of probabilities."""
+    """A network followed by softmax, or by sigmoids for a multi-label network, to explain probabilities."""
 
     def __init__(self, network: torch.nn.Module) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Probabilities(torch.nn.Module):
 
 
 class Background:
-    """Normalised training images for use as baselines, in an order drawn once from the seed."""
+    """Normalised training images as baselines, in an order that is drawn once from the seed."""
 
     def __init__(self, dataset: Dataset, facts: InputFacts, seed: int) -> None:
         self.dataset = dataset
@@ -83,12 +83,12 @@ class Background:
         self.images: torch.Tensor | None = None
 
     def __call__(self, count: int) -> torch.Tensor:
-        """Return the first `count` of them, (count, C, H, W); all, where it is a default and there are fewer.
+        """Return the first `count` images, (count, C, H, W); all images if a default count (`AtMost`) exceeds them.
 
         Raises
         ------
         HeatproofError
-            If the training split has fewer.
+            If the training split has fewer than `count`.
         """
         if isinstance(count, DefaultCount):
             count = min(count, len(self.order))
@@ -108,12 +108,12 @@ class Background:
 
 
 def background_of(dataset: Dataset, facts: InputFacts, seed: int) -> Background | None:
-    """Return the training images for use as baselines; None where a dataset has none."""
+    """Return the training images of a dataset as baselines; None if it has none."""
     return Background(dataset, facts, seed) if len(dataset.splits.get("train", ())) else None
 
 
 class NamedBaselines:
-    """Images of a baseline by name, with what the dataset decides of it, such as its mean colour, found once."""
+    """Images of baselines by name; options that depend on the dataset, such as its mean colour, are computed once."""
 
     def __init__(self, dataset: Dataset, facts: InputFacts, grid: Grid | None) -> None:
         self.dataset, self.facts, self.grid = dataset, facts, grid
@@ -137,7 +137,7 @@ def context_factory(
     grid: Grid | None,
     batch_size: int,
 ) -> Callable[..., ExplainContext]:
-    """Return a function that makes the input of an explainer from images, targets and ids.
+    """Return a function that creates an `ExplainContext` from images, targets and ids.
 
     Parameters
     ----------
@@ -146,13 +146,13 @@ def context_factory(
     facts
         Input format of the images.
     dataset
-        Its training images are baselines of some explainers.
+        Dataset whose training images are baselines of some explainers.
     output
-        ``logit`` or ``probability``: what is explained.
+        The output to explain, ``logit`` or ``probability``.
     seed
         The workflow's seed.
     grid
-        Grid of the patches that the explainer's baseline fills, if it has one.
+        Grid of the patches that the explainer's baseline fills; None if it has no named baseline.
     batch_size
         Largest number of images in one network pass.
     """
@@ -169,14 +169,14 @@ def context_factory(
 
 
 def attribute(job: MapsStage, runtime: Runtime) -> None:
-    """Compute one shard of the maps of the job's explainers; images already in the shard are kept.
+    """Compute one shard of the maps of a job's explainers. Images that are in the shard already are not recomputed.
 
-    An explainer that does not apply to the model is published as a gap with its reason.
+    For an explainer that is not applicable to the model, the shard is published without maps, with the reason.
 
     Raises
     ------
     HeatproofError
-        If a map has a value that is not finite, or an explainer does not return the maps that it announced.
+        If the machine fails, or an image cannot be read.
     """
     device = configure_torch(runtime)
     dataset = open_dataset(job.inputs.dataset)
@@ -197,8 +197,8 @@ def attribute(job: MapsStage, runtime: Runtime) -> None:
                 restore_applicability(f"{piece.base}.gate.json", _gate_key(piece), piece.manifest)
                 piece.publish(str(device))
                 continue
-            # Also where a job that was killed has left all batches in the journal: the manifest is to say what that job
-            # found of the explainer, which is read, or found again.
+            # This also runs if a killed job left all batches in the journal, because the manifest needs the record of
+            # the applicability check, which is read or computed again.
             if network is None and model and weights:
                 reader = reader_of_dataset(job.inputs.dataset, dataset, job.inputs.target)
                 assert reader.classes is not None, "a dataset says how many outputs there are"
@@ -217,10 +217,10 @@ def attribute(job: MapsStage, runtime: Runtime) -> None:
                 _explain(piece, context)
             except NotApplicable as reason:
                 gap = str(reason)
-                # With the traceback of one that fails.
+                # Logs the traceback of an explainer that failed.
                 log.info("%s does not apply: %s", entry.name, gap, exc_info=reason.__cause__)
             piece.publish_behind(str(device), gap)
-    # Only now: until the job ends well, Snakemake may remove what it published.
+    # Not earlier, because Snakemake may remove what a job published until the job has ended without an error.
     for piece in pieces:
         piece.forget_journal()
 
@@ -243,7 +243,7 @@ def _open(job: MapsStage, entry: StoredExplainer, dataset: Dataset, size: tuple[
         [inputs.weights] if inputs.weights else [],
         images=images,
         value_ranges=value_ranges,
-        # The check is of the same few images, whatever the shard.
+        # The applicability check reads the same sample of images for every shard.
         manifest_ranges=[(EVALUATION, row, row + 1) for row in sorted(few)],
     )
     arrays = map_arrays(len(entry.maps), size, **_stored(inputs))
@@ -251,18 +251,18 @@ def _open(job: MapsStage, entry: StoredExplainer, dataset: Dataset, size: tuple[
 
 
 def _reads_training_images(entry: StoredExplainer) -> bool:
-    """Tell whether maps follow from training images; of an explainer of the user's own, that is not known."""
+    """Return whether maps depend on training images; for a user's explainer this is unknown, so True."""
     mean = needs_dataset(entry.options.get("baseline"), None)
     return mean or "baselines" in entry.options or not entry.module.startswith("heatproof.")
 
 
 def _gate_key(piece: Shard) -> str:
-    """Return what a record of the check is of: the store's key, the images that are checked, and what else decides."""
+    """Return the key of the applicability check: of the store, the sample of images, and the training images."""
     return digest([piece.key, piece.images.data(*piece.manifest_ranges, *piece.value_ranges)])
 
 
 def _require(entry: StoredExplainer, facts: InputFacts, network: torch.nn.Module | None) -> None:
-    # An explainer that names a layer of its own finds it itself.
+    # An explainer with an option `layer` finds this layer itself.
     needed = "cam_layer" in entry.needs and not entry.options.get("layer")
     if needed and facts.cam_layer is not None and network is not None:
         find_layer(network, facts.cam_layer, "model")
@@ -270,7 +270,7 @@ def _require(entry: StoredExplainer, facts: InputFacts, network: torch.nn.Module
 
 @dataclass
 class _ExplainerRun:
-    """One explainer on one network, applied to images of the evaluation split."""
+    """An explainer on a network, applied to images of the evaluation split."""
 
     inputs: MapInputs
     entry: StoredExplainer
@@ -295,7 +295,7 @@ class _ExplainerRun:
         self.make_context = context_factory(self.network, self.facts, self.dataset, **how)
 
     def read(self, rows: Sequence[int]) -> torch.Tensor:
-        """Return images of the evaluation split, normalised for the network, in main memory."""
+        """Return images of the evaluation split in main memory, normalised for the network."""
         if isinstance(rows, range):
             return normalise(self.dataset.images(EVALUATION, rows.start, rows.stop), self.facts)
         return normalise(read_rows(self.dataset, rows), self.facts)
@@ -303,7 +303,7 @@ class _ExplainerRun:
     def explained(
         self, rows: Sequence[int], images: torch.Tensor, figures: dict[str, ApplicabilityFigure] | None = None
     ) -> ExplainContext:
-        """Return the input of the explainer for images that were read from the evaluation split."""
+        """Return the input of the explainer for images that were read from these rows of the evaluation split."""
         split = self.dataset.splits[EVALUATION]
         return self.make_context(
             images=images.to(self.device),
@@ -313,7 +313,7 @@ class _ExplainerRun:
         )
 
     def targets(self, rows: Sequence[int], images: torch.Tensor) -> torch.Tensor:
-        """Return the class to explain (N,) of images that were read from the evaluation split."""
+        """Return the targets (N,) of images that were read from these rows of the evaluation split."""
         labels = torch.from_numpy(self.dataset.splits[EVALUATION].labels[list(rows)]).to(self.device)
         if self.target == "label" or self.network is None:
             return labels
@@ -325,7 +325,13 @@ class _ExplainerRun:
 
 
 def _pass_gate(piece: Shard, context: _ExplainerRun, few: list[int]) -> ApplicabilityRecord:
-    """Check the explainer on a few images of the split, once for all shards, and return what was found of it."""
+    """Check the explainer on a sample of images, once for all shards, and return the record of the check.
+
+    Raises
+    ------
+    NotApplicable
+        If it is not applicable.
+    """
     path = f"{piece.base}.gate.json"
     record, cause = read_applicability(path, _gate_key(piece)), None
     if record is None:
@@ -347,7 +353,7 @@ def _pass_gate(piece: Shard, context: _ExplainerRun, few: list[int]) -> Applicab
 
 def _explain(piece: Shard, context: _ExplainerRun) -> None:
     start, stop = piece.missing()
-    # Waiting for images is part of what maps cost.
+    # The cost of maps includes the time to wait for images.
     size, began = context.batch_size, time.monotonic()
     for low, images in prefetch(
         lambda low: context.read(range(low, min(low + size, stop))),
@@ -362,7 +368,7 @@ def _explain(piece: Shard, context: _ExplainerRun) -> None:
 
 
 def maker_of(entry: ExplainerSpec) -> MapMaker:
-    """Return what makes an explainer's maps; imports only the module that registers it."""
+    """Return an explainer with its options; only the module that registers it is imported."""
     function = EXPLAINERS.load_callable(entry.kind, entry.module)
     called = as_explainer(function, entry.name) if positional_arguments_of(function) == PLAIN_ARGUMENTS else function
     return MapMaker(entry.name, called, entry.options, entry.maps)
