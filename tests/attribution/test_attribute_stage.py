@@ -256,11 +256,11 @@ def test_memory_does_not_grow_with_the_number_of_explainers(project, monkeypatch
     """Maps are released after they are written."""
     pieces = []
 
-    def keep(*arguments, _open=make._open):
+    def keep(*arguments, _open=make._open_shard):
         pieces.append(_open(*arguments))
         return pieces[-1]
 
-    monkeypatch.setattr(make, "_open", keep)
+    monkeypatch.setattr(make, "_open_shard", keep)
     project(explainers=MIXED).attribute()
     assert len(pieces) == len(MIXED)
     assert all(piece.values == [] for piece in pieces)

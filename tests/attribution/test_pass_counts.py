@@ -23,7 +23,7 @@ ROWS = [
 
 
 def stated():
-    """Return for each explainer its passes without and with a gradient, per channel and batch, and whether they bound."""
+    """Return for each explainer its passes without and with a gradient, per channel and batch, and if it is a bound."""
     found = []
     for names, *_, cost in ROWS:
         known = re.findall(r"`(\w+)`", names)

@@ -26,12 +26,12 @@ def images_of(network, count=2):
 def assert_found(network, images=None):
     """Compare the grid and tokens that are found for the CAM layer and for attention with those of the network."""
     count = network.prefix + network.grid[0] * network.grid[1] + network.suffix
-    looked = inspect_layers(network, images_of(network) if images is None else images)
+    inspection = inspect_layers(network, images_of(network) if images is None else images)
     case = network.grid, network.prefix, network.suffix, network.pool
-    assert looked.layout is not None, case
-    assert (looked.layout.grid, looked.layout.cells) == (network.grid, network.cells), case
-    reading = looked.moved.locate_attended_tokens(count)
-    assert (reading.grid, reading.cells) == (network.grid, network.cells), case
+    assert inspection.layout is not None, case
+    assert (inspection.layout.grid, inspection.layout.cells) == (network.grid, network.cells), case
+    token_grid = inspection.changes.locate_attended_tokens(count)
+    assert (token_grid.grid, token_grid.cells) == (network.grid, network.cells), case
 
 
 def of_grid(index, grid, prefix):
@@ -191,7 +191,7 @@ def test_maps_are_those_of_the_patches(options):
     handle.remove()
     (slope,) = torch.autograd.grad(logits[[0, 1], targets].sum(), kept[0])
     cells = list(network.cells)
-    rolled = (mode.seen[0].mean(1) + torch.eye(mode.seen[0].shape[-1])) / 2
+    rolled = (mode.attention[0].mean(1) + torch.eye(mode.attention[0].shape[-1])) / 2
     by_hand = [(slope * kept[0]).sum(2)[:, cells], rolled[:, cells].mean(1)[:, cells]]
     for name, expected in zip(["hires_cam", "attention_rollout"], by_hand, strict=True):
         expected = interpolate(expected.detach().view(2, 1, 5, 10), network.size, mode="bilinear", align_corners=False)

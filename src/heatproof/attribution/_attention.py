@@ -85,23 +85,23 @@ def read_attention(
 
     blocks = attention_blocks(context.network)
     if not blocks:
-        yield from _attend_any(context, gradients, compares)
+        yield from _read_called_attention(context, gradients, compares)
         return
     transformer = find_transformer(context.network, blocks)
     for part in split_batch(context):
-        with record_attention(blocks) as seen, torch.set_grad_enabled(bool(gradients)):
+        with record_attention(blocks) as attention, torch.set_grad_enabled(bool(gradients)):
             outputs = pad_single_image_passes(part.output)(as_leaf(part.images) if gradients else part.images)
-            chosen = outputs.gather(1, part.targets[:, None]).sum()
-        require_patch_tokens(seen, part.images, transformer, len(blocks))
+            target_output = outputs.gather(1, part.targets[:, None]).sum()
+        require_patch_tokens(attention, part.images, transformer, len(blocks))
         if compares:
             require_unaltered_outputs(part, part.images, outputs)
-        yield _collect(part, seen, chosen, gradients, token_layout_of(transformer, part))
+        yield _collect(part, attention, target_output, gradients, token_layout_of(transformer, part))
 
 
 def _collect(
     part: ExplainContext,
-    seen: list[torch.Tensor],
-    chosen: torch.Tensor,
+    attention: list[torch.Tensor],
+    target_output: torch.Tensor,
     gradients: bool | Literal["last"],
     tokens: TokenLayout,
 ) -> BatchAttention:
@@ -109,12 +109,18 @@ def _collect(
 
     # Without the copy of a single image.
     count = len(part.image_ids)
-    differentiated = seen[-1:] if gradients == "last" else seen
-    slopes = [slope[:count] for slope in torch.autograd.grad(chosen, differentiated)] if gradients else []
-    return BatchAttention([each.detach()[:count] for each in seen], slopes, part.images, tokens)
+    inputs = attention[-1:] if gradients == "last" else attention
+    attention_gradients = (
+        [gradient[:count] for gradient in torch.autograd.grad(target_output, inputs)] if gradients else []
+    )
+    return BatchAttention(
+        [block_attention.detach()[:count] for block_attention in attention], attention_gradients, part.images, tokens
+    )
 
 
-def _attend_any(context: ExplainContext, gradients: bool | Literal["last"], compares: bool) -> Iterator[BatchAttention]:
+def _read_called_attention(
+    context: ExplainContext, gradients: bool | Literal["last"], compares: bool
+) -> Iterator[BatchAttention]:
     """Yield the attention of a network of any library, read from its calls of softmax."""
     import torch
 
@@ -124,31 +130,34 @@ def _attend_any(context: ExplainContext, gradients: bool | Literal["last"], comp
     read: tuple[int, ...] | None = None
     for index, part in enumerate(split_batch(context)):
         # The gradient of the first part shows which tokens the head reads, which is the same for all images.
-        differentiate = bool(gradients) or index == 0
-        with torch.set_grad_enabled(differentiate), AttentionRecorder() as mode:
-            outputs = pad_single_image_passes(part.output)(as_leaf(part.images) if differentiate else part.images)
-            chosen = outputs.gather(1, part.targets[:, None]).sum()
-        seen = mode.seen
-        if not seen:
+        needs_gradient = bool(gradients) or index == 0
+        with torch.set_grad_enabled(needs_gradient), AttentionRecorder() as mode:
+            outputs = pad_single_image_passes(part.output)(as_leaf(part.images) if needs_gradient else part.images)
+            target_output = outputs.gather(1, part.targets[:, None]).sum()
+        attention = mode.attention
+        if not attention:
             raise NotApplicable("the network has no attention blocks to read attention from")
-        sizes = sorted({each.shape[-1] for each in seen})
-        whole = len(sizes) == 1 and all(each.ndim == 4 and len(each) == max(2, len(part.images)) for each in seen)
-        if not whole:
+        sizes = sorted({block_attention.shape[-1] for block_attention in attention})
+        is_complete = len(sizes) == 1 and all(
+            block_attention.ndim == 4 and len(block_attention) == max(2, len(part.images))
+            for block_attention in attention
+        )
+        if not is_complete:
             raise NotApplicable(
                 f"the network's attention is between {sizes} tokens, which no grid of patches makes: it is within "
                 "windows, or tokens are pooled on the way"
             )
         if compares:
             require_unaltered_outputs(part, part.images, outputs)
-        reading = locate_attended_tokens(context, sizes[0])
-        if reading is None:
+        token_grid = locate_attended_tokens(context, sizes[0])
+        if token_grid is None:
             raise NotApplicable(describe_unlocated_tokens(sizes[0]))
         if index == 0:
-            (slope,) = torch.autograd.grad(chosen, seen[-1], retain_graph=bool(gradients))
-            queries = (slope != 0).any(3).any(1).any(0).nonzero()[:, 0].tolist()
+            (gradient,) = torch.autograd.grad(target_output, attention[-1], retain_graph=bool(gradients))
+            queries = (gradient != 0).any(3).any(1).any(0).nonzero()[:, 0].tolist()
             # If the head reads a patch, it pools the patches.
-            read = tuple(queries) if queries and not {*queries} & {*reading.cells} else None
-        yield _collect(part, seen, chosen, gradients, TokenLayout(reading.grid, reading.cells, read))
+            read = tuple(queries) if queries and not {*queries} & {*token_grid.cells} else None
+        yield _collect(part, attention, target_output, gradients, TokenLayout(token_grid.grid, token_grid.cells, read))
 
 
 def attention_blocks(network: torch.nn.Module) -> list[Any]:
@@ -186,19 +195,21 @@ def to_pixels(attended: BatchAttention, rows: torch.Tensor) -> torch.Tensor:
 @contextmanager
 def record_attention(blocks: list[Any]) -> Iterator[list[torch.Tensor]]:
     """Record the attention of every block, with fused attention disabled."""
-    seen: list[torch.Tensor] = []
-    before = [block.fused_attn for block in blocks]
+    attention: list[torch.Tensor] = []
+    was_fused = [block.fused_attn for block in blocks]
     handles = []
     try:
         for block in blocks:
             block.fused_attn = False
             # Dropout is the only module that attention passes through; in eval mode it does not change it.
-            handles.append(block.attn_drop.register_forward_hook(lambda module, inputs, output: seen.append(output)))
-        yield seen
+            handles.append(
+                block.attn_drop.register_forward_hook(lambda module, inputs, output: attention.append(output))
+            )
+        yield attention
     finally:
         for handle in handles:
             handle.remove()
-        for block, fused in zip(blocks, before, strict=True):
+        for block, fused in zip(blocks, was_fused, strict=True):
             block.fused_attn = fused
 
 
@@ -224,12 +235,12 @@ def token_layout_of(transformer: Any, part: ExplainContext) -> TokenLayout:
     reads_class_token = prefix > 0 and getattr(transformer, "global_pool", "token") == "token"
     read = (0,) if reads_class_token else None
     # In timm's own classes the declared grid and prefix hold; a subclass may arrange its tokens in another way.
-    laid_out_by = [getattr(type(transformer), name, None) for name in ("_pos_embed", "forward_features")]
-    by_timm = all(getattr(one, "__module__", "").startswith("timm.") for one in laid_out_by)
-    reading = None if by_timm else locate_attended_tokens(part, count)
-    if reading is None:
+    layout_methods = [getattr(type(transformer), name, None) for name in ("_pos_embed", "forward_features")]
+    is_timms = all(getattr(method, "__module__", "").startswith("timm.") for method in layout_methods)
+    token_grid = None if is_timms else locate_attended_tokens(part, count)
+    if token_grid is None:
         return TokenLayout(grid, tuple(range(prefix, count)), read)
-    return TokenLayout(reading.grid, reading.cells, read)
+    return TokenLayout(token_grid.grid, token_grid.cells, read)
 
 
 def _grid(transformer: Any, images: torch.Tensor) -> tuple[int, int]:
@@ -243,7 +254,7 @@ def require_patch_tokens(maps: list[torch.Tensor], images: torch.Tensor, transfo
     tokens = transformer.num_prefix_tokens + rows * columns
     if len(maps) != blocks:
         raise NotApplicable(f"one pass ran {len(maps)} of the network's {blocks} attention blocks, not each once")
-    shapes = sorted({tuple(each.shape[-2:]) for each in maps})
+    shapes = sorted({tuple(block_attention.shape[-2:]) for block_attention in maps})
     if shapes != [(tokens, tokens)]:
         raise NotApplicable(
             f"the network's attention is between tokens {shapes}, and {transformer.num_prefix_tokens} prefix tokens "
@@ -256,15 +267,15 @@ def propagate(weighted: Iterator[torch.Tensor]) -> torch.Tensor:
     import torch
 
     relevance: torch.Tensor | None = None
-    for each in weighted:
+    for block_attention in weighted:
         if relevance is None:
-            relevance = torch.eye(each.shape[-1]).to(each).expand_as(each)
-        relevance = relevance + each @ relevance
+            relevance = torch.eye(block_attention.shape[-1]).to(block_attention).expand_as(block_attention)
+        relevance = relevance + block_attention @ relevance
     assert relevance is not None
     return relevance
 
 
 def weigh_by_gradients(attention: list[torch.Tensor], gradients: list[torch.Tensor]) -> Iterator[torch.Tensor]:
     """Yield E[(gradient × attention)⁺], (N, tokens, tokens), for each block; E is the mean over heads."""
-    for each, slope in zip(attention, gradients, strict=True):
-        yield (slope * each).clamp(min=0).mean(1)
+    for block_attention, gradient in zip(attention, gradients, strict=True):
+        yield (gradient * block_attention).clamp(min=0).mean(1)

@@ -52,34 +52,34 @@ class AttentionRules(UnfusedAttention):
         super().__init__()
         self.constants = images.new_zeros(len(images))
 
-    def rule(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], given: dict[str, Any]) -> Any:
+    def rule(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Apply the rule of a function, if one of its arguments depends on the image."""
-        if name in ATTENTION or not torch.is_grad_enabled() or not any(_depends(each) for each in _flat(args)):
-            return super().rule(name, func, args, given)
+        if name in ATTENTION or not torch.is_grad_enabled() or not any(_depends(each) for each in _flatten(args)):
+            return super().rule(name, func, args, kwargs)
         if name in LAYERS:
-            return getattr(self, f"_{name}")(func, *args, **given)
+            return getattr(self, f"_{name}")(func, *args, **kwargs)
         if name == "softmax":
-            return self._softmax(func, *args, **given)
+            return self._softmax(func, *args, **kwargs)
         if name in GATES:
-            return func(*args, **given).detach()
+            return func(*args, **kwargs).detach()
         if name in ACTIVATIONS:
             values = args[0]
-            output = func(values.detach(), *args[1:], **given)
+            output = func(values.detach(), *args[1:], **kwargs)
             ratio = (output / values.detach()).masked_fill(values == 0, 0)
-            return _as(output, values * ratio)
+            return _with_gradient_of(output, values * ratio)
         if name in PRODUCTS and sum(_depends(each) for each in args) == 2:
-            product = func(*args, **given)
-            return _as(product, product / 2)
+            product = func(*args, **kwargs)
+            return _with_gradient_of(product, product / 2)
         if name in SUMS:
-            return self._sum(name, func, *args, **given)
+            return self._sum(name, func, *args, **kwargs)
         if name in CONCATENATIONS:
-            return self._cat(func, *args, **given)
-        return func(*args, **given)
+            return self._cat(func, *args, **kwargs)
+        return func(*args, **kwargs)
 
-    def _give(self, output: torch.Tensor, constant: torch.Tensor | float | None) -> torch.Tensor:
+    def _count_constant(self, output: torch.Tensor, constant: torch.Tensor | float | None) -> torch.Tensor:
         """Count the relevance of a constant term of an output."""
         if constant is not None:
-            output.register_hook(lambda slope: self._count(slope * constant))
+            output.register_hook(lambda gradient: self._count(gradient * constant))
         return output
 
     def _count(self, relevance: torch.Tensor) -> None:
@@ -87,11 +87,11 @@ class AttentionRules(UnfusedAttention):
         self.constants += relevance.reshape(len(self.constants), -1).sum(1)
 
     def _linear(self, func: Any, inputs: Any, weight: Any, bias: Any = None) -> torch.Tensor:
-        return self._give(func(inputs, weight, bias), bias)
+        return self._count_constant(func(inputs, weight, bias), bias)
 
-    def _conv2d(self, func: Any, inputs: Any, weight: Any, bias: Any = None, *others: Any, **given: Any) -> Any:
-        output = func(inputs, weight, bias, *others, **given)
-        return self._give(output, None if bias is None else bias[:, None, None])
+    def _conv2d(self, func: Any, inputs: Any, weight: Any, bias: Any = None, *others: Any, **kwargs: Any) -> Any:
+        output = func(inputs, weight, bias, *others, **kwargs)
+        return self._count_constant(output, None if bias is None else bias[:, None, None])
 
     def _batch_norm(
         self,
@@ -102,13 +102,13 @@ class AttentionRules(UnfusedAttention):
         weight: Any = None,
         bias: Any = None,
         *_: Any,
-        **given: Any,
+        **kwargs: Any,
     ) -> Any:
         # Explained networks are in eval mode, in which a batch norm is linear.
-        scale = (variance + given.get("eps", _[2] if len(_) > 2 else 1e-5)).rsqrt() * (1 if weight is None else weight)
+        scale = (variance + kwargs.get("eps", _[2] if len(_) > 2 else 1e-5)).rsqrt() * (1 if weight is None else weight)
         constant = (0 if bias is None else bias) - mean * scale
         shape = (-1, *[1] * (inputs.ndim - 2))
-        return self._give(inputs * scale.view(shape) + constant.view(shape), constant.view(shape))
+        return self._count_constant(inputs * scale.view(shape) + constant.view(shape), constant.view(shape))
 
     def _layer_norm(
         self, func: Any, inputs: Any, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, **_: Any
@@ -117,7 +117,7 @@ class AttentionRules(UnfusedAttention):
         centred = inputs - inputs.mean(dims, keepdim=True)
         output = centred / (centred.detach().square().mean(dims, keepdim=True) + eps).sqrt()
         output = output if weight is None else output * weight
-        return output if bias is None else self._give(output + bias, bias)
+        return output if bias is None else self._count_constant(output + bias, bias)
 
     def _group_norm(
         self, func: Any, inputs: Any, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, **_: Any
@@ -128,49 +128,51 @@ class AttentionRules(UnfusedAttention):
         output = (centred / (centred.detach().square().mean(dims, keepdim=True) + eps).sqrt()).flatten(1, 2)
         shape = (-1, *[1] * (inputs.ndim - 2))
         output = output if weight is None else output * weight.view(shape)
-        return output if bias is None else self._give(output + bias.view(shape), bias.view(shape))
+        return output if bias is None else self._count_constant(output + bias.view(shape), bias.view(shape))
 
     def _rms_norm(self, func: Any, inputs: Any, shape: Any, weight: Any = None, eps: float | None = None) -> Any:
         dims = tuple(range(-len(shape), 0))
-        least = torch.finfo(inputs.dtype).eps if eps is None else eps
-        output = inputs / (inputs.detach().square().mean(dims, keepdim=True) + least).sqrt()
+        epsilon = torch.finfo(inputs.dtype).eps if eps is None else eps
+        output = inputs / (inputs.detach().square().mean(dims, keepdim=True) + epsilon).sqrt()
         return output if weight is None else output * weight
 
     def _normalize(self, func: Any, inputs: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12, **_: Any) -> Any:
         return inputs / inputs.detach().norm(p, dim, keepdim=True).clamp_min(eps)
 
-    def _softmax(self, func: Any, inputs: Any, *others: Any, **given: Any) -> torch.Tensor:
+    def _softmax(self, func: Any, inputs: Any, *others: Any, **kwargs: Any) -> torch.Tensor:
         read = inputs.view_as(inputs)
-        output: torch.Tensor = func(read, *others, **given)
+        output: torch.Tensor = func(read, *others, **kwargs)
         # A masked product is minus infinity; its relevance is zero.
-        read.register_hook(lambda slope: self._count(-(slope * inputs.detach()).masked_fill(inputs.isinf(), 0)))
-        output.register_hook(lambda slope: self._count(slope * output.detach()))
+        read.register_hook(lambda gradient: self._count(-(gradient * inputs.detach()).masked_fill(inputs.isinf(), 0)))
+        output.register_hook(lambda gradient: self._count(gradient * output.detach()))
         return output
 
-    def _sum(self, name: str, func: Any, one: Any, other: Any, **given: Any) -> torch.Tensor:
-        factor = given.get("alpha", 1) * (-1 if "sub" in name else 1)
-        output: torch.Tensor = func(one, other, **given)
-        if not _depends(one):
-            return self._give(output, one)
-        if not _depends(other):
-            masked = isinstance(other, torch.Tensor) and bool(other.isinf().any())
-            return self._give(output, factor * (other.masked_fill(other.isinf(), 0) if masked else other))
+    def _sum(self, name: str, func: Any, first: Any, second: Any, **kwargs: Any) -> torch.Tensor:
+        factor = kwargs.get("alpha", 1) * (-1 if "sub" in name else 1)
+        output: torch.Tensor = func(first, second, **kwargs)
+        if not _depends(first):
+            return self._count_constant(output, first)
+        if not _depends(second):
+            masked = isinstance(second, torch.Tensor) and bool(second.isinf().any())
+            return self._count_constant(output, factor * (second.masked_fill(second.isinf(), 0) if masked else second))
         return output
 
-    def _cat(self, func: Any, tensors: Any, *others: Any, **given: Any) -> torch.Tensor:
-        output: torch.Tensor = func(tensors, *others, **given)
+    def _cat(self, func: Any, tensors: Any, *others: Any, **kwargs: Any) -> torch.Tensor:
+        output: torch.Tensor = func(tensors, *others, **kwargs)
         constants = [torch.zeros_like(each) if _depends(each) else each for each in tensors]
-        return output if all(map(_depends, tensors)) else self._give(output, func(constants, *others, **given))
+        return (
+            output if all(map(_depends, tensors)) else self._count_constant(output, func(constants, *others, **kwargs))
+        )
 
 
-def _flat(args: tuple[Any, ...]) -> list[Any]:
-    return [each for one in args for each in (one if isinstance(one, list | tuple) else [one])]
+def _flatten(args: tuple[Any, ...]) -> list[Any]:
+    return [each for argument in args for each in (argument if isinstance(argument, list | tuple) else [argument])]
 
 
 def _depends(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.requires_grad
 
 
-def _as(value: torch.Tensor, linear: torch.Tensor) -> torch.Tensor:
+def _with_gradient_of(value: torch.Tensor, differentiable: torch.Tensor) -> torch.Tensor:
     """Return the exact value of one tensor with the gradient of another."""
-    return value.detach() + (linear - linear.detach())
+    return value.detach() + (differentiable - differentiable.detach())

@@ -38,22 +38,22 @@ def pad_single_image_passes(network: torch.nn.Module) -> torch.nn.Module:
     """
     import torch
 
-    alone = False
+    is_single = False
 
     def add_copy(_: torch.nn.Module, inputs: tuple[torch.Tensor]) -> torch.Tensor | None:
-        nonlocal alone
+        nonlocal is_single
         (images,) = inputs
-        alone = len(images) < 2
-        return torch.cat([images, images]) if alone else None
+        is_single = len(images) < 2
+        return torch.cat([images, images]) if is_single else None
 
-    def take_off(_: torch.nn.Module, inputs: tuple[torch.Tensor], output: torch.Tensor) -> torch.Tensor | None:
-        return output[:1] if alone else None
+    def remove_copy(_: torch.nn.Module, inputs: tuple[torch.Tensor], output: torch.Tensor) -> torch.Tensor | None:
+        return output[:1] if is_single else None
 
-    together = torch.nn.Sequential(network)
-    together.training = network.training
-    together.register_forward_pre_hook(add_copy)
-    together.register_forward_hook(take_off)
-    return together
+    wrapper = torch.nn.Sequential(network)
+    wrapper.training = network.training
+    wrapper.register_forward_pre_hook(add_copy)
+    wrapper.register_forward_hook(remove_copy)
+    return wrapper
 
 
 def pad_single_image(part: ExplainContext) -> ExplainContext:
@@ -72,10 +72,10 @@ def as_leaf(images: torch.Tensor) -> torch.Tensor:
     return images.detach().requires_grad_()
 
 
-def require(condition: bool, sentence: str) -> None:
+def require(condition: bool, message: str) -> None:
     """Raise a `HeatproofError` with a message unless a condition holds."""
     if not condition:
-        raise HeatproofError(sentence)
+        raise HeatproofError(message)
 
 
 def draw_per_image(
@@ -112,7 +112,7 @@ def draw_uniform_images(context: ExplainContext, purpose: str, low: float, high:
     return draw_per_image(context, counter_uniform, purpose, context.images.shape[1:]) * (high - low) + low
 
 
-def take_background(context: ExplainContext, count: int | None, most: int, least: int = 1) -> torch.Tensor:
+def take_background(context: ExplainContext, count: int | None, default: int, minimum: int = 1) -> torch.Tensor:
     """Return training images (count, C, H, W) on the device of the batch; they are the same for every batch.
 
     Parameters
@@ -135,8 +135,9 @@ def take_background(context: ExplainContext, count: int | None, most: int, least
     """
     if context.background is None:
         raise NotApplicable("its baselines are training images, and there are none here")
-    images = context.background(DefaultCount(most) if count is None else count).to(context.images)
+    images = context.background(DefaultCount(default) if count is None else count).to(context.images)
     require(
-        len(images) >= least, f"It needs {least} training images as baselines, and there is {len(images)}: add some."
+        len(images) >= minimum,
+        f"It needs {minimum} training images as baselines, and there is {len(images)}: add some.",
     )
     return images

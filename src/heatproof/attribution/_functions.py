@@ -19,7 +19,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 # Keywords for the first and the second tensor, which callers may also pass by position.
-NAMED = (("input", "self"), ("other", "mat2", "mask"))
+TENSOR_KEYWORDS = (("input", "self"), ("other", "mat2", "mask"))
 ATTENTION = frozenset(["scaled_dot_product_attention", "multi_head_attention_forward"])
 
 
@@ -39,31 +39,33 @@ class FunctionRules(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Call the rule instead of the function, and write its result where an in-place function would write."""
-        given = dict(kwargs or {})
-        name, twin = _named(func)
+        keywords = dict(kwargs or {})
+        name, counterpart = _bare_name(func)
         if name == "setitem" and isinstance(args[1], torch.Tensor) and args[1].dtype == torch.bool:
-            name, twin = "masked_fill", torch.masked_fill
+            name, counterpart = "masked_fill", torch.masked_fill
         if name not in self.names:
-            return func(*args, **given)
-        read, named = _in_order(name, args, given)
-        index = _place_of_inplace(func)
-        if named.get("inplace") or (index is not None and len(read) > index and read[index]):
-            named.pop("inplace", None)
-            read, twin = read[:index], func
-        if twin is None:
-            return self.rule(name, func, read, named)
-        target = read[0]
+            return func(*args, **keywords)
+        tensors, remaining = _move_keywords(name, args, keywords)
+        index = _position_of_inplace(func)
+        if remaining.get("inplace") or (index is not None and len(tensors) > index and tensors[index]):
+            remaining.pop("inplace", None)
+            tensors, counterpart = tensors[:index], func
+        if counterpart is None:
+            return self.rule(name, func, tensors, remaining)
+        target = tensors[0]
         # The rule gets a copy, because autograd cannot save a tensor that is changed in place.
         copied = target.clone()
-        made = self.rule(name, twin, tuple(copied if each is target else each for each in read), named)
-        if target.requires_grad and not made.requires_grad and not target._is_view():
+        result = self.rule(
+            name, counterpart, tuple(copied if argument is target else argument for argument in tensors), remaining
+        )
+        if target.requires_grad and not result.requires_grad and not target._is_view():
             # A result without a gradient means that the rule holds the value constant.
             target.detach_()
-        return target.copy_(made)
+        return target.copy_(result)
 
-    def rule(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], given: dict[str, Any]) -> Any:
+    def rule(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the value of a function, possibly with another gradient; `func` does not work in place."""
-        return func(*args, **given)
+        return func(*args, **kwargs)
 
     def gradient(self, chosen: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
         """Return the gradient of a sum of outputs with respect to a leaf tensor, with the mode active.
@@ -74,39 +76,46 @@ class FunctionRules(TorchFunctionMode):
         ones = (torch.ones_like(chosen),)
         with self:
             engine: Any = torch.autograd.Variable._execution_engine
-            (slope,) = engine.run_backward((chosen,), ones, False, False, (start,), False, accumulate_grad=False)
-        return slope
+            (gradient,) = engine.run_backward((chosen,), ones, False, False, (start,), False, accumulate_grad=False)
+        return gradient
 
 
 @functools.lru_cache(maxsize=4096)
-def _named(func: Any) -> tuple[str, Any]:
+def _bare_name(func: Any) -> tuple[str, Any]:
     """Return the bare name of a function, and for an in-place function its counterpart that is not in place."""
     name = getattr(func, "__name__", "").split(".")[0]
     bare = name.strip("_")
     if name.startswith("__i") and hasattr(torch, bare[1:]):
         return bare[1:], getattr(torch, bare[1:])
     if name.endswith("_") and not name.startswith("_"):
-        return bare, next((getattr(one, bare) for one in (torch, functional, torch.Tensor) if hasattr(one, bare)), None)
+        return bare, next(
+            (getattr(module, bare) for module in (torch, functional, torch.Tensor) if hasattr(module, bare)), None
+        )
     return bare, None
 
 
 @functools.lru_cache(maxsize=4096)
-def _place_of_inplace(func: Any) -> int | None:
+def _position_of_inplace(func: Any) -> int | None:
     """Return the position of the argument `inplace` of a function of `torch.nn.functional`; None if it has none."""
     parameters = list(inspect.signature(func).parameters) if isinstance(func, FunctionType) else []
     return parameters.index("inplace") if "inplace" in parameters else None
 
 
-def _in_order(name: str, args: tuple[Any, ...], given: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _move_keywords(
+    name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return positional and keyword arguments, with the tensors that were passed by keyword moved to the former."""
-    rest = dict(given)
+    remaining = dict(kwargs)
     if name == "where":
-        return (*args, *(rest.pop(one) for one in ("condition", "input", "other") if one in rest)), rest
-    for place, names in enumerate(NAMED):
-        found = next((one for one in names if one in rest), None)
-        if len(args) == place and found is not None:
-            args = (*args, rest.pop(found))
-    return args, rest
+        return (
+            *args,
+            *(remaining.pop(keyword) for keyword in ("condition", "input", "other") if keyword in remaining),
+        ), remaining
+    for position, names in enumerate(TENSOR_KEYWORDS):
+        found = next((keyword for keyword in names if keyword in remaining), None)
+        if len(args) == position and found is not None:
+            args = (*args, remaining.pop(found))
+    return args, remaining
 
 
 class UnfusedAttention(FunctionRules):
@@ -114,12 +123,12 @@ class UnfusedAttention(FunctionRules):
 
     names: ClassVar[frozenset[str]] = ATTENTION
 
-    def rule(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], given: dict[str, Any]) -> Any:
+    def rule(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Compute attention by separate operations."""
         if name not in ATTENTION:
-            return func(*args, **given)
+            return func(*args, **kwargs)
         with self:
-            return (_multi_head if name == "multi_head_attention_forward" else _attention)(*args, **given)
+            return (_multi_head if name == "multi_head_attention_forward" else _attention)(*args, **kwargs)
 
 
 class AttentionRecorder(UnfusedAttention):
@@ -129,13 +138,13 @@ class AttentionRecorder(UnfusedAttention):
 
     def __init__(self) -> None:
         super().__init__()
-        self.seen: list[torch.Tensor] = []
+        self.attention: list[torch.Tensor] = []
 
-    def rule(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], given: dict[str, Any]) -> Any:
+    def rule(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record the output of a softmax between tokens."""
-        output = super().rule(name, func, args, given)
+        output = super().rule(name, func, args, kwargs)
         if name == "softmax" and output.ndim == 4 and output.shape[-1] == output.shape[-2] > 1:
-            self.seen.append(output)
+            self.attention.append(output)
         return output
 
 
@@ -147,7 +156,7 @@ def _attention(
     dropout_p: float = 0.0,
     is_causal: bool = False,
     scale: float | None = None,
-    **others: Any,
+    **unused: Any,
 ) -> torch.Tensor:
     """Return softmax(query keyᵀ · scale + mask) value, as torch's fused function does without dropout."""
     products = (query * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)) @ key.mT
@@ -181,12 +190,12 @@ def _multi_head(
     weights = in_proj_weight.chunk(3)
     biases = [None] * 3 if in_proj_bias is None else in_proj_bias.chunk(3)
     # Images become the first axis, because rules add up relevance for each image.
-    read = [
-        functional.linear(each.transpose(0, 1), weight, bias).unflatten(-1, (num_heads, -1)).transpose(1, 2)
-        for each, weight, bias in zip((query, key, value), weights, biases, strict=True)
+    projected = [
+        functional.linear(inputs.transpose(0, 1), weight, bias).unflatten(-1, (num_heads, -1)).transpose(1, 2)
+        for inputs, weight, bias in zip((query, key, value), weights, biases, strict=True)
     ]
     mask = others.get("attn_mask")
-    query, key, value = read
+    query, key, value = projected
     heads = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
     joined = functional.linear(heads.transpose(1, 2).flatten(2), out_proj_weight, out_proj_bias)
     return joined.transpose(0, 1), None

@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 
 def in_this_thread(hook: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a hook so that it does nothing in passes of other threads."""
-    own = threading.get_ident()
+    thread = threading.get_ident()
 
-    def call(*given: Any) -> Any:
-        return hook(*given) if threading.get_ident() == own else None
+    def call(*arguments: Any) -> Any:
+        return hook(*arguments) if threading.get_ident() == thread else None
 
     return call
 
 
 def prefix_tokens(network: torch.nn.Module) -> int | None:
     """Return the number of prefix tokens that timm's attribute ``num_prefix_tokens`` declares; None without it."""
-    given: list[Any] = [
+    declared: list[Any] = [
         module.num_prefix_tokens for module in network.modules() if hasattr(module, "num_prefix_tokens")
     ]
-    return int(given[0]) if given else None
+    return int(declared[0]) if declared else None

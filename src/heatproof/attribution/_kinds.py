@@ -62,33 +62,35 @@ def inspect_network(network: nn.Module, images: torch.Tensor, cam_layer: str | N
     cam_layer
         Name of the layer in the model's facts; for None, the rule of `heatproof.attribution._layers` finds it.
     """
-    looked = inspect_layers(network, images, cam_layer)
-    layout = looked.layout
+    inspection = inspect_layers(network, images, cam_layer)
+    layout = inspection.layout
     with torch.enable_grad(), AttentionRecorder() as mode, ReluRules() as relus:
         network(as_leaf(images).clone())
-    sizes = [each.shape[-1] for each in mode.seen]
-    whole = all(len(each) == len(images) for each in mode.seen)
+    token_counts = [attention.shape[-1] for attention in mode.attention]
+    is_one_per_image = all(len(attention) == len(images) for attention in mode.attention)
     kinds = {"any"} | ({"grid"} if layout else set())
     modules = list(network.modules())
     names = {type(module).__name__.lower() for module in modules}
     # A ReLU that does not read the image, as in a position embedding, has no gradient that a rule could change.
-    if relus.called:
+    if relus.was_called:
         kinds.add("relu")
     if all(hasattr(network, name) for name in ("patches", "patch_size", "patch_stride")):
         kinds.add("bagnet")
     if all(hasattr(network, name) for name in ("encode", "linear")):
         kinds.add("bcos")
-    if sizes and whole and len(set(sizes)) == 1:
-        if looked.moved.locate_attended_tokens(sizes[0], prefix_tokens(network)):
+    if token_counts and is_one_per_image and len(set(token_counts)) == 1:
+        if inspection.changes.locate_attended_tokens(token_counts[0], prefix_tokens(network)):
             kinds.add("attention")
-    elif sizes and not whole:
+    elif token_counts and not is_one_per_image:
         kinds.add("windows")
-    normed = any(norm in name for name in names for norm in NORMS)
-    if any(isinstance(module, nn.Conv2d) for module in modules) and not (sizes or normed or "bcos" in kinds):
+    has_norms = any(norm in name for name in names for norm in NORMS)
+    if any(isinstance(module, nn.Conv2d) for module in modules) and not (token_counts or has_norms or "bcos" in kinds):
         kinds.add("convolutional")
     if _is_plain_vit(network):
         kinds.add("plain_vit")
-    return NetworkTraits(frozenset(kinds), layout, len(sizes), (min(sizes), max(sizes)) if sizes else None)
+    return NetworkTraits(
+        frozenset(kinds), layout, len(token_counts), (min(token_counts), max(token_counts)) if token_counts else None
+    )
 
 
 def _is_plain_vit(network: nn.Module) -> bool:

@@ -34,9 +34,9 @@ from heatproof.models.network import find_layer
 from heatproof.models.registry import InputFacts
 
 # Number of modules to examine from the end: more than a block has, because the logits may not depend on the last ones.
-LAST = 60
+EXAMINED_MODULES = 60
 # The outputs of these modules are (N, C, h, w) by definition.
-OF_MAPS = (nn.Conv2d, nn.BatchNorm2d, nn.MaxPool2d, nn.AvgPool2d, GridTap)
+FEATURE_MAP_MODULES = (nn.Conv2d, nn.BatchNorm2d, nn.MaxPool2d, nn.AvgPool2d, GridTap)
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,8 @@ class LayerInspection:
     """
 
     layout: Layout | None
-    moved: BandChanges
-    open_tokens: str = ""
+    changes: BandChanges
+    unlocated_reason: str = ""
 
 
 def inspect_layers(network: nn.Module, images: torch.Tensor, name: str | None = None) -> LayerInspection:
@@ -117,11 +117,11 @@ def inspect_layers(network: nn.Module, images: torch.Tensor, name: str | None = 
         Name of the layer to describe; for None, the rule of this module finds the layer.
     """
     hooks = hooks_of(network)
-    known: dict[Any, LayerInspection] = {} if hooks is None else hooks.found
+    cache: dict[Any, LayerInspection] = {} if hooks is None else hooks.found
     key = ("layout", tuple(images.shape[1:]), name)
-    if key not in known:
-        known[key] = _search(network, noise_like(images), name)
-    return known[key]
+    if key not in cache:
+        cache[key] = _search_layer(network, noise_like(images), name)
+    return cache[key]
 
 
 def find_layout(network: nn.Module, images: torch.Tensor, name: str | None = None) -> Layout | None:
@@ -134,8 +134,8 @@ def find_layout(network: nn.Module, images: torch.Tensor, name: str | None = Non
 
 def locate_attended_tokens(context: ExplainContext, count: int) -> TokenGrid | None:
     """Return the positions in the image of the `count` tokens that attend to each other; None if they are unclear."""
-    looked = inspect_layers(context.network, pad_single_image(context).images)
-    return looked.moved.locate_attended_tokens(count, prefix_tokens(context.network))
+    inspection = inspect_layers(context.network, pad_single_image(context).images)
+    return inspection.changes.locate_attended_tokens(count, prefix_tokens(context.network))
 
 
 @contextmanager
@@ -174,38 +174,40 @@ def grid_layer(context: ExplainContext, name: str | None = None) -> Iterator[tup
     layer = find_layer(context.network, name, "model")
     probe = nn.Identity().eval()
     handle = layer.register_forward_hook(
-        in_this_thread(lambda module, inputs, output: _through(probe, inputs, output, layout))
+        in_this_thread(lambda module, inputs, output: _run_probe(probe, inputs, output, layout))
     )
     try:
-        with _once_in_a_pass(context.network, layer, name):
-            yield _beside(context.output, probe), probe, name
+        with _require_one_call(context.network, layer, name):
+            yield _with_probe(context.output, probe), probe, name
     finally:
         handle.remove()
 
 
 def _layout_of(context: ExplainContext, name: str | None) -> Layout:
     # A named layer is read as it is; explainers raise an error if its output has no grid.
-    as_it_is = Layout(str(name), (0, 0), (2, 3), found=False)
+    unchanged = Layout(str(name), (0, 0), (2, 3), found=False)
     if name and _makes_maps(find_layer(context.network, name, "model")):
-        return as_it_is
-    looked = inspect_layers(context.network, pad_single_image(context).images, name)
-    if looked.layout is None and looked.open_tokens:
-        raise NotApplicable(looked.open_tokens)
-    if looked.layout is None and name is None:
+        return unchanged
+    inspection = inspect_layers(context.network, pad_single_image(context).images, name)
+    if inspection.layout is None and inspection.unlocated_reason:
+        raise NotApplicable(inspection.unlocated_reason)
+    if inspection.layout is None and name is None:
         raise NotApplicable("the model names no layer with a spatial grid, and the rule finds none")
-    return looked.layout or as_it_is
+    return inspection.layout or unchanged
 
 
 def _makes_maps(layer: nn.Module) -> bool:
     """Return whether a layer consists of torch's modules for feature maps, and activations."""
     leaves = [module for module in layer.modules() if not list(module.children())]
-    maps = [isinstance(module, OF_MAPS) for module in leaves]
-    others = [one for one, is_map in zip(leaves, maps, strict=True) if not is_map]
-    return any(maps) and all(isinstance(one, nn.Identity | nn.ReLU | nn.GELU | nn.SiLU | nn.Dropout) for one in others)
+    maps = [isinstance(module, FEATURE_MAP_MODULES) for module in leaves]
+    other_modules = [module for module, is_map in zip(leaves, maps, strict=True) if not is_map]
+    return any(maps) and all(
+        isinstance(module, nn.Identity | nn.ReLU | nn.GELU | nn.SiLU | nn.Dropout) for module in other_modules
+    )
 
 
 @contextmanager
-def _once_in_a_pass(network: nn.Module, layer: nn.Module, name: str) -> Iterator[None]:
+def _require_one_call(network: nn.Module, layer: nn.Module, name: str) -> Iterator[None]:
     """Require that each pass calls a layer once; otherwise explainers would read only one of its outputs.
 
     For example, a network that averages over a flipped copy of the image would get the map of the flipped copy.
@@ -213,7 +215,7 @@ def _once_in_a_pass(network: nn.Module, layer: nn.Module, name: str) -> Iterator
     # One counter for a pass in progress; empty after it, when checkpointing calls layers again.
     calls: list[int] = []
 
-    def count(*given: Any) -> None:
+    def count(*arguments: Any) -> None:
         if calls:
             calls[-1] += 1
             if calls[-1] > 1:
@@ -222,8 +224,8 @@ def _once_in_a_pass(network: nn.Module, layer: nn.Module, name: str) -> Iterator
                 )
 
     handles = [
-        network.register_forward_pre_hook(in_this_thread(lambda *given: calls.append(0))),
-        network.register_forward_hook(in_this_thread(lambda *given: calls.clear()), always_call=True),
+        network.register_forward_pre_hook(in_this_thread(lambda *arguments: calls.append(0))),
+        network.register_forward_hook(in_this_thread(lambda *arguments: calls.clear()), always_call=True),
         layer.register_forward_hook(in_this_thread(count)),
     ]
     try:
@@ -233,7 +235,7 @@ def _once_in_a_pass(network: nn.Module, layer: nn.Module, name: str) -> Iterator
             handle.remove()
 
 
-def _beside(network: nn.Module, probe: nn.Module) -> nn.Module:
+def _with_probe(network: nn.Module, probe: nn.Module) -> nn.Module:
     """Return a module with the output of the network that has the probe as a submodule, where libraries look for it.
 
     It is built of torch's modules, so that the traceback of an error in the network does not pass through this module.
@@ -243,26 +245,31 @@ def _beside(network: nn.Module, probe: nn.Module) -> nn.Module:
     return nn.Sequential(network, holder).eval()
 
 
-def _through(probe: nn.Module, inputs: tuple[Any, ...], output: Any, layout: Layout) -> Any:
+def _run_probe(probe: nn.Module, inputs: tuple[Any, ...], output: Any, layout: Layout) -> Any:
     if not isinstance(output, torch.Tensor):
         # Explainers raise an error for an output that is not a tensor.
         return probe(output)
-    own = output.clone()
+    copied = output.clone()
     if layout.axes is not None:
         (channels,) = {1, 2, 3} - set(layout.axes)
         order = (0, channels, *layout.axes)
-        shown = own if layout.axes == (2, 3) else own.permute(order)
-        seen = probe(shown)
-        values = seen if seen is shown and shown is own else seen.permute([order.index(axis) for axis in range(4)])
+        probe_input = copied if layout.axes == (2, 3) else copied.permute(order)
+        probe_output = probe(probe_input)
+        if probe_output is probe_input and probe_input is copied:
+            values = probe_output
+        else:
+            values = probe_output.permute([order.index(axis) for axis in range(4)])
     else:
         cells = torch.tensor(layout.cells, device=output.device)
-        shown = own[:, cells].mT.unflatten(2, layout.grid)
-        seen = probe(shown)
-        values = own.index_copy(1, cells, seen.flatten(2).mT)
-    return _go_on_with(inputs, output, values, read=seen is shown)
+        probe_input = copied[:, cells].mT.unflatten(2, layout.grid)
+        probe_output = probe(probe_input)
+        values = copied.index_copy(1, cells, probe_output.flatten(2).mT)
+    return _write_output(inputs, output, values, read=probe_output is probe_input)
 
 
-def _go_on_with(inputs: tuple[Any, ...], output: torch.Tensor, values: torch.Tensor, read: bool = True) -> torch.Tensor:
+def _write_output(
+    inputs: tuple[Any, ...], output: torch.Tensor, values: torch.Tensor, read: bool = True
+) -> torch.Tensor:
     """Write values into the output tensor of a layer, and return the tensor with which the network continues.
 
     The network continues with its own tensor, so that later in-place operations on it also reach other references to
@@ -284,7 +291,7 @@ def _go_on_with(inputs: tuple[Any, ...], output: torch.Tensor, values: torch.Ten
     """
     if values.shape != output.shape:
         return values
-    if output._is_view() and not any(output is one for one in inputs):
+    if output._is_view() and not any(output is value for value in inputs):
         return values.clone()
     try:
         # The backward pass of the layer may need its output, which copying equal values into it leaves unchanged.
@@ -298,40 +305,44 @@ def _go_on_with(inputs: tuple[Any, ...], output: torch.Tensor, values: torch.Ten
     return output
 
 
-def _search(network: nn.Module, images: torch.Tensor, name: str | None, begins: bool = False) -> LayerInspection:
+def _search_layer(
+    network: nn.Module, images: torch.Tensor, name: str | None, starts_at_outputs: bool = False
+) -> LayerInspection:
     """Find the layer by a pass and a gradient.
 
-    With `begins`, gradients start at the outputs of modules, for networks that no gradient passes as a whole.
+    With `starts_at_outputs`, gradients start at the outputs of modules, for networks without a gradient.
     """
-    met: list[tuple[str, torch.Tensor]] = []
-    maps: set[tuple[int, ...]] = set()
+    outputs_by_name: list[tuple[str, torch.Tensor]] = []
+    feature_map_shapes: set[tuple[int, ...]] = set()
     inside = _inside_of_attention(network)
     # For each output and version of the tensor, the tensor and a copy, because later modules may change it in place.
     copies: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}
 
-    def keep(called: str) -> Any:
+    def hook_of(layer_name: str) -> Any:
         def hook(module: nn.Module, inputs: Any, output: Any) -> Any:
             if not isinstance(output, torch.Tensor) or not output.is_floating_point() or len(output) != len(images):
                 return None
-            if not (output.requires_grad or begins):
+            if not (output.requires_grad or starts_at_outputs):
                 return None
-            given = output
+            returned = output
             if (id(output), output._version) not in copies:
-                own = output.clone()
-                own = own if own.requires_grad else own.detach().requires_grad_()
-                given = _go_on_with(inputs, output, own)
-                copies[id(given), given._version] = (given, own)
-            met.append((called, copies[id(given), given._version][1]))
-            if isinstance(module, OF_MAPS):
-                maps.add(tuple(output.shape))
-            return given
+                copied = output.clone()
+                copied = copied if copied.requires_grad else copied.detach().requires_grad_()
+                returned = _write_output(inputs, output, copied)
+                copies[id(returned), returned._version] = (returned, copied)
+            outputs_by_name.append((layer_name, copies[id(returned), returned._version][1]))
+            if isinstance(module, FEATURE_MAP_MODULES):
+                feature_map_shapes.add(tuple(output.shape))
+            return returned
 
         return in_this_thread(hook)
 
     # `named_modules` lists a module that is registered twice only once, possibly not under `name`.
     modules = {name: find_layer(network, name, "model")} if name else dict(list(network.named_modules())[1:])
     handles = [
-        module.register_forward_hook(keep(called)) for called, module in modules.items() if name or module not in inside
+        module.register_forward_hook(hook_of(layer_name))
+        for layer_name, module in modules.items()
+        if name or module not in inside
     ]
     try:
         # Counted as a check, so that the passes of an explainer do not depend on which explainer inspects layers first.
@@ -340,30 +351,30 @@ def _search(network: nn.Module, images: torch.Tensor, name: str | None, begins: 
     finally:
         for handle in handles:
             handle.remove()
-    if not begins and isinstance(logits, torch.Tensor) and not logits.requires_grad:
+    if not starts_at_outputs and isinstance(logits, torch.Tensor) and not logits.requires_grad:
         # Explainers that need no gradient, such as Score-CAM, can still read a layer of this network.
-        return _search(network, images, name, begins=True)
-    times = Counter(called for called, _ in met)
-    outputs = _outermost([one for one in met if name or times[one[0]] == 1])[-LAST:]
-    moved = measure_band_changes(network, images, {called: modules[called] for called, _ in outputs})
+        return _search_layer(network, images, name, starts_at_outputs=True)
+    calls = Counter(layer_name for layer_name, _ in outputs_by_name)
+    outputs = _outermost([item for item in outputs_by_name if name or calls[item[0]] == 1])[-EXAMINED_MODULES:]
+    changes = measure_band_changes(network, images, {layer_name: modules[layer_name] for layer_name, _ in outputs})
     if not outputs or not isinstance(logits, torch.Tensor) or not logits.requires_grad:
-        return LayerInspection(None, moved)
-    given, open_tokens = prefix_tokens(network), ""
+        return LayerInspection(None, changes)
+    declared, unlocated_reason = prefix_tokens(network), ""
     tensors = [tensor for _, tensor in outputs]
-    slopes = torch.autograd.grad(logits.logsumexp(-1).sum(), tensors, allow_unused=True)
-    for (called, tensor), slope in zip(reversed(outputs), reversed(slopes), strict=True):
-        if not name and (slope is None or not bool((slope != 0).any())):
+    gradients = torch.autograd.grad(logits.logsumexp(-1).sum(), tensors, allow_unused=True)
+    for (layer_name, tensor), gradient in zip(reversed(outputs), reversed(gradients), strict=True):
+        if not name and (gradient is None or not bool((gradient != 0).any())):
             continue
         # If there are as many channels as rows or columns, a later module may have exchanged the axes of torch's map.
-        told = tuple(tensor.shape) in maps and (
-            isinstance(modules[called], OF_MAPS) or tensor.shape[1] not in tensor.shape[2:]
+        is_map = tuple(tensor.shape) in feature_map_shapes and (
+            isinstance(modules[layer_name], FEATURE_MAP_MODULES) or tensor.shape[1] not in tensor.shape[2:]
         )
-        layout = _lay_out(called, tensor, moved, given, told)
+        layout = _lay_out(layer_name, tensor, changes, declared, is_map)
         if layout is None and tensor.ndim == 3:
-            open_tokens = open_tokens or describe_unlocated_tokens(tensor.shape[1], called)
-        elif layout and (name or layout.axes or bool((slope[:, list(layout.cells)] != 0).any())):
-            return LayerInspection(replace(layout, found=not name), moved)
-    return LayerInspection(None, moved, open_tokens)
+            unlocated_reason = unlocated_reason or describe_unlocated_tokens(tensor.shape[1], layer_name)
+        elif layout and (name or layout.axes or bool((gradient[:, list(layout.cells)] != 0).any())):
+            return LayerInspection(replace(layout, found=not name), changes)
+    return LayerInspection(None, changes, unlocated_reason)
 
 
 def describe_unlocated_tokens(tokens: int, layer: str = "") -> str:
@@ -378,35 +389,41 @@ def describe_unlocated_tokens(tokens: int, layer: str = "") -> str:
 def _inside_of_attention(network: nn.Module) -> set[nn.Module]:
     owners = [module for module in network.modules() if "attention" in type(module).__name__.lower()]
     # An outermost module with such a name is a complete block or network, unless it computes attention itself.
-    inner = [one for one in owners if not any(two is not one and two in set(one.modules()) for two in owners)]
+    inner = [
+        outer
+        for outer in owners
+        if not any(module is not outer and module in set(outer.modules()) for module in owners)
+    ]
     return {module for owner in inner for module in owner.modules() if module is not owner}
 
 
-def _outermost(met: list[tuple[str, torch.Tensor]]) -> list[tuple[str, torch.Tensor]]:
+def _outermost(outputs: list[tuple[str, torch.Tensor]]) -> list[tuple[str, torch.Tensor]]:
     """Return the outputs that can have cells, in the order of the pass.
 
     If several modules return the same tensor, the outermost one counts.
     """
     found: dict[int, tuple[str, torch.Tensor]] = {}
-    for name, tensor in met:
+    for name, tensor in outputs:
         cells = math.prod(tensor.shape[2:]) if tensor.ndim == 4 else tensor.shape[1] if tensor.ndim == 3 else 0
-        before = found.get(id(tensor))
-        if cells > 1 and (before is None or name.count(".") < before[0].count(".")):
+        previous = found.get(id(tensor))
+        if cells > 1 and (previous is None or name.count(".") < previous[0].count(".")):
             found[id(tensor)] = (name, tensor)
     return list(found.values())
 
 
-def _lay_out(name: str, tensor: torch.Tensor, moved: BandChanges, given: int | None, is_map: bool) -> Layout | None:
-    if name not in moved.layers:
+def _lay_out(
+    name: str, tensor: torch.Tensor, changes: BandChanges, declared: int | None, is_map: bool
+) -> Layout | None:
+    if name not in changes.layers:
         return None
     if tensor.ndim == 3:
-        reading = moved.locate_tokens(tensor.shape[1], moved.layers[name][1,], given)
-        return None if reading is None else Layout(name, reading.grid, cells=reading.cells)
-    axes = moved.locate_map_axes(name)
-    possible = list(moved.layers[name])
-    if axes is None and is_map and (2, 3) in possible:
+        token_grid = changes.locate_tokens(tensor.shape[1], changes.layers[name][1,], declared)
+        return None if token_grid is None else Layout(name, token_grid.grid, cells=token_grid.cells)
+    axes = changes.locate_map_axes(name)
+    candidates = list(changes.layers[name])
+    if axes is None and is_map and (2, 3) in candidates:
         # All cells depend on the complete image, so the axes follow from the type of the module.
         axes = 2, 3
-    if axes is None and len(possible) == 1:
-        axes = possible[0]
+    if axes is None and len(candidates) == 1:
+        axes = candidates[0]
     return None if axes is None else Layout(name, (tensor.shape[axes[0]], tensor.shape[axes[1]]), axes)

@@ -45,13 +45,13 @@ ACTIVATION_CALLS = {
 # Added to denominators. zennit's default of 1e-6 changes small relevances by more than a thousandth.
 STABILISER = 1e-9
 # Added to absolute inputs, so that inputs that are all zero share relevance equally; far above the stabiliser.
-SHARE_OF_ZERO = 1e-6
+ZERO_INPUT = 1e-6
 # Prefix of the names of convolutions that read the image.
-FIRST = "canonical_first"
+FIRST_PREFIX = "canonical_first"
 
 
 # Attributes in which a module stores its forward hooks and their flags.
-HOOKS = (
+HOOK_ATTRIBUTES = (
     "_forward_pre_hooks",
     "_forward_pre_hooks_with_kwargs",
     "_forward_hooks",
@@ -60,7 +60,7 @@ HOOKS = (
 )
 
 
-class KeptZPlus(BasicHook):
+class ConservingZPlus(BasicHook):
     """zennit's `ZPlus` rule without biases, which conserves relevance where the plain rule loses it.
 
     If no input raises an output of a convolution, which is then negative or the bias alone, the plain rule drops its
@@ -72,15 +72,15 @@ class KeptZPlus(BasicHook):
 
         def share(gradient: torch.Tensor, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
             raised = outputs[0] + outputs[1]
-            none = raised <= STABILISER
-            plain = (gradient / stabilise(raised)).masked_fill(none, 0)
-            return [plain, plain, (gradient / stabilise(outputs[2])).masked_fill(~none, 0)]
+            is_not_raised = raised <= STABILISER
+            plain = (gradient / stabilise(raised)).masked_fill(is_not_raised, 0)
+            return [plain, plain, (gradient / stabilise(outputs[2])).masked_fill(~is_not_raised, 0)]
 
         super().__init__(
             input_modifiers=[
                 lambda values: values.clamp(min=0),
                 lambda values: values.clamp(max=0),
-                lambda values: values.abs() + SHARE_OF_ZERO,
+                lambda values: values.abs() + ZERO_INPUT,
             ],
             param_modifiers=[
                 ClampMod(min=0.0, zero_params="bias"),
@@ -93,7 +93,7 @@ class KeptZPlus(BasicHook):
         )
 
 
-class KeptNorm(BasicHook):
+class ConservingNorm(BasicHook):
     """zennit's `Norm` rule, which conserves relevance if terms add up to zero: they then share it equally.
 
     Terms that are all zero receive relevance if a mean follows.
@@ -103,9 +103,9 @@ class KeptNorm(BasicHook):
         stabilise = Stabilizer.ensure(STABILISER)
 
         def share(gradient: torch.Tensor, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
-            none = outputs[0].abs() <= STABILISER
-            plain = (gradient / stabilise(outputs[0])).masked_fill(none, 0)
-            return [plain, (gradient / outputs[1]).masked_fill(~none, 0)]
+            is_zero = outputs[0].abs() <= STABILISER
+            plain = (gradient / stabilise(outputs[0])).masked_fill(is_zero, 0)
+            return [plain, (gradient / outputs[1]).masked_fill(~is_zero, 0)]
 
         super().__init__(
             input_modifiers=[lambda values: values, torch.ones_like],
@@ -126,13 +126,13 @@ def composite(network: nn.Module) -> NameLayerMapComposite:
     network
         Result of `canonise`.
     """
-    first = [name for name, _ in network.named_children() if name.startswith(FIRST)]
+    first = [name for name, _ in network.named_children() if name.startswith(FIRST_PREFIX)]
     return NameLayerMapComposite(
         [(first, Flat(STABILISER, zero_params="bias"))],
         [
-            ((Sum, AvgPool), KeptNorm()),
+            ((Sum, AvgPool), ConservingNorm()),
             *layer_map_base(STABILISER),
-            (Convolution, KeptZPlus()),
+            (Convolution, ConservingZPlus()),
             (nn.Linear, Epsilon(STABILISER, zero_params="bias")),
         ],
     )
@@ -156,15 +156,15 @@ def canonise(network: nn.Module, images: torch.Tensor) -> nn.Module:
         If the network cannot be traced.
     """
     plain = _without_parallel(copy_network(network))
-    _split(plain)
+    _split_modules(plain)
     for module in plain.modules():
-        _hold_weights(module)
+        _register_weights(module)
         module._forward_hooks.clear()
         module._forward_pre_hooks.clear()
     weights = next((one.dtype for one in plain.parameters() if one.is_floating_point()), images.dtype)
     try:
         # Tracing patches the calls of all modules in the process, including those of other threads.
-        with _TRACING:
+        with _TRACING_LOCK:
             graph = _Tracer().trace(plain, _defaults(plain.forward))
         traced: Any = fx.GraphModule(plain, graph)
         rectifying = write_out_of_place(traced, images.to(weights))
@@ -182,9 +182,11 @@ def canonise(network: nn.Module, images: torch.Tensor) -> nn.Module:
     for index, node in enumerate(list(traced.graph.nodes)):
         if node.op not in ("call_function", "call_method"):
             continue
-        given = [*node.args, *(node.kwargs[name] for name in ("input", "other") if name in node.kwargs)]
+        factors = [*node.args, *(node.kwargs[name] for name in ("input", "other") if name in node.kwargs)]
         weighted = bool(node.kwargs.keys() - {"input", "other", "inplace"})
-        terms = given if len(given) == 2 and not weighted and all(isinstance(term, fx.Node) for term in given) else []
+        terms = (
+            factors if len(factors) == 2 and not weighted and all(isinstance(term, fx.Node) for term in factors) else []
+        )
         if node.target in ADDITIONS and terms:
             # A parameter in a sum is a bias, which takes no relevance.
             if any(term.op == "get_attr" for term in terms):
@@ -193,21 +195,21 @@ def canonise(network: nn.Module, images: torch.Tensor) -> nn.Module:
                 # Terms of other shapes, such as a position embedding, are broadcast as in the sum.
                 stacked = traced.graph.call_function(_stack, tuple(terms))
             _replace(traced, node, f"canonical_sum_{index}", Sum(), stacked)
-        elif node.target in PRODUCTS | QUOTIENTS and len(given) == 2 and not weighted:
+        elif node.target in PRODUCTS | QUOTIENTS and len(factors) == 2 and not weighted:
             function = operator.mul if node.target in PRODUCTS else operator.truediv
-            _replace(traced, node, f"canonical_gate_{index}", Gate(function), *given)
-        elif (function := _function(node)) in ACTIVATION_CALLS and node.all_input_nodes == given[:1]:
-            named = {name: value for name, value in node.kwargs.items() if name != "input"}
-            activation = _Activation(function, node.args[1:], named)
-            _replace(traced, node, f"canonical_activation_{index}", activation, given[0])
+            _replace(traced, node, f"canonical_gate_{index}", Gate(function), *factors)
+        elif (function := _function(node)) in ACTIVATION_CALLS and node.all_input_nodes == factors[:1]:
+            keywords = {name: value for name, value in node.kwargs.items() if name != "input"}
+            activation = _Activation(function, node.args[1:], keywords)
+            _replace(traced, node, f"canonical_activation_{index}", activation, factors[0])
         elif node.target is nn.functional.adaptive_avg_pool2d:
             size = node.args[1] if len(node.args) > 1 else node.kwargs["output_size"]
-            _replace(traced, node, f"canonical_pool_{index}", nn.AdaptiveAvgPool2d(size), given[0])
+            _replace(traced, node, f"canonical_pool_{index}", nn.AdaptiveAvgPool2d(size), factors[0])
     _name_first(traced)
     traced.graph.lint()
     traced.recompile()
     # With the hooks of the network, passes of the copy are counted and its outputs are read in the same way.
-    for hooks in HOOKS:
+    for hooks in HOOK_ATTRIBUTES:
         setattr(traced, hooks, getattr(network, hooks))
     return traced.eval().requires_grad_(False)
 
@@ -224,12 +226,12 @@ def _without_parallel(network: nn.Module) -> nn.Module:
 
 def _defaults(forward: Callable[..., Any]) -> dict[str, Any]:
     """Return the defaults of the arguments of `forward` after the images."""
-    _, *others = inspect.signature(forward).parameters.values()
-    return {one.name: one.default for one in others if one.default is not one.empty}
+    _, *optional = inspect.signature(forward).parameters.values()
+    return {parameter.name: parameter.default for parameter in optional if parameter.default is not parameter.empty}
 
 
-def _stack(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    return torch.stack(torch.broadcast_tensors(one, other), dim=-1)
+def _stack(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    return torch.stack(torch.broadcast_tensors(first, second), dim=-1)
 
 
 def _function(node: fx.Node) -> Any:
@@ -240,14 +242,14 @@ def _function(node: fx.Node) -> Any:
 class _Activation(nn.ReLU):
     """An activation that is called as a function. As a ReLU, it gets zennit's rule, which all activations share."""
 
-    def __init__(self, function: Callable[..., torch.Tensor], args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    def __init__(self, function: Callable[..., torch.Tensor], args: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         super().__init__()
-        self.function, self.args, self.named = function, args, named
+        self.function, self.args, self.keywords = function, args, keywords
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
         """Return the activations."""
         # The function gets a copy, because it may work in place.
-        return self.function(values.clone(), *self.args, **self.named)
+        return self.function(values.clone(), *self.args, **self.keywords)
 
 
 class _SamePadding(nn.Module):
@@ -258,19 +260,19 @@ class _SamePadding(nn.Module):
 
     def __init__(self, convolution: Conv2dSame) -> None:
         super().__init__()
-        self.given = [convolution.kernel_size, convolution.stride, convolution.dilation]
+        self.geometry = [convolution.kernel_size, convolution.stride, convolution.dilation]
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
         """Return the padded values."""
         height, width = values.shape[2:]
-        sizes = zip((width, height), *(each[::-1] for each in self.given), strict=True)
+        sizes = zip((width, height), *(padding[::-1] for padding in self.geometry), strict=True)
         added = [get_same_padding(*size) for size in sizes]
-        both = [side for each in added for side in (each // 2, each - each // 2)]
+        both = [side for padding in added for side in (padding // 2, padding - padding // 2)]
         repeated = nn.functional.pad(values, both, mode="replicate")
         return repeated + (nn.functional.pad(values, both) - repeated).detach()
 
 
-_TRACING = threading.RLock()
+_TRACING_LOCK = threading.RLock()
 
 
 class _Tracer(fx.Tracer):
@@ -284,8 +286,8 @@ class _Tracer(fx.Tracer):
 
     def create_arg(self, a: Any) -> Any:
         """Extract the logits of an output whose type torch.fx does not support."""
-        held = None if isinstance(a, fx.Proxy) else logits_attribute(a, fx.Proxy)
-        return super().create_arg(a if held is None else held)
+        logits = None if isinstance(a, fx.Proxy) else logits_attribute(a, fx.Proxy)
+        return super().create_arg(a if logits is None else logits)
 
     def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
         """Trace the calls of this thread only."""
@@ -298,11 +300,11 @@ class _Tracer(fx.Tracer):
         return isinstance(module, _SamePadding) or super().is_leaf_module(module, name)
 
 
-def _hold_weights(module: nn.Module) -> None:
+def _register_weights(module: nn.Module) -> None:
     """Turn weights that a parametrization or a hook computes into parameters, because rules only change parameters."""
     # Hooks of weight norm, spectral norm and pruning leave the weight of the last pass as an attribute.
-    own = vars(module)
-    computed = {name: own[name] for name in ("weight", "bias") if isinstance(own.get(name), torch.Tensor)}
+    attributes = vars(module)
+    computed = {name: attributes[name] for name in ("weight", "bias") if isinstance(attributes.get(name), torch.Tensor)}
     if parametrize.is_parametrized(module):
         with torch.no_grad():
             computed |= {name: getattr(module, name) for name in cast(nn.ModuleDict, module.parametrizations)}
@@ -310,7 +312,7 @@ def _hold_weights(module: nn.Module) -> None:
         module.__class__ = type(module).__bases__[0]
         del module.parametrizations
     for name, value in computed.items():
-        own.pop(name, None)
+        attributes.pop(name, None)
         module.register_parameter(name, nn.Parameter(value.detach().clone()))
 
 
@@ -319,45 +321,45 @@ def _separate_calls(traced: fx.GraphModule) -> None:
     called: set[str] = set()
     for index, node in enumerate(traced.graph.nodes):
         if node.op == "call_module" and node.target in called:
-            again = f"canonical_call_{index}"
-            traced.add_submodule(again, copy.deepcopy(traced.get_submodule(str(node.target))))
-            node.target = again
+            name = f"canonical_call_{index}"
+            traced.add_submodule(name, copy.deepcopy(traced.get_submodule(str(node.target))))
+            node.target = name
         called.add(str(node.target))
     traced.recompile()
 
 
 def _name_first(traced: fx.GraphModule) -> None:
     """Rename the convolutions that read the image directly, so that the composite finds them."""
-    behind: set[fx.Node] = set()
+    later_nodes: set[fx.Node] = set()
     for index, node in enumerate(traced.graph.nodes):
-        if any(one in behind for one in node.all_input_nodes):
-            behind.add(node)
+        if any(input_node in later_nodes for input_node in node.all_input_nodes):
+            later_nodes.add(node)
         elif node.op == "call_module":
             module = traced.get_submodule(str(node.target))
             if isinstance(module, Convolution | nn.Linear):
-                behind.add(node)
+                later_nodes.add(node)
             if isinstance(module, Convolution):
-                node.target = f"{FIRST}_{index}"
+                node.target = f"{FIRST_PREFIX}_{index}"
                 # A module counts under its first name, so the new one goes to the front.
                 traced._modules = {node.target: module, **traced._modules}
 
 
-def _split(network: nn.Module) -> None:
+def _split_modules(network: nn.Module) -> None:
     """Split two kinds of timm's modules in two: norms with an activation, and convolutions with padding."""
     for name, module in list(network.named_modules()):
-        given: Any = module
+        source: Any = module
         if isinstance(module, nn.BatchNorm2d) and isinstance(getattr(module, "act", None), nn.Module):
             plain: nn.Module = nn.BatchNorm2d(module.num_features, module.eps, module.momentum, module.affine)
-            both: list[nn.Module] = [plain, given.act]
+            parts: list[nn.Module] = [plain, source.act]
         elif isinstance(module, Conv2dSame):
-            sizes = (given.in_channels, given.out_channels, given.kernel_size, given.stride)
-            plain = nn.Conv2d(*sizes, dilation=given.dilation, groups=given.groups, bias=given.bias is not None)
-            both = [_SamePadding(module), plain]
+            sizes = (source.in_channels, source.out_channels, source.kernel_size, source.stride)
+            plain = nn.Conv2d(*sizes, dilation=source.dilation, groups=source.groups, bias=source.bias is not None)
+            parts = [_SamePadding(module), plain]
         else:
             continue
         plain.load_state_dict(module.state_dict(), strict=False)
         parent, _, last = name.rpartition(".")
-        setattr(network.get_submodule(parent), last, nn.Sequential(*both).to(next(module.parameters())).eval())
+        setattr(network.get_submodule(parent), last, nn.Sequential(*parts).to(next(module.parameters())).eval())
 
 
 class _Gated(torch.autograd.Function):
@@ -383,13 +385,13 @@ class Gate(nn.Module):
         super().__init__()
         self.function = function
 
-    def forward(self, one: Any, other: Any) -> Any:
+    def forward(self, first: Any, second: Any) -> Any:
         """Return the product or quotient; both factors may be numbers, such as sizes."""
         divides = self.function is operator.truediv
-        sizes = [given.numel() if isinstance(given, torch.Tensor) else 0 for given in (one, other)]
-        values, gate = (one, other) if sizes[0] > sizes[1] or divides else (other, one)
+        sizes = [factor.numel() if isinstance(factor, torch.Tensor) else 0 for factor in (first, second)]
+        values, gate = (first, second) if sizes[0] > sizes[1] or divides else (second, first)
         if sizes[0] == sizes[1] or not isinstance(values, torch.Tensor) or max(sizes) > values.numel():
-            return self.function(one, other)
+            return self.function(first, second)
         gate = gate if isinstance(gate, torch.Tensor) else values.new_tensor(gate)
         product: torch.Tensor = _Gated.apply(values, 1 / gate if divides else gate)
         return product

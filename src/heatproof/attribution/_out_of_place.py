@@ -31,7 +31,7 @@ for _name in inplace_methods:
     setattr(RecordingProxy, f"__{_name}__", _recording(_name))
 
 
-class _Watched(fx.Interpreter):
+class _RecordingInterpreter(fx.Interpreter):
     """Interpreter that records where the tensors of a traced network are and which nodes write to them.
 
     Attributes
@@ -56,31 +56,35 @@ class _Watched(fx.Interpreter):
         self.place: dict[fx.Node, tuple[Any, ...]] = {}
         self.written: dict[fx.Node, fx.Node] = {}
         self.rectified: dict[fx.Node, fx.Node] = {}
-        self.given: dict[fx.Node, tuple[Any, Any]] = {}
+        self.arguments: dict[fx.Node, tuple[Any, Any]] = {}
 
     def run_node(self, n: fx.Node) -> Any:
         """Run a node, and record the memory of its tensor and the argument that it writes to."""
-        given = {one: self.env[one] for one in n.all_input_nodes if isinstance(self.env[one], torch.Tensor)}
-        self.given[n] = n.args, n.kwargs
-        versions = {one: tensor._version for one, tensor in given.items()}
-        made = super().run_node(n)
-        if isinstance(made, torch.Tensor) and made.layout == torch.strided and made.numel():
-            memory = made.untyped_storage().data_ptr()
+        inputs = {
+            argument: self.env[argument]
+            for argument in n.all_input_nodes
+            if isinstance(self.env[argument], torch.Tensor)
+        }
+        self.arguments[n] = n.args, n.kwargs
+        versions = {argument: tensor._version for argument, tensor in inputs.items()}
+        result = super().run_node(n)
+        if isinstance(result, torch.Tensor) and result.layout == torch.strided and result.numel():
+            memory = result.untyped_storage().data_ptr()
             # A detached tensor shares the memory but not the gradient, so it does not refer to the same tensor.
-            cut = not made.requires_grad and any(
-                self.memory.get(one) == memory and (tensor.requires_grad or self.place[one][-1])
-                for one, tensor in given.items()
+            is_detached = not result.requires_grad and any(
+                self.memory.get(argument) == memory and (tensor.requires_grad or self.place[argument][-1])
+                for argument, tensor in inputs.items()
             )
             self.memory[n] = memory
-            self.place[n] = (made.storage_offset(), made.shape, made.stride(), made.dtype, cut)
-        changed = [one for one, tensor in given.items() if tensor._version != versions[one]]
-        if changed and changed[0] in self.memory:
-            self.written[n] = changed[0]
-        elif isinstance(made, torch.Tensor) and made.requires_grad and n.op in ("call_function", "call_method"):
-            for one, tensor in given.items():
-                if bool((tensor < 0).any()) and torch.equal(tensor.clamp(min=0), made):
-                    self.rectified[n] = one
-        return made
+            self.place[n] = (result.storage_offset(), result.shape, result.stride(), result.dtype, is_detached)
+        written_nodes = [argument for argument, tensor in inputs.items() if tensor._version != versions[argument]]
+        if written_nodes and written_nodes[0] in self.memory:
+            self.written[n] = written_nodes[0]
+        elif isinstance(result, torch.Tensor) and result.requires_grad and n.op in ("call_function", "call_method"):
+            for argument, tensor in inputs.items():
+                if bool((tensor < 0).any()) and torch.equal(tensor.clamp(min=0), result):
+                    self.rectified[n] = argument
+        return result
 
 
 def write_out_of_place(traced: fx.GraphModule, images: torch.Tensor) -> dict[fx.Node, fx.Node]:
@@ -103,13 +107,13 @@ def write_out_of_place(traced: fx.GraphModule, images: torch.Tensor) -> dict[fx.
         Mapping from each function call that returns the ReLU of a tensor, under any name (such as a maximum with zero
         or a product with a mask), to the node of that tensor.
     """
-    watched = _Watched(traced)
+    recorded = _RecordingInterpreter(traced)
     with torch.enable_grad():
         # A clone, because in-place operations on a leaf raise an error.
-        watched.run(images.detach().requires_grad_().clone())
-    rewriting = _Rewriting(traced, watched)
-    places = {node: node.all_input_nodes.index(one) for node, one in watched.rectified.items()}
-    for node, target in watched.written.items():
+        recorded.run(images.detach().requires_grad_().clone())
+    rewriting = _Rewriting(traced, recorded)
+    places = {node: node.all_input_nodes.index(argument) for node, argument in recorded.rectified.items()}
+    for node, target in recorded.written.items():
         rewriting.rewrite(node, target)
     rectified = {node: node.all_input_nodes[place] for node, place in places.items()}
     for module in traced.modules():
@@ -123,84 +127,87 @@ def write_out_of_place(traced: fx.GraphModule, images: torch.Tensor) -> dict[fx.
 class _Rewriting:
     """Rewriting of the nodes that write, one by one in the order of the pass."""
 
-    def __init__(self, traced: fx.GraphModule, watched: _Watched) -> None:
-        self.traced, self.graph, self.watched = traced, traced.graph, watched
+    def __init__(self, traced: fx.GraphModule, recorded: _RecordingInterpreter) -> None:
+        self.traced, self.graph, self.recorded = traced, traced.graph, recorded
         self.order = {node: index for index, node in enumerate(traced.graph.nodes)}
         # For each traced node, the node that has the values of its tensor now.
-        self.now = {node: node for node in watched.memory}
+        self.current = {node: node for node in recorded.memory}
 
     def rewrite(self, node: fx.Node, target: fx.Node) -> None:
         """Let the nodes after one that writes to `target` read its result instead."""
-        memory, place = self.watched.memory, self.watched.place
+        memory, place = self.recorded.memory, self.recorded.place
         # Later nodes may refer to the tensor as well, but they read the result already.
-        shared = [one for one in memory if memory[one] == memory[target] and self.order[one] <= self.order[node]]
-        names = [one for one in shared if place[one] == place[target]]
+        shared = [
+            alias for alias in memory if memory[alias] == memory[target] and self.order[alias] <= self.order[node]
+        ]
+        names = [alias for alias in shared if place[alias] == place[target]]
         module = self.traced.get_submodule(str(node.target)) if node.op == "call_module" else None
         result = node
         if getattr(module, "inplace", False) is not True:
             with self.graph.inserting_before(node):
-                copied = self.graph.call_method("clone", (self.now[target],))
-            node.replace_input_with(self.now[target], copied)
+                copied = self.graph.call_method("clone", (self.current[target],))
+            node.replace_input_with(self.current[target], copied)
             # Some operations return nothing, such as x[i] = y.
             result = node if node in names else copied
-        parts = [one for one in shared if one not in names and self._is_read_behind(node, self.now[one])]
+        parts = [alias for alias in shared if alias not in names and self._is_read_later(node, self.current[alias])]
         renamed = dict.fromkeys(names, result)
         if parts:
-            renamed |= self._taken_anew(node, target, result, parts)
-        for one, other in renamed.items():
-            for user in list(self.now[one].users):
+            renamed |= self._renew_parts(node, target, result, parts)
+        for alias, replacement in renamed.items():
+            for user in list(self.current[alias].users):
                 if self.order.get(user, -1) > self.order[node]:
-                    user.replace_input_with(self.now[one], other)
-            self.now[one] = other
+                    user.replace_input_with(self.current[alias], replacement)
+            self.current[alias] = replacement
 
-    def _is_read_behind(self, node: fx.Node, one: fx.Node) -> bool:
-        return any(self.order.get(user, -1) > self.order[node] for user in one.users)
+    def _is_read_later(self, node: fx.Node, alias: fx.Node) -> bool:
+        return any(self.order.get(user, -1) > self.order[node] for user in alias.users)
 
-    def _taken_anew(
+    def _renew_parts(
         self, node: fx.Node, target: fx.Node, result: fx.Node, parts: list[fx.Node]
     ) -> dict[fx.Node, fx.Node]:
         """Return nodes for the base tensor of the memory and parts of it, with the result written into them."""
-        way = self._way_to(target)
-        root = way[0]
-        if any(self._way_to(one)[0] is not root for one in parts):
+        views = self._views_to(target)
+        root = views[0]
+        if any(self._views_to(part)[0] is not root for part in parts):
             # If this changes the outputs, `require_unaltered_outputs` raises the error.
             return {}
-        anew: dict[fx.Node, fx.Node] = {}
+        renewed: dict[fx.Node, fx.Node] = {}
         with self.graph.inserting_after(result if self.order.get(result, -1) >= 0 else node):
             # New nodes are inserted before this placeholder, so they keep their order.
-            behind = self.graph.call_function(tuple, ())
-        with self.graph.inserting_before(behind):
-            if self.watched.place[root] == self.watched.place[target]:
-                anew[root] = result
+            placeholder = self.graph.call_function(tuple, ())
+        with self.graph.inserting_before(placeholder):
+            if self.recorded.place[root] == self.recorded.place[target]:
+                renewed[root] = result
             else:
-                anew[root] = self.graph.call_method("clone", (self.now[root],))
-                self._copy(way, anew)
-                self.graph.call_method("copy_", (anew[way[-1]], result))
+                renewed[root] = self.graph.call_method("clone", (self.current[root],))
+                self._copy_views(views, renewed)
+                self.graph.call_method("copy_", (renewed[views[-1]], result))
             for part in parts:
-                self._copy(self._way_to(part), anew)
-        self.graph.erase_node(behind)
-        return {root: anew[root]} | {part: anew[self._way_to(part)[-1]] for part in parts}
+                self._copy_views(self._views_to(part), renewed)
+        self.graph.erase_node(placeholder)
+        return {root: renewed[root]} | {part: renewed[self._views_to(part)[-1]] for part in parts}
 
-    def _copy(self, way: list[fx.Node], anew: dict[fx.Node, fx.Node]) -> None:
+    def _copy_views(self, views: list[fx.Node], renewed: dict[fx.Node, fx.Node]) -> None:
         """Copy the nodes of a chain of views that have no copy yet."""
-        for one in way:
-            if one not in anew:
-                args, named = fx.map_arg(
-                    self.watched.given[one], lambda given: anew.get(self._written_to(given), self.now.get(given, given))
+        for view in views:
+            if view not in renewed:
+                args, kwargs = fx.map_arg(
+                    self.recorded.arguments[view],
+                    lambda argument: renewed.get(self._written_to(argument), self.current.get(argument, argument)),
                 )
-                anew[one] = self.graph.create_node(one.op, one.target, args, named)
+                renewed[view] = self.graph.create_node(view.op, view.target, args, kwargs)
 
-    def _written_to(self, one: fx.Node) -> fx.Node:
+    def _written_to(self, node: fx.Node) -> fx.Node:
         """Return the node whose tensor a node wrote to and returned; the node itself if there is none."""
-        written, place = self.watched.written, self.watched.place
-        while one in written and place.get(one) == place[written[one]]:
-            one = written[one]
-        return one
+        written, place = self.recorded.written, self.recorded.place
+        while node in written and place.get(node) == place[written[node]]:
+            node = written[node]
+        return node
 
-    def _way_to(self, one: fx.Node) -> list[fx.Node]:
+    def _views_to(self, view: fx.Node) -> list[fx.Node]:
         """Return the chain of nodes from the base tensor of a memory to a view of it."""
-        one, memory = self._written_to(one), self.watched.memory
-        given: list[fx.Node] = []
-        fx.map_arg(self.watched.given[one], given.append)
-        inner = [before for before in given if memory.get(before) == memory[one]]
-        return [*(self._way_to(inner[0]) if inner else []), one]
+        view, memory = self._written_to(view), self.recorded.memory
+        arguments: list[fx.Node] = []
+        fx.map_arg(self.recorded.arguments[view], arguments.append)
+        bases = [argument for argument in arguments if memory.get(argument) == memory[view]]
+        return [*(self._views_to(bases[0]) if bases else []), view]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # Multiple of the tolerance for two passes of one network (`heatproof.models.rounding.TOLERANCE`). Decomposed attention
 # and batch norms merged into convolutions round differently, by up to 0.001 of the spread of the outputs in float32.
-SHARE = 5.0
+TOLERANCE_FACTOR = 5.0
 
 
 def require_unaltered_outputs(context: ExplainContext, images: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
@@ -51,13 +51,13 @@ def require_unaltered_outputs(context: ExplainContext, images: torch.Tensor, out
     from heatproof.models.rounding import difference_of_images, rounding
 
     with counted_as_check(), torch.no_grad():
-        own = pad_single_image_passes(context.output)(images.detach())
+        unaltered = pad_single_image_passes(context.output)(images.detach())
     hooks = hooks_of(context.network)
-    met = {own.dtype} if hooks is None else {own.dtype, *hooks.precisions}
-    allowed = rounding(own, met, own.device, SHARE)
-    difference = difference_of_images(outputs.detach().to(own.dtype), own)
+    dtypes = {unaltered.dtype} if hooks is None else {unaltered.dtype, *hooks.precisions}
+    allowed = rounding(unaltered, dtypes, unaltered.device, TOLERANCE_FACTOR)
+    difference = difference_of_images(outputs.detach().to(unaltered.dtype), unaltered)
     # Differences are shares of the spread of the outputs; `tiny` avoids a division by zero.
-    spread = max(float(own.max() - own.min()), torch.finfo(own.dtype).tiny)
+    spread = max(float(unaltered.max() - unaltered.min()), torch.finfo(unaltered.dtype).tiny)
     limit = allowed / spread
     context.note("difference_from_network", difference / spread, limit)
     if not (difference <= allowed).all():
@@ -67,4 +67,4 @@ def require_unaltered_outputs(context: ExplainContext, images: torch.Tensor, out
             "what passes and branches that depend on it, or take a method that alters no pass, such as "
             "integrated_gradients"
         )
-    return own
+    return unaltered

@@ -101,7 +101,7 @@ def guided_ig(
 def follow_small_gradients(
     part: ExplainContext,
     start: torch.Tensor,
-    way: torch.Tensor,
+    change: torch.Tensor,
     steps: int,
     fraction: float,
     max_dist: float,
@@ -113,29 +113,29 @@ def follow_small_gradients(
 
     method = Saliency(pad_single_image_passes(part.output))
 
-    def differentiate(travelled: torch.Tensor) -> torch.Tensor:
-        points = start + travelled.view_as(way) * way
+    def differentiate(progress: torch.Tensor) -> torch.Tensor:
+        points = start + progress.view_as(change) * change
         return method.attribute(as_leaf(points), target=part.targets, abs=False).detach().flatten(1)
 
-    distances = way.abs().flatten(1)
+    distances = change.abs().flatten(1)
     together = int(fraction * (distances.shape[1] - 1)) + 1
-    travelled, total = torch.zeros_like(distances), torch.zeros_like(distances)
-    gradients = differentiate(travelled)
+    progress, total = torch.zeros_like(distances), torch.zeros_like(distances)
+    gradients = differentiate(progress)
     for step in range(1, steps + 1):
         last = step == steps
         moved = (
-            torch.ones_like(travelled)
+            torch.ones_like(progress)
             if last
-            else move(travelled, distances, gradients.abs(), step / steps, together, max_dist)
+            else move_values(progress, distances, gradients.abs(), step / steps, together, max_dist)
         )
         after = gradients if last and rule == "left" else differentiate(moved)
-        total += (moved - travelled) * (gradients if rule == "left" else (gradients + after) / 2)
-        travelled, gradients = moved, after
-    return total.view_as(way) * way
+        total += (moved - progress) * (gradients if rule == "left" else (gradients + after) / 2)
+        progress, gradients = moved, after
+    return total.view_as(change) * change
 
 
-def move(
-    travelled: torch.Tensor,
+def move_values(
+    progress: torch.Tensor,
     distances: torch.Tensor,
     steepness: torch.Tensor,
     share: float,
@@ -162,26 +162,26 @@ def move(
     import torch
 
     furthest = min(share + max_dist, 1.0)
-    moved = travelled.clamp(min=max(share - max_dist, 0.0))
+    moved = progress.clamp(min=max(share - max_dist, 0.0))
     missing = share * distances.sum(1) - (moved * distances).sum(1)
     movable = (moved < furthest) & (distances > 0)
     steepness = steepness.masked_fill(~movable, torch.inf)
     ordered = steepness.sort(1).values
     count = ordered.shape[1]
-    done = torch.zeros_like(missing, dtype=torch.long)
+    ranked = torch.zeros_like(missing, dtype=torch.long)
     # Each image moves its values in order of steepness, a group at a time, until it has covered the missing distance.
     for _ in range(-(-count // together)):
         if not bool((missing > 0).any()):
             break
-        threshold = ordered.gather(1, (done + together - 1).clamp(max=count - 1)[:, None])
+        threshold = ordered.gather(1, (ranked + together - 1).clamp(max=count - 1)[:, None])
         chosen = movable & (steepness <= threshold)
-        room = torch.where(chosen, furthest - moved, 0)
-        reach = (room * distances).sum(1)
-        used = (missing / reach.clamp(min=torch.finfo(reach.dtype).tiny)).clamp(0, 1)
-        moved = moved + used[:, None] * room
-        missing = missing - reach
+        possible = torch.where(chosen, furthest - moved, 0)
+        reachable = (possible * distances).sum(1)
+        fraction_used = (missing / reachable.clamp(min=torch.finfo(reachable.dtype).tiny)).clamp(0, 1)
+        moved = moved + fraction_used[:, None] * possible
+        missing = missing - reachable
         movable = movable & ~chosen
-        done = (steepness <= threshold).sum(1)
+        ranked = (steepness <= threshold).sum(1)
     return moved
 
 
@@ -235,40 +235,40 @@ def agi(
     )
     require(topk >= 1, f"Adversarial gradient integration needs at least 1 false class, not {topk}.")
     with torch.no_grad():
-        known = pad_single_image_passes(context.network)(context.images[:1]).shape[1]
+        classes = pad_single_image_passes(context.network)(context.images[:1]).shape[1]
     if context.task not in EXCLUSIVE:
         raise NotApplicable(f"it walks to classes that exclude the target, and {TASK_NAMES[context.task]} has none")
-    if known < 2:
+    if classes < 2:
         raise NotApplicable("the network knows one class alone, and there is no false one to walk to")
-    paths = min(topk, known - 1)
+    paths = min(topk, classes - 1)
     maps = []
     # As many images as fit in a network pass with all their paths, but at least one, to bound memory.
-    for few in split_batch(context, max(1, context.batch_size // paths)):
-        images = few.images.detach().repeat_interleave(paths, 0)
-        targets = few.targets.repeat_interleave(paths)
-        false = draw_false_classes(few, known, paths).flatten()
-        size = few.batch_size
-        walked = [
-            walk_to(few, *some, steps, epsilon)
-            for some in zip(images.split(size), targets.split(size), false.split(size), strict=True)
+    for part in split_batch(context, max(1, context.batch_size // paths)):
+        images = part.images.detach().repeat_interleave(paths, 0)
+        targets = part.targets.repeat_interleave(paths)
+        false_classes = draw_false_classes(part, classes, paths).flatten()
+        size = part.batch_size
+        integrals = [
+            follow_ascent(part, *chunk, steps, epsilon)
+            for chunk in zip(images.split(size), targets.split(size), false_classes.split(size), strict=True)
         ]
-        maps.append(torch.cat(walked).sum(1).unflatten(0, (-1, paths)).sum(1))
+        maps.append(torch.cat(integrals).sum(1).unflatten(0, (-1, paths)).sum(1))
     return {"agi": torch.cat(maps)}
 
 
-def draw_false_classes(context: ExplainContext, known: int, count: int) -> torch.Tensor:
+def draw_false_classes(context: ExplainContext, classes: int, count: int) -> torch.Tensor:
     """Draw `count` distinct classes (N, count) for each image from all classes but its target."""
     drawn = counter_permutation(
-        context.seed, "false classes of agi", context.image_ids, known - 1, device=context.images.device
+        context.seed, "false classes of agi", context.image_ids, classes - 1, device=context.images.device
     )[:, :count]
     return drawn + (drawn >= context.targets[:, None])
 
 
-def walk_to(
+def follow_ascent(
     context: ExplainContext,
     images: torch.Tensor,
     targets: torch.Tensor,
-    false: torch.Tensor,
+    false_classes: torch.Tensor,
     steps: int,
     epsilon: float,
 ) -> torch.Tensor:
@@ -278,24 +278,24 @@ def walk_to(
     facts = context.facts or InputFacts()
     scale = normalisation_of(facts, images.shape[1])
     mean, std = (torch.tensor(values).to(images)[:, None, None] for values in scale)
-    lowest, highest, stride = -mean / std, (1 - mean) / std, epsilon / std
+    lowest, highest, step = -mean / std, (1 - mean) / std, epsilon / std
     total = torch.zeros_like(images)
     points, walking = images, torch.arange(len(images), device=images.device)
     for _ in range(steps):
-        predicted, ascent, gradients = look_around(context, points, targets[walking], false[walking])
-        ahead = predicted != false[walking]
+        predicted, ascent, gradients = differentiate_classes(context, points, targets[walking], false_classes[walking])
+        is_walking = predicted != false_classes[walking]
         # A path that has reached its class takes no further pass.
-        walking, points = walking[ahead], points[ahead]
+        walking, points = walking[is_walking], points[is_walking]
         if not len(walking):
             break
-        onward = (points + stride * ascent[ahead].sign()).clamp(lowest, highest)
-        total[walking] -= (onward - points) * gradients[ahead]
-        points = onward
+        next_points = (points + step * ascent[is_walking].sign()).clamp(lowest, highest)
+        total[walking] -= (next_points - points) * gradients[is_walking]
+        points = next_points
     return total
 
 
-def look_around(
-    context: ExplainContext, points: torch.Tensor, targets: torch.Tensor, false: torch.Tensor
+def differentiate_classes(
+    context: ExplainContext, points: torch.Tensor, targets: torch.Tensor, false_classes: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return predictions (N,), and gradients of the false class's log-probability and of the target output."""
     import torch
@@ -304,18 +304,18 @@ def look_around(
     points = as_leaf(points)
     with torch.enable_grad():
         logits = pad_single_image_passes(context.network)(points)
-    odds = logits.detach().softmax(1)
-    known = odds.shape[1]
+    probabilities = logits.detach().softmax(1)
+    classes = probabilities.shape[1]
     # The gradient of the log-probability has the same sign as that of the probability, but does not underflow.
-    upward = one_hot(false, known) - odds
-    target_mask = one_hot(targets, known).to(odds)
+    upward = one_hot(false_classes, classes) - probabilities
+    target_mask = one_hot(targets, classes).to(probabilities)
     if context.output is not context.network:
-        target_mask = odds.gather(1, targets[:, None]) * (target_mask - odds)
-    ascent, gradients = pull_back(logits, points, torch.stack([upward, target_mask]))
+        target_mask = probabilities.gather(1, targets[:, None]) * (target_mask - probabilities)
+    ascent, gradients = differentiate_logits(logits, points, torch.stack([upward, target_mask]))
     return logits.detach().argmax(1), ascent, gradients
 
 
-def pull_back(logits: torch.Tensor, points: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+def differentiate_logits(logits: torch.Tensor, points: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """Return gradients (M, N, C, H, W) of M sums of the logits with weights (M, N, K)."""
     import torch
 
@@ -329,4 +329,4 @@ def pull_back(logits: torch.Tensor, points: torch.Tensor, weights: torch.Tensor)
         if is_out_of_memory(error):
             raise
     # A custom backward function of the network may not support batched gradients.
-    return torch.stack([torch.autograd.grad(logits, points, some, retain_graph=True)[0] for some in weights])
+    return torch.stack([torch.autograd.grad(logits, points, row, retain_graph=True)[0] for row in weights])

@@ -19,13 +19,13 @@ from heatproof.base.options import Bounds
 if TYPE_CHECKING:
     import torch
 
-OF_NO_CLASS = {
+EXEMPT = {
     "follows_the_target": "attention is the same for every class",
     "explains_probabilities_or_says_no": "attention is the same for every output",
 }
 
 
-@explainer("raw_attention", family="attention", signed=False, applies_to={"attention"}, exempt=OF_NO_CLASS)
+@explainer("raw_attention", family="attention", signed=False, applies_to={"attention"}, exempt=EXEMPT)
 def raw_attention(context: ExplainContext) -> dict[str, torch.Tensor]:
     """Attention of the last block, averaged over heads.
 
@@ -48,7 +48,7 @@ def raw_attention(context: ExplainContext) -> dict[str, torch.Tensor]:
     return {"raw_attention": torch.cat(maps)}
 
 
-@explainer("attention_rollout", family="attention", signed=False, applies_to={"attention"}, exempt=OF_NO_CLASS)
+@explainer("attention_rollout", family="attention", signed=False, applies_to={"attention"}, exempt=EXEMPT)
 def attention_rollout(context: ExplainContext) -> dict[str, torch.Tensor]:
     """Attention rollout: product over all blocks of (attention + identity) / 2.
 
@@ -67,7 +67,10 @@ def attention_rollout(context: ExplainContext) -> dict[str, torch.Tensor]:
     """
     import torch
 
-    maps = [to_pixels(part, roll_out([each.mean(1) for each in part.attention])) for part in read_attention(context)]
+    maps = [
+        to_pixels(part, roll_out([block_attention.mean(1) for block_attention in part.attention]))
+        for part in read_attention(context)
+    ]
     return {"attention_rollout": torch.cat(maps)}
 
 
@@ -169,14 +172,17 @@ def transition_attention(
     maps = []
     for part in split_batch(context):
         # The last point is the image itself, whose attention is used below.
-        slopes: list[torch.Tensor] = []
+        gradients_on_path: list[torch.Tensor] = []
         for share in torch.linspace(0, 1, steps).tolist():
-            along = replace(part, images=part.images * share)
-            (attended,) = read_attention(along, gradients="last", compares=share == 1)
-            slopes.append(attended.gradients[-1])
-        weights = (sum(slopes[1:], slopes[0]) / steps).clamp(min=0).mean(1)
-        reached = [each.mean(1) for each in attended.attention[int(skipped * len(attended.attention)) :]]
-        maps.append(to_pixels(attended, run_markov_chain(reached) * weights))
+            scaled_part = replace(part, images=part.images * share)
+            (attention_of_part,) = read_attention(scaled_part, gradients="last", compares=share == 1)
+            gradients_on_path.append(attention_of_part.gradients[-1])
+        weights = (sum(gradients_on_path[1:], gradients_on_path[0]) / steps).clamp(min=0).mean(1)
+        mean_attention = [
+            block_attention.mean(1)
+            for block_attention in attention_of_part.attention[int(skipped * len(attention_of_part.attention)) :]
+        ]
+        maps.append(to_pixels(attention_of_part, run_markov_chain(mean_attention) * weights))
     return {"transition_attention": torch.cat(maps)}
 
 
@@ -195,8 +201,8 @@ def run_markov_chain(attention: list[torch.Tensor]) -> torch.Tensor:
         2^(B-1).
     """
     state = attention[-1]
-    for each in reversed(attention[:-1]):
-        state = state @ each + state
+    for block_attention in reversed(attention[:-1]):
+        state = state @ block_attention + state
     return state
 
 
@@ -217,6 +223,6 @@ def roll_out(attention: list[torch.Tensor]) -> torch.Tensor:
 
     identity = torch.eye(attention[0].shape[-1]).to(attention[0])
     rolled = identity.expand_as(attention[0])
-    for each in attention:
-        rolled = (each + identity) / 2 @ rolled
+    for block_attention in attention:
+        rolled = (block_attention + identity) / 2 @ rolled
     return rolled

@@ -293,22 +293,22 @@ def hires_cam(context: ExplainContext, *, grid: PatchGrid | None = None) -> dict
 
     from heatproof.attribution._layers import grid_layer
 
-    maps, passed, seen = [], [], []
+    maps, compared_passes, outputs_of_layer = [], [], []
     with grid_layer(context) as (output, layer, name):
-        layer.register_forward_hook(lambda module, inputs, features: seen.append(features))
+        layer.register_forward_hook(lambda module, inputs, features: outputs_of_layer.append(features))
         for part in split_batch(context):
-            both = pad_single_image(part)
-            seen.clear()
+            padded = pad_single_image(part)
+            outputs_of_layer.clear()
             with torch.enable_grad():
-                outputs = output(as_leaf(both.images))
-            features: Any = seen[0] if seen else None
+                outputs = output(as_leaf(padded.images))
+            features: Any = outputs_of_layer[0] if outputs_of_layer else None
             _require_grid(features, name)
-            (gradients,) = torch.autograd.grad(outputs.gather(1, both.targets[:, None]).sum(), features)
+            (gradients,) = torch.autograd.grad(outputs.gather(1, padded.targets[:, None]).sum(), features)
             cam = (features.detach() * gradients).sum(1, keepdim=True)[: len(part.image_ids)]
-            maps.append(_enlarged(cam, part.images, grid, name))
-            passed.append((both, outputs.detach()))
-    for both, outputs in passed:
-        require_unaltered_outputs(both, both.images, outputs)
+            maps.append(_enlarge(cam, part.images, grid, name))
+            compared_passes.append((padded, outputs.detach()))
+    for padded, outputs in compared_passes:
+        require_unaltered_outputs(padded, padded.images, outputs)
     return {"hires_cam": torch.cat(maps)}
 
 
@@ -338,20 +338,20 @@ def _extract(
 
     from heatproof.attribution._layers import grid_layer
 
-    class Watched(extractor_class):
+    class WeightRecorder(extractor_class):
         """Extractor that stores the channel weights, which torchcam discards."""
 
         def _get_weights(self, *arguments: Any, **options: Any) -> list[torch.Tensor]:
             self.weights = super()._get_weights(*arguments, **options)
             return self.weights
 
-    maps, are_negative, passed = [], [], []
+    maps, are_negative, compared_passes = [], [], []
     with grid_layer(context) as (explained_output, layer, name):
         # Score-CAM runs the network itself, and its last pass can have a single image.
         output = pad_single_image_passes(explained_output)
         for part in split_batch(context):
             count, part = len(part.image_ids), pad_single_image(part)
-            with Watched(output, layer, **arguments) as extractor, torch.enable_grad():
+            with WeightRecorder(output, layer, **arguments) as extractor, torch.enable_grad():
                 if prepare:
                     prepare(extractor, part)
                 scores = output(as_leaf(part.images))
@@ -363,9 +363,9 @@ def _extract(
                 cam = cam.masked_fill(weighted.isnan().any(1), torch.nan)
                 before_relu = weighted.sum(1)[:count].flatten(1)
                 are_negative.append((before_relu <= 0).all(1) & (before_relu < 0).any(1))
-            maps.append(_enlarged(cam[:count, None], part.images, grid, name))
-            passed.append((part, scores.detach()))
-    for part, scores in passed:
+            maps.append(_enlarge(cam[:count, None], part.images, grid, name))
+            compared_passes.append((part, scores.detach()))
+    for part, scores in compared_passes:
         require_unaltered_outputs(part, part.images, scores)
     if context.figures is not None and bool(torch.cat(are_negative).all()):
         raise NotApplicable(
@@ -374,7 +374,7 @@ def _extract(
     return torch.cat(maps).detach()
 
 
-def _enlarged(cams: torch.Tensor, images: torch.Tensor, grid: AnyGrid | None, name: str) -> torch.Tensor:
+def _enlarge(cams: torch.Tensor, images: torch.Tensor, grid: AnyGrid | None, name: str) -> torch.Tensor:
     """Pool maps (N, 1, h, w) of a layer to the option `grid`, and enlarge them to the size of the images, (N, H, W)."""
     from torch.nn.functional import adaptive_avg_pool2d, interpolate
 

@@ -110,12 +110,12 @@ def deep_shap(
     baselines = len(background)
     pairs = torch.arange(len(context.image_ids) * baselines, device=context.images.device)
     maps = []
-    paired: dict[str, list[MapSums]] = {}
-    for few in pairs.split(max(1, context.batch_size // 2)):
-        rows = few // baselines
-        given = context.images[rows], background[few % baselines], context.targets[rows]
-        maps.append(_rescale(replace(context, sums=paired), *given, tolerance))
-    changes = torch.cat([one.expected for noted in paired.values() for one in noted])
+    sums_of_pairs: dict[str, list[MapSums]] = {}
+    for indices in pairs.split(max(1, context.batch_size // 2)):
+        rows = indices // baselines
+        inputs = context.images[rows], background[indices % baselines], context.targets[rows]
+        maps.append(_rescale(replace(context, sums=sums_of_pairs), *inputs, tolerance))
+    changes = torch.cat([record.expected for records in sums_of_pairs.values() for record in records])
     context.note_sum(changes.unflatten(0, (-1, baselines)).mean(1))
     return {"deep_shap": torch.cat(maps).unflatten(0, (-1, baselines)).mean(1)}
 

@@ -112,27 +112,27 @@ def _expect(context: ExplainContext, name: str, samples: int, baselines: int | N
     output, at_baselines = pad_single_image_passes(context.output), None
     if context.sums is not None:
         with completeness_passes(context):
-            at_baselines = torch.cat([output(some) for some in background.split(context.batch_size)]).mean(0)
+            at_baselines = torch.cat([output(chunk) for chunk in background.split(context.batch_size)]).mean(0)
     method = Saliency(output)
     maps = []
     # As many images as fit in a network pass with all their samples, but at least one, to bound memory.
-    for few in split_batch(context, max(1, context.batch_size // samples)):
-        noisy, chosen, shares = draw_paths(few, name, samples, background, stdev)
+    for part in split_batch(context, max(1, context.batch_size // samples)):
+        noisy, chosen, shares = draw_paths(part, name, samples, background, stdev)
         difference = noisy - chosen
         points = chosen + shares * difference
-        targets = few.targets.repeat_interleave(samples)
-        size = few.batch_size
+        targets = part.targets.repeat_interleave(samples)
+        size = part.batch_size
         gradients = [
-            method.attribute(as_leaf(some), target=label, abs=False).detach()
-            for some, label in zip(points.split(size), targets.split(size), strict=True)
+            method.attribute(as_leaf(chunk), target=label, abs=False).detach()
+            for chunk, label in zip(points.split(size), targets.split(size), strict=True)
         ]
         maps.append((torch.cat(gradients) * difference).sum(1).unflatten(0, (-1, samples)).mean(1))
         if at_baselines is not None:
-            ends = noisy if stdev > 0 else few.images
-            with completeness_passes(few):
-                at_ends = torch.cat([output(some) for some in ends.split(size)])
-            at_images = at_ends.unflatten(0, (len(few.targets), -1)).mean(1)
-            few.note_sum(select_targets(at_images - at_baselines, few.targets))
+            path_ends = noisy if stdev > 0 else part.images
+            with completeness_passes(part):
+                outputs_at_ends = torch.cat([output(chunk) for chunk in path_ends.split(size)])
+            at_images = outputs_at_ends.unflatten(0, (len(part.targets), -1)).mean(1)
+            part.note_sum(select_targets(at_images - at_baselines, part.targets))
     return torch.cat(maps)
 
 

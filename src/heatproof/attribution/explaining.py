@@ -81,20 +81,20 @@ def explain_batch(
     adaptive_size = adaptive_size or AdaptiveBatchSize(maker.name, device=context.images.device)
     for attempt in adaptive_size.attempts(context.batch_size):
         with attempt as size:
-            for noted in (context.figures, context.sums):
-                if noted is not None:
-                    noted.clear()
-            given = replace(
+            for records in (context.figures, context.sums):
+                if records is not None:
+                    records.clear()
+            copied_context = replace(
                 context,
                 images=context.images.clone(),
                 targets=context.targets.clone(),
-                background=context.background and _copying(context.background),
+                background=context.background and _with_copies(context.background),
                 batch_size=size,
             )
             # Changes that the explainer makes to the network, or leaves there on failure, must not affect other maps.
             try:
-                with preserve_network(context.output), _asking(context):
-                    made = maker.function(given, **maker.options)
+                with preserve_network(context.output), _only_targets_of(context):
+                    result = maker.function(copied_context, **maker.options)
             except NotApplicable:
                 raise
             except Exception as error:
@@ -102,7 +102,7 @@ def explain_batch(
                 if machine_fault(error) or isinstance(error, DamagedInput):
                     raise
                 raise ExplainerFailed(_reason(error, context.network)) from error
-    maps = stack_maps(made, list(maker.maps), context)
+    maps = stack_maps(result, list(maker.maps), context)
     finite = np.isfinite(maps).all((1, 2, 3))
     if not finite.all():
         row = int(np.flatnonzero(~finite)[0])
@@ -111,7 +111,7 @@ def explain_batch(
     return maps
 
 
-def _asking(context: ExplainContext) -> AbstractContextManager[Any]:
+def _only_targets_of(context: ExplainContext) -> AbstractContextManager[Any]:
     """Let a callable target compute the columns of this batch's targets only."""
     reader = reader_of(context.network)
     if reader is None or reader.function is None:
@@ -121,10 +121,14 @@ def _asking(context: ExplainContext) -> AbstractContextManager[Any]:
 
 def _check_sums(context: ExplainContext, maker: MapMaker) -> None:
     """Check that an explainer recorded one sum for each image, and only for maps that it returns."""
-    for name, noted in (context.sums or {}).items():
-        shapes = [tuple(one.shape) for some in noted for one in some if one is not None]
-        count = sum(len(some.expected) for some in noted if some.expected.ndim == 1)
-        if (name and name not in maker.maps) or count != len(context.images) or any(len(one) != 1 for one in shapes):
+    for name, records in (context.sums or {}).items():
+        shapes = [tuple(tensor.shape) for sums in records for tensor in sums if tensor is not None]
+        count = sum(len(sums.expected) for sums in records if sums.expected.ndim == 1)
+        if (
+            (name and name not in maker.maps)
+            or count != len(context.images)
+            or any(len(tensor) != 1 for tensor in shapes)
+        ):
             raise ExplainerFailed(
                 f"it noted sums {shapes} of the map {name or next(iter(maker.maps))!r} for {len(context.images)} "
                 "images: note_sum takes one value for each image, of a map that it makes"
@@ -148,22 +152,22 @@ def convergence_delta(maker: MapMaker, maps: np.ndarray, sums: Mapping[str, Sequ
     numpy.ndarray
         (N, maps) float64, in units of the output; NaN for maps without a promised sum.
     """
-    missed = np.full(maps.shape[:2], np.nan)
+    deltas = np.full(maps.shape[:2], np.nan)
     for index, name in enumerate(maker.maps):
-        noted = [*sums.get(name, ()), *(sums.get("", ()) if index == 0 else ())]
-        if noted:
+        records = [*sums.get(name, ()), *(sums.get("", ()) if index == 0 else ())]
+        if records:
             totals = maps[:, index].sum(axis=(1, 2), dtype=np.float64)
-            if noted[0].found is not None:
-                totals = _joined([one.found for one in noted])
-            missed[:, index] = totals - _joined([one.expected for one in noted])
-    return missed
+            if records[0].found is not None:
+                totals = _concatenate([record.found for record in records])
+            deltas[:, index] = totals - _concatenate([record.expected for record in records])
+    return deltas
 
 
-def _joined(values: Sequence[Any]) -> np.ndarray:
-    return torch.cat([one.double().cpu() for one in values]).numpy()
+def _concatenate(values: Sequence[Any]) -> np.ndarray:
+    return torch.cat([tensor.double().cpu() for tensor in values]).numpy()
 
 
-def _copying(background: Callable[[int], torch.Tensor]) -> Callable[[int], torch.Tensor]:
+def _with_copies(background: Callable[[int], torch.Tensor]) -> Callable[[int], torch.Tensor]:
     return lambda count: background(count).clone()
 
 
@@ -171,19 +175,19 @@ def _reason(error: Exception, network: Any) -> str:
     """Return the reason for which a failed explainer is not applicable, and whether the network failed inside it."""
     if isinstance(error, HeatproofError):
         return str(error).rstrip(".")
-    said = first_line(error)[:200]
-    if any(words in said for words in NO_GRADIENT):
+    message = first_line(error)[:200]
+    if any(part in message for part in NO_GRADIENT):
         return (
             "it needs the gradient of an image, and the model gives none, as where a part of it runs under no_grad or "
             "is cut off by detach"
         )
     inside = any(frame.f_locals.get("self") is network for frame, _ in traceback.walk_tb(error.__traceback__))
     last = traceback.extract_tb(error.__traceback__)[-1]
-    what = "the model fails in it" if network is not None and inside else "it fails"
-    return f"{what} ({type(error).__name__}: {said}; {Path(last.filename).name}, line {last.lineno})"
+    subject = "the model fails in it" if network is not None and inside else "it fails"
+    return f"{subject} ({type(error).__name__}: {message}; {Path(last.filename).name}, line {last.lineno})"
 
 
-def stack_maps(maps: Mapping[str, torch.Tensor], announced: Collection[str], context: ExplainContext) -> np.ndarray:
+def stack_maps(maps: Mapping[str, torch.Tensor], declared: Collection[str], context: ExplainContext) -> np.ndarray:
     """Return an explainer's maps as one array (N, maps, H, W) float32.
 
     Parameters
@@ -204,8 +208,8 @@ def stack_maps(maps: Mapping[str, torch.Tensor], announced: Collection[str], con
     """
     expected = (len(context.images), *context.images.shape[-2:])
     values: list[Any] = list(maps.values()) if isinstance(maps, Mapping) else []
-    if len(values) != len(announced):
-        keys = ", ".join(f"{key!r}: …" for key in announced)
+    if len(values) != len(declared):
+        keys = ", ".join(f"{key!r}: …" for key in declared)
         raise ExplainerFailed(
             f"it must return a dict {{{keys}}} of tensors (images, height, width), but "
             f"returned {list(maps) if isinstance(maps, Mapping) else type(maps).__name__}"

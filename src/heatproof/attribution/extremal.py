@@ -26,7 +26,7 @@ AREA_GROWTH = 16.0
 # which would otherwise decide because all mask values are equal at first, and far below relevant differences.
 TIE = 1e-3
 # Lower bound of the influence of a point; points far outside the image hardly change any mask.
-LEAST_INFLUENCE = 1e-3
+MINIMUM_INFLUENCE = 1e-3
 
 
 @explainer("extremal_perturbation", family="extremal", signed=False)
@@ -107,8 +107,8 @@ def extremal_perturbation(
     lattice = _Lattice((height, width), sigma * short, max(1, round(spacing * short)), context.images)
     maps = []
     # As many images as fit in a network pass with all their masks, but at least one, to bound memory.
-    for few in split_batch(context, max(1, context.batch_size // len(areas))):
-        masks = find_masks(few, areas, lattice, steps, learning_rate, blur * short)
+    for part in split_batch(context, max(1, context.batch_size // len(areas))):
+        masks = find_masks(part, areas, lattice, steps, learning_rate, blur * short)
         maps.append(_blur(masks.sum(1, keepdim=True), smooth * short)[:, 0])
     return {"extremal_perturbation": torch.cat(maps)}
 
@@ -133,8 +133,8 @@ def find_masks(
         context.batch_size,
     )
     masks = [
-        _optimise(part, some, lattice, steps, learning_rate, blur)
-        for part, some in zip(split_batch(pairs), areas_in_pixels.split(context.batch_size), strict=True)
+        _optimise(part, areas_of_part, lattice, steps, learning_rate, blur)
+        for part, areas_of_part in zip(split_batch(pairs), areas_in_pixels.split(context.batch_size), strict=True)
     ]
     return torch.cat(masks).unflatten(0, (count, len(areas)))
 
@@ -161,11 +161,11 @@ def _optimise(
     with torch.enable_grad():
         for step in range(steps):
             masks = lattice.masks(points)
-            missed = (masks - _reference(masks.detach(), boundary)).square().mean((1, 2))
-            kept = part.output(_perturb(pyramid, masks)).gather(1, targets)[:, 0]
+            area_error = (masks - _reference(masks.detach(), boundary)).square().mean((1, 2))
+            target_outputs = part.output(_perturb(pyramid, masks)).gather(1, targets)[:, 0]
             weight = AREA_WEIGHT * AREA_GROWTH ** (step / steps)
             # A sum over images keeps their gradients independent of each other.
-            (gradient,) = torch.autograd.grad((weight * missed - kept).sum(), points)
+            (gradient,) = torch.autograd.grad((weight * area_error - target_outputs).sum(), points)
             # Otherwise the area constraint would empty the middle before the border, for any network.
             points.grad = gradient / lattice.influence
             optimiser.step()
@@ -216,7 +216,7 @@ class _Lattice:
         Influence of each point on the sum of the mask, if all points are equal, as a share of the largest influence.
     """
 
-    def __init__(self, size: tuple[int, int], sigma: float, spacing: int, like: torch.Tensor) -> None:
+    def __init__(self, size: tuple[int, int], sigma: float, spacing: int, images: torch.Tensor) -> None:
         import torch
 
         self.size, self.spacing = size, spacing
@@ -225,22 +225,22 @@ class _Lattice:
         reach = math.floor(2 * sigma / spacing)
         self.window = 2 * reach + 1
         self.shape = [length + 2 * reach for length in self.inside]
-        away = torch.arange(-reach, reach + 1, dtype=torch.float64) * spacing
-        distance = torch.hypot(away[:, None], away).flatten() / sigma
-        self.near = (distance <= 2).nonzero()[:, 0].to(like.device)
+        distances = torch.arange(-reach, reach + 1, dtype=torch.float64) * spacing
+        distance = torch.hypot(distances[:, None], distances).flatten() / sigma
+        self.inside_kernel = (distance <= 2).nonzero()[:, 0].to(images.device)
         kernel = torch.exp(-2 * (distance - 0.5).clamp(min=0).square())
-        self.kernel = kernel.to(like)[self.near, None]
+        self.kernel = kernel.to(images)[self.inside_kernel, None]
 
-        full = like.new_ones(1, *self.shape).requires_grad_()
+        full = images.new_ones(1, *self.shape).requires_grad_()
         with torch.enable_grad():
-            (raised,) = torch.autograd.grad(self.masks(full).sum(), full)
-        self.influence = (raised / raised.max()).clamp(min=LEAST_INFLUENCE)
+            (gradient,) = torch.autograd.grad(self.masks(full).sum(), full)
+        self.influence = (gradient / gradient.max()).clamp(min=MINIMUM_INFLUENCE)
 
     def masks(self, points: torch.Tensor) -> torch.Tensor:
         """Return the masks (N, H, W), in [0, 1], of points (N, *shape)."""
         from torch.nn.functional import interpolate, unfold
 
-        values = unfold(points[:, None], self.window)[:, self.near] * self.kernel
+        values = unfold(points[:, None], self.window)[:, self.inside_kernel] * self.kernel
         coarse = (values * (values / TEMPERATURE).softmax(1)).sum(1).unflatten(1, self.inside)
         if self.spacing == 1:
             return coarse

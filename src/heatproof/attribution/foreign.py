@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
 # Packages whose objects are accepted as methods, and the attributes in which these objects hold their network.
 LIBRARIES = ("captum", "torchcam", "pytorch_grad_cam", "zennit")
-HELD = ("forward_func", "model")
+NETWORK_ATTRIBUTES = ("forward_func", "model")
 # Classes of captum whose maps should sum to the output at the image minus the output at the zero baseline.
-WITH_SUM = ("IntegratedGradients", "DeepLift")
+COMPLETE_METHODS = ("IntegratedGradients", "DeepLift")
 
 
 def library_of(method: Any) -> str | None:
     """Return the package of `LIBRARIES` that defines an object's class or a base of it; None for any other object."""
-    packages = [kind.__module__.partition(".")[0] for kind in type(method).__mro__]
+    packages = [base.__module__.partition(".")[0] for base in type(method).__mro__]
     return next((library for library in LIBRARIES if library in packages), None)
 
 
 def deletes_regions(method: Any) -> bool:
     """Return whether a method deletes regions one by one, as captum's FeatureAblation and Occlusion do."""
-    return any(kind.__name__ == "FeatureAblation" for kind in type(method).__mro__)
+    return any(base.__name__ == "FeatureAblation" for base in type(method).__mro__)
 
 
 def check_arguments_of(name: str, function: Any) -> None:
@@ -62,14 +62,18 @@ def check_network_of(name: str, method: Any, model: torch.nn.Module) -> None:
     """
     if library_of(method) is None:
         return
-    held = next((getattr(method, name) for name in HELD if getattr(method, name, None) is not None), None)
-    theirs = {id(own) for _, module in reachable_modules(held) for own in module.parameters(recurse=False)}
+    held_network = next(
+        (getattr(method, name) for name in NETWORK_ATTRIBUTES if getattr(method, name, None) is not None), None
+    )
+    theirs = {
+        id(parameter) for _, module in reachable_modules(held_network) for parameter in module.parameters(recurse=False)
+    }
     ours = set(map(id, model.parameters()))
     # A wrapper has all weights of the module that it wraps, and a submodule has some of its parent's.
     if not (theirs <= ours or ours <= theirs):
-        other = type(held).__name__
+        held_kind = type(held_network).__name__
         raise HeatproofError(
-            f"The method {name!r} was made for another network (a {other}) than the model (a "
+            f"The method {name!r} was made for another network (a {held_kind}) than the model (a "
             f"{type(model).__name__}): create it again for this model."
         )
 
@@ -109,7 +113,7 @@ def _call(method: Any, model: Any, images: torch.Tensor, targets: torch.Tensor) 
     library = library_of(method)
     if library == "captum":
         maps = method.attribute(images.requires_grad_(), target=targets)
-        return (maps, _delta_of(method, maps, images, targets)) if type(method).__name__ in WITH_SUM else maps
+        return (maps, _delta_of(method, maps, images, targets)) if type(method).__name__ in COMPLETE_METHODS else maps
     if library == "torchcam":
         images.requires_grad_()
         scores = method.model(images) if hasattr(method, "model") else model(images)

@@ -166,17 +166,17 @@ def _moments(
     require(stdev >= 0, f"A noise tunnel needs a standard deviation of at least 0, not {stdev}.")
     maps: dict[str, list[torch.Tensor]] = {"smoothgrad": [], "smoothgrad_sq": [], "vargrad": []}
     # As many images as fit in a network pass with all their copies, but at least one, to bound memory.
-    for few in split_batch(context, max(1, context.batch_size // samples)):
-        own: dict[str, list[MapSums]] | None = None if few.sums is None else {}
-        noisy = replace(_add_noise(few, f"noise of {base}", samples, stdev, relative), sums=own)
-        values = torch.cat([attribute(part) for part in split_batch(noisy)]).unflatten(0, (-1, samples))
-        for noted in (own or {}).values():
-            expected = torch.cat([one.expected for one in noted]).unflatten(0, (-1, samples)).mean(1)
-            few.note_sum(expected, of=f"{base}_smoothgrad")
+    for part in split_batch(context, max(1, context.batch_size // samples)):
+        sums_of_copies: dict[str, list[MapSums]] | None = None if part.sums is None else {}
+        noisy = replace(_add_noise(part, f"noise of {base}", samples, stdev, relative), sums=sums_of_copies)
+        values = torch.cat([attribute(noisy_part) for noisy_part in split_batch(noisy)]).unflatten(0, (-1, samples))
+        for records in (sums_of_copies or {}).values():
+            expected = torch.cat([record.expected for record in records]).unflatten(0, (-1, samples)).mean(1)
+            part.note_sum(expected, of=f"{base}_smoothgrad")
         maps["smoothgrad"].append(values.mean(1).sum(1))
         maps["smoothgrad_sq"].append(values.square().mean(1).sum(1))
         maps["vargrad"].append(values.var(1, correction=0).sum(1))
-    return {f"{base}_{name}": torch.cat(several) for name, several in maps.items()}
+    return {f"{base}_{name}": torch.cat(parts_of_map) for name, parts_of_map in maps.items()}
 
 
 def _add_noise(context: ExplainContext, purpose: str, samples: int, stdev: float, relative: bool) -> ExplainContext:

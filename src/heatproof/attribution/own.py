@@ -47,18 +47,18 @@ def as_explainer(function: Callable[..., Any], name: str) -> ExplainFunction:
 
         size = context.batch_size
         batches = zip(context.images.split(size), context.targets.split(size), strict=True)
-        made = []
+        maps_of_batches = []
         for images, targets in batches:
             maps, delta = split_delta(function(context.output, images, targets, **options), len(images))
-            made.append(sum_over_channels(maps, name))
-            if delta is not None and made[-1].ndim == 3:
-                context.note_sum(made[-1].double().sum((1, 2)) - delta.to(made[-1].device))
-        return {name: torch.cat(made)}
+            maps_of_batches.append(sum_over_channels(maps, name))
+            if delta is not None and maps_of_batches[-1].ndim == 3:
+                context.note_sum(maps_of_batches[-1].double().sum((1, 2)) - delta.to(maps_of_batches[-1].device))
+        return {name: torch.cat(maps_of_batches)}
 
     return explain
 
 
-def split_delta(made: Any, count: int) -> tuple[Any, torch.Tensor | None]:
+def split_delta(result: Any, count: int) -> tuple[Any, torch.Tensor | None]:
     """Split the result of a function into maps and a convergence delta for each of `count` images, or None.
 
     A pair of maps and floats (count · n,) has deltas, as captum returns them with ``return_convergence_delta=True``;
@@ -67,12 +67,12 @@ def split_delta(made: Any, count: int) -> tuple[Any, torch.Tensor | None]:
     """
     import torch
 
-    if not (isinstance(made, list | tuple) and made):
-        return made, None
-    delta = made[1] if len(made) == 2 and getattr(made[1], "ndim", 0) == 1 else None
+    if not (isinstance(result, list | tuple) and result):
+        return result, None
+    delta = result[1] if len(result) == 2 and getattr(result[1], "ndim", 0) == 1 else None
     if delta is None or len(delta) < count or len(delta) % count or not torch.as_tensor(delta).is_floating_point():
-        return split_delta(made[0], count)[0], None
-    return split_delta(made[0], count)[0], torch.as_tensor(delta).detach().double().unflatten(0, (count, -1)).mean(1)
+        return split_delta(result[0], count)[0], None
+    return split_delta(result[0], count)[0], torch.as_tensor(delta).detach().double().unflatten(0, (count, -1)).mean(1)
 
 
 def sum_over_channels(maps: Any, name: str) -> torch.Tensor:

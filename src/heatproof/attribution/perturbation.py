@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 BLOCK = 128
 
 Share = Annotated[float, Bounds(above=0, most=1)]
-Answer = Literal["probability", "logit"]
+OutputKind = Literal["probability", "logit"]
 
 
 @explainer(
@@ -39,7 +39,7 @@ def rise(
     masks: Count = 500,
     cells: PatchGrid = 8,
     probability: Share = 0.5,
-    output: Answer = "probability",
+    output: OutputKind = "probability",
     baseline: BaselineName = None,
 ) -> dict[str, torch.Tensor]:
     """RISE with masked pixels set to zero (after normalisation), or blended into a baseline.
@@ -94,7 +94,7 @@ def rise_uniform(
     masks: Count = 500,
     cells: PatchGrid = 8,
     probability: Share = 0.5,
-    output: Answer = "probability",
+    output: OutputKind = "probability",
     low: float = -1.0,
     high: float = 1.0,
 ) -> dict[str, torch.Tensor]:
@@ -138,7 +138,7 @@ def rise_grid(
     masks: Count = 500,
     cells: PatchGrid = 8,
     probability: Share = 0.5,
-    output: Answer = "probability",
+    output: OutputKind = "probability",
 ) -> dict[str, torch.Tensor]:
     """RISE with masks of complete grid patches, neither smoothed nor shifted.
 
@@ -189,7 +189,7 @@ def _rise(
     with torch.no_grad():
         maps = images.new_zeros(len(images), height * width)
         for block in (_aligned_masks if aligned else _masks)(context, count, cells, probability):
-            maps += _answers(context, baselines, block, output) @ block.flatten(1)
+            maps += _outputs_of_masked(context, baselines, block, output) @ block.flatten(1)
         maps /= count * probability
     return maps.unflatten(1, (height, width))
 
@@ -228,7 +228,9 @@ def _aligned_masks(context: ExplainContext, count: int, cells: AnyGrid, probabil
         yield kept[start : start + BLOCK, patches]
 
 
-def _answers(context: ExplainContext, baselines: torch.Tensor | None, masks: torch.Tensor, output: str) -> torch.Tensor:
+def _outputs_of_masked(
+    context: ExplainContext, baselines: torch.Tensor | None, masks: torch.Tensor, output: str
+) -> torch.Tensor:
     """Return the outputs of the network for each image and mask, (N, masks)."""
     import torch
 
@@ -238,22 +240,22 @@ def _answers(context: ExplainContext, baselines: torch.Tensor | None, masks: tor
         context.require("probability", "set output: logit")
     images = context.images
     # Passes have equal numbers of masks, and as many images as then fit into the batch size.
-    masks_a_pass = math.ceil(len(masks) / math.ceil(len(masks) / context.batch_size))
-    images_a_pass = max(1, context.batch_size // masks_a_pass)
+    masks_per_pass = math.ceil(len(masks) / math.ceil(len(masks) / context.batch_size))
+    images_per_pass = max(1, context.batch_size // masks_per_pass)
     channels_last = images.is_contiguous(memory_format=torch.channels_last) and not images.is_contiguous()
     buffer = torch.empty(
-        (images_a_pass * masks_a_pass, *images.shape[1:]),
+        (images_per_pass * masks_per_pass, *images.shape[1:]),
         dtype=images.dtype,
         device=images.device,
         memory_format=torch.channels_last if channels_last else torch.contiguous_format,
     )
     network = pad_single_image_passes(context.network)
-    answers = images.new_empty(len(images), len(masks))
-    for top in range(0, len(images), images_a_pass):
-        rows = slice(top, top + images_a_pass)
+    outputs_of_images = images.new_empty(len(images), len(masks))
+    for first_row in range(0, len(images), images_per_pass):
+        rows = slice(first_row, first_row + images_per_pass)
         targets = context.targets[rows, None, None]
-        for left in range(0, len(masks), masks_a_pass):
-            columns = slice(left, left + masks_a_pass)
+        for first_mask in range(0, len(masks), masks_per_pass):
+            columns = slice(first_mask, first_mask + masks_per_pass)
             kept = masks[None, columns, None]
             masked = buffer[: len(targets) * kept.shape[1]]
             pairs = masked.unflatten(0, (len(targets), -1))
@@ -262,6 +264,6 @@ def _answers(context: ExplainContext, baselines: torch.Tensor | None, masks: tor
             else:
                 torch.lerp(baselines[rows, None], images[rows, None], kept, out=pairs)
             logits = network(masked).unflatten(0, (len(targets), -1))
-            outputs = probabilities(logits, context.task, -1) if output == "probability" else logits
-            answers[rows, columns] = outputs.gather(-1, targets.expand(-1, kept.shape[1], 1))[..., 0]
-    return answers
+            values = probabilities(logits, context.task, -1) if output == "probability" else logits
+            outputs_of_images[rows, columns] = values.gather(-1, targets.expand(-1, kept.shape[1], 1))[..., 0]
+    return outputs_of_images

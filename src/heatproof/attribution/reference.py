@@ -139,13 +139,13 @@ def entropies(context: ExplainContext) -> dict[str, torch.Tensor]:
     """
     from scipy.ndimage import uniform_filter
 
-    def varied(grey: np.ndarray) -> dict[str, np.ndarray]:
+    def make_maps(grey: np.ndarray) -> dict[str, np.ndarray]:
         contrast = _contrast(grey)
         square = (contrast - contrast.mean((1, 2), keepdims=True)) ** 2
         # The filter uses a running sum, whose rounding can make it slightly negative.
         return {f"entropy_{size}": uniform_filter(square, size, axes=(1, 2)).clip(min=0) for size in KERNELS}
 
-    return _of_grey(context, varied)
+    return _from_grey(context, make_maps)
 
 
 @explainer(
@@ -172,7 +172,7 @@ def edge_detectors(context: ExplainContext) -> dict[str, torch.Tensor]:
     from scipy.ndimage import gaussian_laplace
     from skimage.feature import canny
 
-    def detected(grey: np.ndarray) -> dict[str, np.ndarray]:
+    def make_maps(grey: np.ndarray) -> dict[str, np.ndarray]:
         low, high = grey.min((1, 2), keepdims=True), grey.max((1, 2), keepdims=True)
         stretched = (grey - low) / np.where(high > low, high - low, 1)
         return {
@@ -182,7 +182,7 @@ def edge_detectors(context: ExplainContext) -> dict[str, torch.Tensor]:
             "marr_hildreth": np.stack([gaussian_laplace(image, SMOOTHING, truncate=8) for image in _contrast(grey)]),
         }
 
-    return _of_grey(context, detected)
+    return _from_grey(context, make_maps)
 
 
 @explainer(
@@ -206,22 +206,22 @@ def frequencies(context: ExplainContext) -> dict[str, torch.Tensor]:
     import numpy as np
     from scipy import fft
 
-    def passed(grey: np.ndarray) -> dict[str, np.ndarray]:
+    def make_maps(grey: np.ndarray) -> dict[str, np.ndarray]:
         height, width = size = grey.shape[1:]
         radius = 2 * np.hypot(fft.fftfreq(height)[:, None], fft.rfftfreq(width))
-        kept = {
+        masks = {
             "low_pass": radius < LOW,
             "band_pass": (radius > BAND[0]) & (radius < BAND[1]),
             "high_pass": radius > HIGH,
         }
         spectra = fft.rfft2(_contrast(grey))
-        maps = {name: fft.irfft2(spectra * mask, s=size) for name, mask in kept.items()}
+        maps = {name: fft.irfft2(spectra * mask, s=size) for name, mask in masks.items()}
         return {**maps, "low_pass": maps["low_pass"] + grey[:, :1, :1]}
 
-    return _of_grey(context, passed)
+    return _from_grey(context, make_maps)
 
 
-def _of_grey(
+def _from_grey(
     context: ExplainContext, make: Callable[[np.ndarray], Mapping[str, np.ndarray]]
 ) -> dict[str, torch.Tensor]:
     """Apply `make` to the channel means (N, H, W), in float64 so that maps do not depend on the batch."""

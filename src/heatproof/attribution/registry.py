@@ -169,12 +169,12 @@ class ExplainContext:
         """
         if self.figures is None:
             return
-        before = self.figures.get(name, ApplicabilityFigure(0.0))
-        images = before.images + len(values)
+        previous = self.figures.get(name, ApplicabilityFigure(0.0))
+        images = previous.images + len(values)
         if mean:
-            value = (before.value * before.images + float(values.double().sum())) / images
+            value = (previous.value * previous.images + float(values.double().sum())) / images
         else:
-            value = max(before.value, float(values.max()))
+            value = max(previous.value, float(values.max()))
         self.figures[name] = ApplicabilityFigure(value, limit, images)
 
     def note_sum(self, expected: torch.Tensor, found: torch.Tensor | None = None, of: str = "") -> None:
@@ -373,19 +373,19 @@ def explainer(
             f"{', '.join(NETWORK_KINDS)}."
         )
 
-    named = dict(maps or {name: signed})
-    sums = {next(iter(named)): sums_to} if isinstance(sums_to, str) else dict(sums_to or {})
-    if unknown := sorted(set(sums) - set(named)):
+    signed_maps = dict(maps or {name: signed})
+    sums = {next(iter(signed_maps)): sums_to} if isinstance(sums_to, str) else dict(sums_to or {})
+    if unknown := sorted(set(sums) - set(signed_maps)):
         raise HeatproofError(
             f"The explainer {name!r} describes in sums_to the sum of {unknown[0]!r}, which is not one of its maps: use "
-            f"{', '.join(named)}."
+            f"{', '.join(signed_maps)}."
         )
 
-    def enter(function: ExplainFunction) -> ExplainFunction:
+    def register(function: ExplainFunction) -> ExplainFunction:
         EXPLAINERS[name] = Explainer(
             name=name,
             function=function,
-            maps=MappingProxyType(named),
+            maps=MappingProxyType(signed_maps),
             needs=frozenset(needs),
             uses_model=uses_model,
             options=MappingProxyType(options_of(function)),
@@ -398,7 +398,7 @@ def explainer(
         )
         return function
 
-    return enter
+    return register
 
 
 def require_library(entry: Explainer) -> None:

@@ -76,28 +76,28 @@ def lrp(context: ExplainContext, *, tolerance: Tolerance = None) -> dict[str, to
     maps = []
     with Gradient(network, composite=composite(network)) as attributor, torch.enable_grad():
         for part in split_batch(context):
-            both = pad_single_image(part)
-            logits, relevance = attributor(as_leaf(both.images), _only(both.targets, context.network))
+            padded = pad_single_image(part)
+            logits, relevance = attributor(as_leaf(padded.images), _select_targets(padded.targets, context.network))
             count = len(part.image_ids)
-            own = require_unaltered_outputs(part, both.images, logits)
+            unaltered = require_unaltered_outputs(part, padded.images, logits)
             maps.append(relevance.detach().sum(1)[:count])
-            _require_conservation(part, maps[-1], own[:count], tolerance)
+            _require_conservation(part, maps[-1], unaltered[:count], tolerance)
     return {"lrp": torch.cat(maps)}
 
 
-def _only(targets: torch.Tensor, network: torch.nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
+def _select_targets(targets: torch.Tensor, network: torch.nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return a function that sets all logits but those of the targets to zero; relevance starts at its result."""
     import torch
 
     from heatproof.models.adapter import hooks_of
 
-    def keep(logits: torch.Tensor) -> torch.Tensor:
+    def select(logits: torch.Tensor) -> torch.Tensor:
         hooks = hooks_of(network)
         # A single logit z is read as [-z/2, z/2], which no rule covers: the relevance of z is that of the half.
         scale = logits.new_tensor([-2, 2]) if hooks is not None and hooks.has_one_logit else 1
         return scale * logits * torch.nn.functional.one_hot(targets, logits.shape[1])
 
-    return keep
+    return select
 
 
 def _require_conservation(part: ExplainContext, maps: torch.Tensor, logits: torch.Tensor, tolerance: Tolerance) -> None:

@@ -67,7 +67,7 @@ def occlusion(
                 strides=(channels, *steps),
                 baselines=part.baseline(baseline),
                 target=part.targets,
-                perturbations_per_eval=_masks_a_pass(part),
+                perturbations_per_eval=_masks_per_pass(part),
             )
         )
         for part in split_batch(context)
@@ -115,7 +115,7 @@ def feature_ablation(
                 baselines=part.baseline(baseline),
                 target=part.targets,
                 feature_mask=patches[None, None].expand(1, *part.images.shape[1:]),
-                perturbations_per_eval=_masks_a_pass(part),
+                perturbations_per_eval=_masks_per_pass(part),
             )
         )
         for part in split_batch(context)
@@ -178,7 +178,7 @@ def lime(
 
         return Lime(network, _Regression(Ridge(alpha)), get_exp_kernel_similarity_function("cosine", kernel_width))
 
-    return {"lime": _regress(context, "lime", make, masks, segments, cells, baseline)}
+    return {"lime": _regress_masks(context, "lime", make, masks, segments, cells, baseline)}
 
 
 @explainer(
@@ -228,7 +228,7 @@ def kernel_shap(
         method.interpretable_model = _Regression(LinearRegression())
         return method
 
-    return {"kernel_shap": _regress(context, "kernel_shap", make, masks, segments, cells, baseline)}
+    return {"kernel_shap": _regress_masks(context, "kernel_shap", make, masks, segments, cells, baseline)}
 
 
 class _Regression:
@@ -240,12 +240,12 @@ class _Regression:
     def fit(self, samples: Any) -> None:
         import numpy as np
 
-        ((kept, answers, weights),) = samples
-        self.device = kept.device
+        ((masks, outputs, weights),) = samples
+        self.device = masks.device
         # KernelSHAP's first two masks keep all superpixels, and none.
-        self.ends = answers.flatten()[:2]
-        kept, answers, weights = (values.cpu().numpy().astype(np.float64) for values in (kept, answers, weights))
-        self.model.fit(kept, answers, sample_weight=weights)
+        self.extreme_outputs = outputs.flatten()[:2]
+        masks, outputs, weights = (values.cpu().numpy().astype(np.float64) for values in (masks, outputs, weights))
+        self.model.fit(masks, outputs, sample_weight=weights)
 
     def representation(self) -> torch.Tensor:
         import torch
@@ -253,7 +253,7 @@ class _Regression:
         return torch.from_numpy(self.model.coef_).float().to(self.device)
 
 
-def _regress(
+def _regress_masks(
     context: ExplainContext,
     name: str,
     make: Callable[[Any], Any],
@@ -267,27 +267,30 @@ def _regress(
     require(masks >= 3, f"{name} needs at least 3 masks, not {masks}.")
     require(patch_count(cells) >= 2, f"{name} needs at least 2 cells a side, not {cells}.")
     method = make(pad_single_image_passes(context.output))
-    pieces = index_segments(context, segments, cells)
+    all_segments = index_segments(context, segments, cells)
     maps, sums = [], []
-    fills = context.baseline(baseline)
-    for image, fill, target, piece, image_id in zip(
-        context.images, fills, context.targets.tolist(), pieces, context.image_ids, strict=True
+    baseline_images = context.baseline(baseline)
+    for image, baseline_image, target, segment_of_pixel, image_id in zip(
+        context.images, baseline_images, context.targets.tolist(), all_segments, context.image_ids, strict=True
     ):
-        require(int(piece.max()) > 0, f"The image {image_id!r} is a single superpixel: take segments: grid for {name}.")
+        require(
+            int(segment_of_pixel.max()) > 0,
+            f"The image {image_id!r} is a single superpixel: take segments: grid for {name}.",
+        )
         # captum draws masks one by one on the CPU, from the global generator and in the default dtype.
         with torch.random.fork_rng(devices=[]), _float32_by_default():
             torch.default_generator.manual_seed(derive_seed(context.seed, f"{name} masks", image_id))
             values = method.attribute(
                 image[None],
-                baselines=fill[None],
+                baselines=baseline_image[None],
                 target=target,
-                feature_mask=piece[None, None],
+                feature_mask=segment_of_pixel[None, None],
                 n_samples=masks,
                 perturbations_per_eval=context.batch_size,
                 return_input_shape=False,
             )
-        maps.append(values.reshape(-1)[piece])
-        sums.append(torch.stack([method.interpretable_model.ends.diff().neg()[0], values.sum()]))
+        maps.append(values.reshape(-1)[segment_of_pixel])
+        sums.append(torch.stack([method.interpretable_model.extreme_outputs.diff().neg()[0], values.sum()]))
     if name == "kernel_shap":
         context.note_sum(*torch.stack(sums, 1))
     return torch.stack(maps)
@@ -297,15 +300,15 @@ def _regress(
 def _float32_by_default() -> Iterator[None]:
     import torch
 
-    before = torch.get_default_dtype()
+    previous = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:
         yield
     finally:
-        torch.set_default_dtype(before)
+        torch.set_default_dtype(previous)
 
 
-def _masks_a_pass(part: ExplainContext) -> int:
+def _masks_per_pass(part: ExplainContext) -> int:
     return max(1, part.batch_size // len(part.image_ids))
 
 

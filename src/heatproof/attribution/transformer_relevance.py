@@ -119,19 +119,19 @@ def attn_lrp(context: ExplainContext, *, tolerance: Tolerance = None) -> dict[st
         raise NotApplicable("LRP distributes a logit, and attribution.output asks for probabilities")
     maps = []
     for part in split_batch(context):
-        both, count = pad_single_image(part), len(part.image_ids)
-        rules, images = AttentionRules(both.images), as_leaf(both.images)
+        padded, count = pad_single_image(part), len(part.image_ids)
+        rules, images = AttentionRules(padded.images), as_leaf(padded.images)
         with rules, torch.enable_grad():
             logits = context.network(images.clone())
         require_unaltered_outputs(part, images, logits)
-        chosen = logits.gather(1, both.targets[:, None])[:, 0]
-        slope = rules.gradient(chosen.sum(), images)
-        relevance = (slope * images.detach()).sum(1)
+        target_logits = logits.gather(1, padded.targets[:, None])[:, 0]
+        gradient = rules.gradient(target_logits.sum(), images)
+        relevance = (gradient * images.detach()).sum(1)
         largest = logits.detach().abs().amax(1)
-        lost = ((relevance.sum((1, 2)) + rules.constants - chosen.detach()).abs() / largest)[:count]
+        lost = ((relevance.sum((1, 2)) + rules.constants - target_logits.detach()).abs() / largest)[:count]
         limit = TOLERANCE if tolerance is None else tolerance
         part.note("conservation_error", lost, limit)
-        part.note_sum((chosen.detach() - rules.constants)[:count])
+        part.note_sum((target_logits.detach() - rules.constants)[:count])
         part.note("relevance_of_constants", (rules.constants.abs() / largest)[:count], mean=True)
         if not (lost <= limit).all():
             raise NotApplicable(
@@ -154,7 +154,7 @@ def propagate_relevance(context: ExplainContext) -> Iterator[tuple[BatchAttentio
     """
     import torch
 
-    from heatproof.attribution._relevance import record, relevance_of_attention, require_rules
+    from heatproof.attribution._relevance import record_tensors, relevance_of_attention, require_rules
 
     network = context.network
     if context.output is not network:
@@ -164,23 +164,25 @@ def propagate_relevance(context: ExplainContext) -> Iterator[tuple[BatchAttentio
     if not blocks:
         raise NotApplicable("the network has no attention blocks of timm's, whose rules these are")
     transformer = find_transformer(network, blocks)
-    tensors = [*network.named_parameters(), *network.named_buffers()]
-    exact = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in tensors}
+    named_tensors = [*network.named_parameters(), *network.named_buffers()]
+    double_precision = {
+        name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in named_tensors
+    }
     require_rules(transformer)
     for part in split_batch(context):
-        both, count = pad_single_image(part), len(part.image_ids)
-        with record_attention(blocks) as attention, record(transformer) as seen, torch.enable_grad():
-            logits = torch.func.functional_call(network, exact, (as_leaf(both.images.double()),))
-        require_patch_tokens(attention, both.images, transformer, len(blocks))
-        require_unaltered_outputs(part, both.images, logits)
-        if not torch.equal(logits, seen[transformer][1]):
+        padded, count = pad_single_image(part), len(part.image_ids)
+        with record_attention(blocks) as attention, record_tensors(transformer) as tensors, torch.enable_grad():
+            logits = torch.func.functional_call(network, double_precision, (as_leaf(padded.images.double()),))
+        require_patch_tokens(attention, padded.images, transformer, len(blocks))
+        require_unaltered_outputs(part, padded.images, logits)
+        if not torch.equal(logits, tensors[transformer][1]):
             raise NotApplicable("no rule covers what the network does with the logits of its vision transformer")
-        slopes = torch.autograd.grad(logits.gather(1, both.targets[:, None]).sum(), attention)
-        relevance, tokens = relevance_of_attention(transformer, seen, attention, both.targets)
+        gradients = torch.autograd.grad(logits.gather(1, padded.targets[:, None]).sum(), attention)
+        relevance, tokens = relevance_of_attention(transformer, tensors, attention, padded.targets)
         attended = BatchAttention(
-            attention=[each.detach()[:count] for each in attention],
-            gradients=[each[:count] for each in slopes],
+            attention=[tensor.detach()[:count] for tensor in attention],
+            gradients=[tensor[:count] for tensor in gradients],
             images=part.images,
             tokens=token_layout_of(transformer, part),
         )
-        yield attended, [each[:count] for each in relevance], tokens[:count]
+        yield attended, [tensor[:count] for tensor in relevance], tokens[:count]

@@ -59,7 +59,12 @@ def read_applicability(path: str, key: str) -> ApplicabilityRecord | None:
 
 
 def write_applicability(
-    path: str, key: str, images: int, figures: Mapping[str, ApplicabilityFigure], gap: str | None, network_passes: int
+    path: str,
+    key: str,
+    images: int,
+    figures: Mapping[str, ApplicabilityFigure],
+    reason: str | None,
+    network_passes: int,
 ) -> ApplicabilityRecord:
     """Write the result of the applicability check of an explainer on a network, and return the record.
 
@@ -86,12 +91,14 @@ def write_applicability(
     dict
         The record; a figure has a ``value`` and a ``limit``, None for no limit.
     """
-    told: dict[str, FigureRecord] = {name: {"value": one.value, "limit": one.limit} for name, one in figures.items()}
+    recorded_figures: dict[str, FigureRecord] = {
+        name: {"value": figure.value, "limit": figure.limit} for name, figure in figures.items()
+    }
     record: ApplicabilityRecord = {
         "key": key,
         "images": images,
-        "figures": told,
-        "gap": public(gap),
+        "figures": recorded_figures,
+        "gap": public(reason),
         "network_passes": network_passes,
         "check_passes": figures[COMPARED].images if COMPARED in figures else 0,
     }
@@ -101,9 +108,9 @@ def write_applicability(
 
 def restore_applicability(path: str, key: str, manifest: str) -> None:
     """Restore a lost or damaged record from the manifest of a shard, which repeats it."""
-    repeated = (read_checksummed(manifest) or {}).get("gate")
-    if repeated and read_applicability(path, key) is None:
-        write_checksummed(path, {**repeated, "key": key})
+    record = (read_checksummed(manifest) or {}).get("gate")
+    if record and read_applicability(path, key) is None:
+        write_checksummed(path, {**record, "key": key})
 
 
 def manifest_fields(record: ApplicabilityRecord) -> dict[str, object]:

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # A reference map sees the image as most networks do: centred, and scaled to about one.
-NEUTRAL = InputFacts()
+NEUTRAL_FACTS = InputFacts()
 
 
 class Probabilities(torch.nn.Module):
@@ -119,12 +119,12 @@ class NamedBaselines:
         self.dataset, self.facts, self.grid = dataset, facts, grid
         self.options: dict[str, dict[str, Any]] = {}
 
-    def __call__(self, explained: ExplainContext, name: str) -> torch.Tensor:
+    def __call__(self, context: ExplainContext, name: str) -> torch.Tensor:
         """Return the baseline images (N, C, H, W) of a batch."""
         if name not in self.options:
             self.options[name] = dataset_options(name, None, self.dataset, self.facts)
-        given = (explained.images, explained.image_ids, explained.seed)
-        return baseline_images(name, *given, self.options[name], self.grid)
+        options = self.options[name]
+        return baseline_images(name, context.images, context.image_ids, context.seed, options, self.grid)
 
 
 def context_factory(
@@ -181,21 +181,21 @@ def attribute(job: MapsStage, runtime: Runtime) -> None:
     device = configure_torch(runtime)
     dataset = open_dataset(job.inputs.dataset)
     model, weights = job.inputs.model, job.inputs.weights
-    facts = model.facts if model else NEUTRAL
+    facts = model.facts if model else NEUTRAL_FACTS
     size = dataset.images("evaluation", 0, 1).shape[-2:]
     batch_size = batch_size_of(runtime.batch_size, device)
     network: torch.nn.Module | None = None
-    pieces: list[Shard] = []
-    few, checked = probe_rows_of_split(dataset), None
+    shards: list[Shard] = []
+    probe_rows, check_passes = probe_rows_of_split(dataset), None
     with BACKGROUND_WRITES:
         for entry in job.explainers:
-            piece = _open(job, entry, dataset, size, few)
-            pieces.append(piece)
-            start, stop = piece.missing()
-            if start >= stop and not piece.changed:
+            shard = _open_shard(job, entry, dataset, size, probe_rows)
+            shards.append(shard)
+            start, stop = shard.missing()
+            if start >= stop and not shard.changed:
                 log.info("%s: all %d images are in the store already", entry.name, stop - job.shard.images[0])
-                restore_applicability(f"{piece.base}.gate.json", _gate_key(piece), piece.manifest)
-                piece.publish(str(device))
+                restore_applicability(f"{shard.base}.gate.json", _applicability_key(shard), shard.manifest)
+                shard.publish(str(device))
                 continue
             # This also runs if a killed job left all batches in the journal, because the manifest needs the record of
             # the applicability check, which is read or computed again.
@@ -203,50 +203,52 @@ def attribute(job: MapsStage, runtime: Runtime) -> None:
                 reader = reader_of_dataset(job.inputs.dataset, dataset, job.inputs.target)
                 assert reader.classes is not None, "a dataset says how many outputs there are"
                 network = load_network(model, reader.classes, weights, device, job.inputs.precision, reader)
-            context = _ExplainerRun(job.inputs, entry, dataset, network, facts, batch_size, device)
-            if network is not None and checked is None:
-                checked = check_loaded(network, context.read(few))
+            run = _ExplainerRun(job.inputs, entry, dataset, network, facts, batch_size, device)
+            if network is not None and check_passes is None:
+                check_passes = check_loaded(network, run.read(probe_rows))
             if network is not None:
-                piece.provenance["check_passes"] = checked
-            gap = None
+                shard.provenance["check_passes"] = check_passes
+            reason = None
             try:
-                record = _pass_gate(piece, context, few)
-                if checked is not None:
-                    low, high = piece.requested
-                    piece.provenance["check_passes"] = checked + comparison_passes(record, high - low)
-                _explain(piece, context)
-            except NotApplicable as reason:
-                gap = str(reason)
+                record = _require_applicable(shard, run, probe_rows)
+                if check_passes is not None:
+                    low, high = shard.requested
+                    shard.provenance["check_passes"] = check_passes + comparison_passes(record, high - low)
+                _compute_maps(shard, run)
+            except NotApplicable as error:
+                reason = str(error)
                 # Logs the traceback of an explainer that failed.
-                log.info("%s does not apply: %s", entry.name, gap, exc_info=reason.__cause__)
-            piece.publish_behind(str(device), gap)
+                log.info("%s does not apply: %s", entry.name, reason, exc_info=error.__cause__)
+            shard.publish_behind(str(device), reason)
     # Not earlier, because Snakemake may remove what a job published until the job has ended without an error.
-    for piece in pieces:
-        piece.forget_journal()
+    for shard in shards:
+        shard.forget_journal()
 
 
-def _stored(inputs: MapInputs) -> dict[str, Any]:
+def _encoding(inputs: MapInputs) -> dict[str, Any]:
     return {"dtype": inputs.stored_as, "grid": inputs.patch_sums_grid}
 
 
-def _open(job: MapsStage, entry: StoredExplainer, dataset: Dataset, size: tuple[int, ...], few: list[int]) -> Shard:
+def _open_shard(
+    job: MapsStage, entry: StoredExplainer, dataset: Dataset, size: tuple[int, ...], probe_rows: list[int]
+) -> Shard:
     inputs = job.inputs
-    made_by: dict[str, Any] = {key: getattr(inputs, key) for key in ("weights", "output", "seed", "precision")}
-    made_by |= {"dataset": asdict(inputs.dataset), "model": asdict(inputs.model) if inputs.model else None}
-    made_by["explainer"] = {key: getattr(entry, key) for key in ("name", "kind", "options")}
+    settings: dict[str, Any] = {key: getattr(inputs, key) for key in ("weights", "output", "seed", "precision")}
+    settings |= {"dataset": asdict(inputs.dataset), "model": asdict(inputs.model) if inputs.model else None}
+    settings["explainer"] = {key: getattr(entry, key) for key in ("name", "kind", "options")}
     images = images_of(inputs.dataset.manifest)
     value_ranges = images.whole(mean_split(dataset)) if _reads_training_images(entry) else []
     split = dataset.splits[EVALUATION]
     origin = Origin(
         entry.key,
-        public(made_by),
+        public(settings),
         [inputs.weights] if inputs.weights else [],
         images=images,
         value_ranges=value_ranges,
         # The applicability check reads the same sample of images for every shard.
-        manifest_ranges=[(EVALUATION, row, row + 1) for row in sorted(few)],
+        manifest_ranges=[(EVALUATION, row, row + 1) for row in sorted(probe_rows)],
     )
-    arrays = map_arrays(len(entry.maps), size, **_stored(inputs))
+    arrays = map_arrays(len(entry.maps), size, **_encoding(inputs))
     return open_shard(job.shard, entry.store, origin, split, arrays, {"map": list(entry.maps)})
 
 
@@ -256,12 +258,12 @@ def _reads_training_images(entry: StoredExplainer) -> bool:
     return mean or "baselines" in entry.options or not entry.module.startswith("heatproof.")
 
 
-def _gate_key(piece: Shard) -> str:
+def _applicability_key(shard: Shard) -> str:
     """Return the key of the applicability check: of the store, the sample of images, and the training images."""
-    return digest([piece.key, piece.images.data(*piece.manifest_ranges, *piece.value_ranges)])
+    return digest([shard.key, shard.images.data(*shard.manifest_ranges, *shard.value_ranges)])
 
 
-def _require(entry: StoredExplainer, facts: InputFacts, network: torch.nn.Module | None) -> None:
+def _require_layer(entry: StoredExplainer, facts: InputFacts, network: torch.nn.Module | None) -> None:
     # An explainer with an option `layer` finds this layer itself.
     needed = "cam_layer" in entry.needs and not entry.options.get("layer")
     if needed and facts.cam_layer is not None and network is not None:
@@ -283,16 +285,16 @@ class _ExplainerRun:
     def __post_init__(self) -> None:
         inputs, entry = self.inputs, self.entry
         self.maker = maker_of(entry)
-        self.within_memory = AdaptiveBatchSize(entry.name, batch_size_file(entry.store), self.device)
+        self.adaptive_size = AdaptiveBatchSize(entry.name, batch_size_file(entry.store), self.device)
         self.counter = CountPasses(self.network)
         self.target = check_target(inputs.target, self.dataset)
-        how: dict[str, Any] = {
+        settings: dict[str, Any] = {
             "output": inputs.output,
             "seed": inputs.seed,
             "grid": entry.grid,
             "batch_size": self.batch_size,
         }
-        self.make_context = context_factory(self.network, self.facts, self.dataset, **how)
+        self.make_context = context_factory(self.network, self.facts, self.dataset, **settings)
 
     def read(self, rows: Sequence[int]) -> torch.Tensor:
         """Return images of the evaluation split in main memory, normalised for the network."""
@@ -300,7 +302,7 @@ class _ExplainerRun:
             return normalise(self.dataset.images(EVALUATION, rows.start, rows.stop), self.facts)
         return normalise(read_rows(self.dataset, rows), self.facts)
 
-    def explained(
+    def context_of(
         self, rows: Sequence[int], images: torch.Tensor, figures: dict[str, ApplicabilityFigure] | None = None
     ) -> ExplainContext:
         """Return the input of the explainer for images that were read from these rows of the evaluation split."""
@@ -324,7 +326,7 @@ class _ExplainerRun:
         return torch.full_like(labels, int(self.target))
 
 
-def _pass_gate(piece: Shard, context: _ExplainerRun, few: list[int]) -> ApplicabilityRecord:
+def _require_applicable(shard: Shard, run: _ExplainerRun, probe_rows: list[int]) -> ApplicabilityRecord:
     """Check the explainer on a sample of images, once for all shards, and return the record of the check.
 
     Raises
@@ -332,39 +334,41 @@ def _pass_gate(piece: Shard, context: _ExplainerRun, few: list[int]) -> Applicab
     NotApplicable
         If it is not applicable.
     """
-    path = f"{piece.base}.gate.json"
-    record, cause = read_applicability(path, _gate_key(piece)), None
+    path = f"{shard.base}.gate.json"
+    record, cause = read_applicability(path, _applicability_key(shard)), None
     if record is None:
         figures: dict[str, ApplicabilityFigure] = {}
-        before, gap, count = context.counter.images, None, 0
+        passes_before, reason, count = run.counter.images, None, 0
         try:
-            _require(context.entry, context.facts, context.network)
-            explained = context.explained(few, context.read(few), figures)
-            count = len(check_applicability(context.maker, explained, context.within_memory))
-        except NotApplicable as reason:
-            gap = str(reason)
-            cause = reason.__cause__
-        record = write_applicability(path, _gate_key(piece), count, figures, gap, context.counter.images - before)
-    piece.provenance["gate"] = manifest_fields(record)
+            _require_layer(run.entry, run.facts, run.network)
+            context = run.context_of(probe_rows, run.read(probe_rows), figures)
+            count = len(check_applicability(run.maker, context, run.adaptive_size))
+        except NotApplicable as error:
+            reason = str(error)
+            cause = error.__cause__
+        record = write_applicability(
+            path, _applicability_key(shard), count, figures, reason, run.counter.images - passes_before
+        )
+    shard.provenance["gate"] = manifest_fields(record)
     if record["gap"]:
         raise NotApplicable(record["gap"]) from cause
     return record
 
 
-def _explain(piece: Shard, context: _ExplainerRun) -> None:
-    start, stop = piece.missing()
+def _compute_maps(shard: Shard, run: _ExplainerRun) -> None:
+    start, stop = shard.missing()
     # The cost of maps includes the time to wait for images.
-    size, began = context.batch_size, time.monotonic()
+    size, started = run.batch_size, time.monotonic()
     for low, images in prefetch(
-        lambda low: context.read(range(low, min(low + size, stop))),
-        track(range(start, stop, size), context.entry.name, unit="batch"),
-        context.device,
+        lambda low: run.read(range(low, min(low + size, stop))),
+        track(range(start, stop, size), run.entry.name, unit="batch"),
+        run.device,
     ):
-        passes = context.counter.images
-        explained = context.explained(range(low, low + len(images)), images)
-        values = encode_maps(explain_batch(context.maker, explained, context.within_memory), **_stored(context.inputs))
-        piece.add(low, values, time.monotonic() - began, context.counter.images - passes)
-        began = time.monotonic()
+        passes = run.counter.images
+        context = run.context_of(range(low, low + len(images)), images)
+        values = encode_maps(explain_batch(run.maker, context, run.adaptive_size), **_encoding(run.inputs))
+        shard.add(low, values, time.monotonic() - started, run.counter.images - passes)
+        started = time.monotonic()
 
 
 def maker_of(entry: ExplainerSpec) -> MapMaker:
