@@ -34,12 +34,12 @@ def data():
 @pytest.fixture(scope="session")
 def networks(data):
     """Return a function from the name of an architecture to a trained network and its facts, with a cache."""
-    made = {}
+    cache = {}
 
     def get(name):
-        if name not in made:
-            made[name] = _train(name, data)
-        return made[name]
+        if name not in cache:
+            cache[name] = _train(name, data)
+        return cache[name]
 
     return get
 

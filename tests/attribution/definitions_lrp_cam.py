@@ -37,8 +37,8 @@ class Operations:
     def relu(self, values, most=None):
         return values.clamp(min=0, max=most)
 
-    def add(self, one, other):
-        return one + other
+    def add(self, first, second):
+        return first + second
 
     def scale(self, values, number):
         return number * values
@@ -48,29 +48,29 @@ class FlatConv(torch.autograd.Function):
     """The first convolution: all inputs of a window share the relevance equally."""
 
     @staticmethod
-    def forward(context, values, weight, bias):
-        context.save_for_backward(weight)
-        context.size = values.shape
+    def forward(ctx, values, weight, bias):
+        ctx.save_for_backward(weight)
+        ctx.size = values.shape
         return functional.conv2d(values, weight, bias, padding=1)
 
     @staticmethod
-    def backward(context, relevance):
-        ones = torch.ones_like(context.saved_tensors[0])
-        reached = functional.conv2d(torch.ones(context.size, dtype=ones.dtype), ones, padding=1)
-        return conv2d_input(context.size, ones, relevance / stable(reached), padding=1), None, None
+    def backward(ctx, relevance):
+        ones = torch.ones_like(ctx.saved_tensors[0])
+        reached = functional.conv2d(torch.ones(ctx.size, dtype=ones.dtype), ones, padding=1)
+        return conv2d_input(ctx.size, ones, relevance / stable(reached), padding=1), None, None
 
 
 class PlusConv(torch.autograd.Function):
     """z-plus without biases: inputs share relevance in proportion to their positive terms, or else to their size."""
 
     @staticmethod
-    def forward(context, values, weight, bias):
-        context.save_for_backward(values, weight)
+    def forward(ctx, values, weight, bias):
+        ctx.save_for_backward(values, weight)
         return functional.conv2d(values, weight, bias, padding=1)
 
     @staticmethod
-    def backward(context, relevance):
-        values, weight = context.saved_tensors
+    def backward(ctx, relevance):
+        values, weight = ctx.saved_tensors
         pairs = [(values.clamp(min=0), weight.clamp(min=0)), (values.clamp(max=0), weight.clamp(max=0))]
         raised = sum(functional.conv2d(*pair, padding=1) for pair in pairs)
         none = raised <= STABILISER
@@ -85,13 +85,13 @@ class EpsilonLinear(torch.autograd.Function):
     """Inputs share relevance in proportion to their terms; the bias takes none."""
 
     @staticmethod
-    def forward(context, values, weight, bias):
-        context.save_for_backward(values, weight)
+    def forward(ctx, values, weight, bias):
+        ctx.save_for_backward(values, weight)
         return values @ weight.T + bias
 
     @staticmethod
-    def backward(context, relevance):
-        values, weight = context.saved_tensors
+    def backward(ctx, relevance):
+        values, weight = ctx.saved_tensors
         return values * ((relevance / stable(values @ weight.T)) @ weight), None, None
 
 
@@ -99,11 +99,11 @@ class PassedActivation(torch.autograd.Function):
     """An activation passes relevance on unchanged."""
 
     @staticmethod
-    def forward(context, values, most):
+    def forward(ctx, values, most):
         return values.clamp(min=0, max=most)
 
     @staticmethod
-    def backward(context, relevance):
+    def backward(ctx, relevance):
         return relevance, None
 
 
@@ -111,28 +111,28 @@ class SharedSum(torch.autograd.Function):
     """Terms of a sum share relevance in proportion to their values, or equally if they add up to zero."""
 
     @staticmethod
-    def forward(context, one, other):
-        context.save_for_backward(one, other)
-        return one + other
+    def forward(ctx, first, second):
+        ctx.save_for_backward(first, second)
+        return first + second
 
     @staticmethod
-    def backward(context, relevance):
-        one, other = context.saved_tensors
-        both = one + other
+    def backward(ctx, relevance):
+        first, second = ctx.saved_tensors
+        both = first + second
         none = both.abs() <= STABILISER
         share = relevance / torch.where(none, 1, stable(both))
-        return torch.where(none, relevance / 2, one * share), torch.where(none, relevance / 2, other * share)
+        return torch.where(none, relevance / 2, first * share), torch.where(none, relevance / 2, second * share)
 
 
 class Scaled(torch.autograd.Function):
     """A number takes no relevance."""
 
     @staticmethod
-    def forward(context, values, number):
+    def forward(ctx, values, number):
         return number * values
 
     @staticmethod
-    def backward(context, relevance):
+    def backward(ctx, relevance):
         return relevance, None
 
 
@@ -148,8 +148,8 @@ class Relevance(Operations):
     def relu(self, values, most=None):
         return PassedActivation.apply(values, most)
 
-    def add(self, one, other):
-        return SharedSum.apply(one, other)
+    def add(self, first, second):
+        return SharedSum.apply(first, second)
 
     def scale(self, values, number):
         return Scaled.apply(values, number)
@@ -381,7 +381,7 @@ class Shared(Network):
         return ops.add(h, self.twice(ops, ops.at("relu", ops.relu(h))))
 
 
-class OfTwoPictures(Network):
+class OfTwoImages(Network):
     """The first convolution is called for the image and for its mirror image, and the sum can be of zeros."""
 
     tapped = ("second",)
@@ -390,8 +390,10 @@ class OfTwoPictures(Network):
         return self.second(self.relu(self.first(images)) + self.relu(self.first(images.flip(3))))
 
     def written(self, ops, images):
-        pictures = [ops.conv(one, self.first.weight, self.first.bias, first=True) for one in (images, images.flip(3))]
-        h = self.twice(ops, ops.add(*map(ops.relu, pictures)))
+        both_images = [
+            ops.conv(one, self.first.weight, self.first.bias, first=True) for one in (images, images.flip(3))
+        ]
+        h = self.twice(ops, ops.add(*map(ops.relu, both_images)))
         return ops.linear(h.mean((2, 3)), self.head.weight, self.head.bias)
 
 
@@ -429,7 +431,7 @@ CONSTRUCTIONS = {
     "functional": Functional,
     "shared tensor": Shared,
     "order of calls": CalledInAnotherOrder,
-    "two pictures": OfTwoPictures,
+    "two pictures": OfTwoImages,
     "two branches": TwoBranches,
 }
 
@@ -500,17 +502,18 @@ def activation_map(name, network, images, targets, layer):
     if name in OF_GRADIENTS:
         return OF_GRADIENTS[name](a, g)
 
-    def said(given):
-        return network.written(Operations(), given).gather(1, targets[:, None])[:, 0]
+    def target_outputs(inputs):
+        return network.written(Operations(), inputs).gather(1, targets[:, None])[:, 0]
 
-    return _of_scores(name, a, images, said)
+    return _of_scores(name, a, images, target_outputs)
 
 
-def _of_scores(name, a, images, said):
+def _of_scores(name, a, images, target_outputs):
     low, high = a.amin((2, 3), keepdim=True), a.amax((2, 3), keepdim=True)
     masks = (a - low) / (high - low + 1e-8)
     scores = [
-        sum(said(share * masks[:, [c]] * images) - said(images) for share in OF_SCORES[name]) / len(OF_SCORES[name])
+        sum(target_outputs(share * masks[:, [c]] * images) - target_outputs(images) for share in OF_SCORES[name])
+        / len(OF_SCORES[name])
         for c in range(a.shape[1])
     ]
     return (torch.stack(scores, 1).softmax(1)[:, :, None, None] * a).sum(1).relu()
@@ -523,11 +526,11 @@ class Elementwise(torch.autograd.Function):
     """An elementwise function passes relevance on unchanged."""
 
     @staticmethod
-    def forward(context, function, values):
+    def forward(ctx, function, values):
         return function(values)
 
     @staticmethod
-    def backward(context, relevance):
+    def backward(ctx, relevance):
         return None, relevance
 
 
@@ -535,11 +538,11 @@ class Gated(torch.autograd.Function):
     """A gate takes no relevance."""
 
     @staticmethod
-    def forward(context, values, gate):
+    def forward(ctx, values, gate):
         return values * gate
 
     @staticmethod
-    def backward(context, relevance):
+    def backward(ctx, relevance):
         return relevance, torch.zeros_like(relevance)
 
 
@@ -570,8 +573,8 @@ class _Layers:
         return call
 
 
-def _wrapped(function, *given):
-    return function(*(one.as_subclass(torch.Tensor) for one in given)).as_subclass(Relevant)
+def _wrapped(function, *inputs):
+    return function(*(one.as_subclass(torch.Tensor) for one in inputs)).as_subclass(Relevant)
 
 
 def defined(explainer, network, steps, rules, images, targets):
@@ -600,11 +603,11 @@ def defined(explainer, network, steps, rules, images, targets):
         return torch.autograd.grad(logits, start, kept)[0].sum(1)
     plain = rules(torch.relu, lambda function, values: function(values), torch.mul)
 
-    def said(features):
+    def target_outputs(features):
         return network.head(steps(network, features, plain).mean((2, 3))).gather(1, targets[:, None])[:, 0]
 
     a = network.stem(images).requires_grad_()
-    (g,) = torch.autograd.grad(said(a).sum(), a)
+    (g,) = torch.autograd.grad(target_outputs(a).sum(), a)
     if explainer in OF_GRADIENTS:
         return OF_GRADIENTS[explainer](a.detach(), g)
-    return _of_scores(explainer, a.detach(), images, lambda given: said(network.stem(given)))
+    return _of_scores(explainer, a.detach(), images, lambda given: target_outputs(network.stem(given)))

@@ -69,8 +69,8 @@ class HandVit(nn.Module):
     def forward(self, images):
         patches = self.embed(images)
         patches = (patches.mT if self.by_column else patches).flatten(2).mT
-        others = [each.expand(len(images), -1, -1) for each in (self.before, self.after)]
-        tokens = self.blocks(torch.cat([others[0], patches, others[1]], 1) + self.position)
+        other_tokens = [each.expand(len(images), -1, -1) for each in (self.before, self.after)]
+        tokens = self.blocks(torch.cat([other_tokens[0], patches, other_tokens[1]], 1) + self.position)
         tokens = self.norm(tokens)
         if self.pool == "class":
             return self.head(tokens[:, 0 if self.prefix else -1])

@@ -129,8 +129,8 @@ class Pair(nn.Module):
     """Network of two pixels a and b with the first logit 0.3 a + b + a b: a has the smaller gradient at first."""
 
     def forward(self, images):
-        one, other = images[:, 0, 0, 0], images[:, 0, 0, 1]
-        return torch.stack([0.3 * one + other + one * other, one], 1)
+        first, second = images[:, 0, 0, 0], images[:, 0, 0, 1]
+        return torch.stack([0.3 * first + second + first * second, first], 1)
 
 
 @pytest.mark.parametrize("rule", ["trapezoid", "left"])

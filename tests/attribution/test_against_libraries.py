@@ -100,12 +100,12 @@ def feed(distribution, context, purpose, image_id):
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in TORCHCAM])
 def test_torchcam_on_one_image(name, architecture, softmax, explain_digits):
     context = explain_digits(architecture, batch_size=2, dtype=torch.float64, softmax=softmax)
-    few = FEW_SAMPLES.get(name)
-    ours = EXPLAINERS[name].function(context, **({"samples": few} if few else {}))[name]
+    samples = FEW_SAMPLES.get(name)
+    ours = EXPLAINERS[name].function(context, **({"samples": samples} if samples else {}))[name]
     layer = context.network.get_submodule(context.facts.cam_layer)
     for row, target in enumerate(context.targets.tolist()):
         image = context.images[row : row + 1].clone().requires_grad_()
-        options = {"num_samples": few} if few else {}
+        options = {"num_samples": samples} if samples else {}
         with TORCHCAM[name](context.output, layer, **options) as extractor:
             if hasattr(extractor, "_distrib"):
                 feed(extractor._distrib, context, f"noise of {name}", context.image_ids[row])

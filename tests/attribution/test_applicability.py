@@ -25,7 +25,7 @@ def gap(project, explainer, shard=0):
     return read_json(f"{project.base(explainer)}.{shard}.json")["gap"]
 
 
-def test_what_explainers_say_of_themselves_is_recorded(project):
+def test_figures_of_explainers_are_recorded(project):
     names = ("ig", "deep_lift", "guided_backprop", "lrp", "saliency")
     made = project(explainers=[IG, *names[1:]]).attribute()
     figures = {name: record(made, name)["figures"] for name in names}
@@ -58,7 +58,7 @@ def test_the_tolerance_of_the_config_and_that_of_an_explainer(project):
     assert "above 1e-12" in gap(made, "given")
 
 
-def test_a_tolerance_of_no_sense_is_named():
+def test_an_invalid_tolerance_is_an_error():
     with pytest.raises(HeatproofError, match=r"^'attribution.tolerance' in the config must be above 0.0, not -1\.$"):
         normalise({"attribution": {"tolerance": -1}})
 
@@ -72,14 +72,14 @@ def test_a_tolerance_of_no_sense_is_named():
         ("never_applies", "the network has no attention"),
     ],
 )
-def test_what_fails_is_a_gap_with_its_reason_in_every_shard(project, explainer, reason):
+def test_explainers_that_fail_have_their_reason_in_every_shard(project, explainer, reason):
     made = project(explainers=[{"odd": {"explainer": f"toy_plugin:{explainer}"}}, "saliency"], shard_size=4).attribute()
     assert record(made, "odd")["gap"] == reason
     assert [gap(made, "odd", shard) for shard in range(3)] == [reason] * 3
     assert gap(made, "saliency") is None
 
 
-def test_it_is_asked_once_for_all_shards(project):
+def test_the_check_runs_once_for_all_shards(project):
     made = project(explainers=["saliency"], shard_size=4).attribute()
     alone = project(explainers=["saliency"], shard_size=12).attribute()
     passes = [read_json(f"{made.base('saliency')}.{shard}.json")["gate"]["network_passes"] for shard in range(3)]
@@ -88,7 +88,7 @@ def test_it_is_asked_once_for_all_shards(project):
     assert record(alone, "saliency")["figures"] == record(made, "saliency")["figures"]
 
 
-def test_a_later_job_reads_what_the_first_found(project):
+def test_a_later_job_reads_the_record_of_the_first(project):
     made = project(explainers=["saliency"], shard_size=4)
     made.make(made.maps_spec(["saliency"], 0))
     path = f"{made.base('saliency')}.gate.json"
@@ -98,7 +98,7 @@ def test_a_later_job_reads_what_the_first_found(project):
 
 
 @pytest.mark.parametrize(("explainer", "reads"), [("expected_gradients", True), ("mine", True), ("saliency", False)])
-def test_it_is_asked_again_where_training_images_changed_that_decide(project, explainer, reads):
+def test_the_check_runs_again_after_a_change_of_training_images_that_matter(project, explainer, reads):
     own = {"explainer": "toy_plugin:gradient"} if explainer == "mine" else {}
     options = {**own, **({"baselines": 2} if explainer == "expected_gradients" else {})}
     made = project(explainers=[{explainer: options}]).attribute(reference=False)
@@ -121,7 +121,7 @@ def said_by_manifests(made):
 
 @pytest.mark.parametrize("way", ["together", "apart"])
 @pytest.mark.parametrize("record_is_lost", [False, True], ids=["", "record lost"])
-def test_a_job_that_resumes_has_all_that_the_first_recorded(project, monkeypatch, way, record_is_lost):
+def test_a_resumed_job_has_the_record_of_the_first(project, monkeypatch, way, record_is_lost):
     """If a job is killed after its last batch and before it publishes, the result of the check is not lost."""
     change = {"explainers": [IG, "deep_lift", "saliency", "random"], "shard_size": 16, "attribution_jobs": way}
     undisturbed = project(**change).attribute().drop().score()
@@ -176,7 +176,7 @@ def test_passes_are_those_of_an_undisturbed_job_wherever_it_was_killed(project, 
     assert record(killed, "hires_cam") == record(undisturbed, "hires_cam")
 
 
-def test_the_table_has_a_row_for_every_figure_and_every_gap(project):
+def test_the_table_has_a_row_for_every_figure_and_every_reason(project):
     made = project(explainers=[IG, {"odd": {"explainer": "toy_plugin:never_applies"}}, "saliency", "random"])
     made.attribute().drop().score()
     table = pd.read_csv(made.folder / "results/applicability.csv")

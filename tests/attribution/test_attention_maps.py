@@ -27,14 +27,14 @@ def context(request, explain_digits):
 def test_attention_and_gradients_are_those_of_the_network(context):
     logits, maps, gradients = by_hand(context.network, context.images, context.targets)
     assert (logits - context.network(context.images)).abs().max() < 1e-5
-    seen = list(read_attention(context, gradients=True))
-    assert [len(part.images) for part in seen] == [2, 1]
+    parts = list(read_attention(context, gradients=True))
+    assert [len(part.images) for part in parts] == [2, 1]
     for block in range(3):
-        attention = torch.cat([part.attention[block] for part in seen])
+        attention = torch.cat([part.attention[block] for part in parts])
         assert (attention.sum(-1) - 1).abs().max() < 1e-5
         assert attention.std() > 0.01, "far from uniform"
         assert (attention - maps[block]).abs().max() < 1e-5
-        slopes = torch.cat([part.gradients[block] for part in seen])
+        slopes = torch.cat([part.gradients[block] for part in parts])
         assert (slopes - gradients[block]).abs().max() < 1e-5 * gradients[block].abs().max().clamp(min=1)
 
 
@@ -157,7 +157,7 @@ def test_map_is_where_the_network_attends(name, explain_digits):
 
 
 @pytest.mark.parametrize("name", TRANSFORMERS)
-def test_network_without_attention_is_a_gap(name, explain_digits):
+def test_network_without_attention_is_not_applicable(name, explain_digits):
     with pytest.raises(NotApplicable, match="no attention blocks"):
         EXPLAINERS[name].function(explain_digits("cifar_resnet20"))
 
@@ -189,7 +189,7 @@ class Pooled(timm.models.VisionTransformer):
         return torch.cat([self.cls_token.expand(len(tokens), -1, -1), tokens.unflatten(1, (-1, 2)).mean(2)], 1)
 
 
-def test_tokens_that_are_no_grid_are_a_gap(explain_digits):
+def test_tokens_that_are_no_grid_are_not_applicable(explain_digits):
     loose = Loose().eval()
     pooled = Pooled(32, 8, num_classes=10, embed_dim=12, depth=1, num_heads=2).eval()
     skipped = tiny_vit()

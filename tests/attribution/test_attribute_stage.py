@@ -71,9 +71,9 @@ def test_what_is_explained_after_softmax_is_a_probability():
     torch.testing.assert_close(make.Probabilities(torch.nn.Identity())(logits), logits.softmax(1))
 
 
-def test_what_a_store_says(project):
+def test_attributes_of_a_store(project):
     made = project(explainers=[MINE, {"noise_input_x_gradient": {"samples": 2}}]).attribute()
-    found = made.describe()
+    found = made.describe_store()
     assert found["arrays"]["attribution"]["shape"] == (12, 1, 12, 12), "room for the whole evaluation split"
     assert found["image_ids"] == [f"evaluation-{row:02d}" for row in range(12)]
     assert found["attributes"]["made_by"]["explainer"] == {
@@ -123,7 +123,7 @@ def test_after_softmax_maps_are_others(project):
 
 
 @pytest.fixture(scope="module")
-def whole(trained, tmp_path_factory):
+def one_shard(trained, tmp_path_factory):
     """Maps of all images in one shard, with the default batch size."""
     folder = tmp_path_factory.mktemp("whole") / "project"
     shutil.copytree(trained.folder, folder)
@@ -131,10 +131,10 @@ def whole(trained, tmp_path_factory):
 
 
 @pytest.mark.parametrize(("batch_size", "shard_size"), [(1, 16), (7, 16), (64, 4), (3, 5)])
-def test_neither_batches_nor_shards_change_a_map(project, whole, batch_size, shard_size):
+def test_neither_batches_nor_shards_change_a_map(project, one_shard, batch_size, shard_size):
     other = project(explainers=MIXED, shard_size=shard_size).attribute(batch_size=batch_size)
-    for name in whole.plan.explainers:
-        expected = whole.maps(name)
+    for name in one_shard.plan.explainers:
+        expected = one_shard.maps(name)
         # The logit of the target is of the order of 1; its gradient differs by rounding.
         np.testing.assert_allclose(other.maps(name), expected, atol=1e-5 * max(1, np.abs(expected).max()), err_msg=name)
 
@@ -150,7 +150,7 @@ def test_out_of_memory_halves_the_batch(project, caplog):
     assert said == [halved.format(8, 4), halved.format(4, 2)], "the next images begin with what fitted"
 
 
-def test_out_of_memory_with_one_image_is_said(project):
+def test_out_of_memory_with_one_image_is_an_error(project):
     explainers = [{"hungry": {"explainer": "toy_plugin:greedy", "fits": 0}}]
     with pytest.raises(HeatproofError, match="Memory ran out in 'hungry' with a batch size of 1"):
         project(explainers=explainers).attribute()
@@ -163,28 +163,28 @@ def test_other_errors_are_not_taken_for_it(project):
     assert manifest(made, "mine")["gap"] is None
 
 
-def test_the_same_command_gives_the_same_bytes(project, whole):
+def test_the_same_command_gives_the_same_bytes(project, one_shard):
     again = project(explainers=MIXED).attribute()
-    assert again.bytes("maps") == whole.bytes("maps") != {}
+    assert again.bytes("maps") == one_shard.bytes("maps") != {}
 
 
-def test_jobs_apart_give_the_same_bytes_as_together(project, whole):
+def test_jobs_apart_give_the_same_bytes_as_together(project, one_shard):
     apart = project(explainers=MIXED, attribution_jobs="apart")
     for name in reversed(apart.plan.model_explainers):
         apart.attribute(explainers=[name])
-    assert apart.bytes("maps") == whole.bytes("maps")
+    assert apart.bytes("maps") == one_shard.bytes("maps")
 
 
-def test_more_images_compute_the_new_ones_only(project, whole):
+def test_more_images_compute_the_new_ones_only(project, one_shard):
     few = project(explainers=MIXED, evaluation={"images": 4}).attribute(batch_size=2)
     more = Project(few.folder, explainers=MIXED).attribute(batch_size=2)
-    for name in whole.plan.explainers:
-        expected = whole.maps(name)
+    for name in one_shard.plan.explainers:
+        expected = one_shard.maps(name)
         np.testing.assert_allclose(more.maps(name), expected, atol=1e-5 * max(1, np.abs(expected).max()), err_msg=name)
     assert manifest(more, "mine")["network_passes"] == 10, "4 and 6, not 4 and 10"
 
 
-def test_a_value_that_is_not_finite_is_a_gap_with_the_image(project):
+def test_a_value_that_is_not_finite_is_a_reason_with_the_image(project):
     broken = project(explainers=[{"broken": {"explainer": "toy_plugin:breaks_at_seven"}}, MINE]).attribute(batch_size=3)
     assert manifest(broken, "broken")["gap"] == "its map of image 'evaluation-07' has a value that is not finite"
     assert manifest(broken, "mine")["gap"] is None
@@ -195,7 +195,7 @@ def test_a_value_that_is_not_finite_is_a_gap_with_the_image(project):
     [("never_applies", "the network has no attention"), ("stops_applying", "image 5 is special")],
 )
 @pytest.mark.parametrize("images", [10, 12])
-def test_what_does_not_apply_is_a_gap_with_its_reason(project, explainer, reason, images):
+def test_explainers_that_do_not_apply_have_their_reason(project, explainer, reason, images):
     """This includes shards without any map."""
     entries = [{"odd": {"explainer": f"toy_plugin:{explainer}"}}, MINE]
     made = project(explainers=entries, evaluation={"images": images}, shard_size=12).attribute(batch_size=4)
@@ -232,7 +232,7 @@ def test_an_explainer_that_returns_something_else(project, explainer, message):
     assert re.match(message, manifest(odd, "odd")["gap"])
 
 
-def test_missing_weights_are_said(project):
+def test_missing_weights_are_an_error(project):
     lost = project()
     (lost.folder / "results/weights/toy/net/finetuned.safetensors").write_bytes(b"")
     with pytest.raises(HeatproofError, match=r"finetuned\.safetensors is damaged"):
@@ -254,23 +254,23 @@ def test_other_weights_make_all_maps_again(project):
 
 def test_memory_does_not_grow_with_the_number_of_explainers(project, monkeypatch):
     """Maps are released after they are written."""
-    pieces = []
+    shards = []
 
     def keep(*arguments, _open=make._open_shard):
-        pieces.append(_open(*arguments))
-        return pieces[-1]
+        shards.append(_open(*arguments))
+        return shards[-1]
 
     monkeypatch.setattr(make, "_open_shard", keep)
     project(explainers=MIXED).attribute()
-    assert len(pieces) == len(MIXED)
-    assert all(piece.values == [] for piece in pieces)
+    assert len(shards) == len(MIXED)
+    assert all(shard.values == [] for shard in shards)
 
 
 def test_maps_of_float16_are_the_same_to_eleven_bits_however_small_they_are(project):
     explainers = ["saliency", {"tiny": {"explainer": "toy_plugin:tiny"}}, "random"]
-    whole, half = (project(explainers=explainers, attribution={"stored_as": dtype}) for dtype in ("float32", "float16"))
-    assert whole.maps_spec(["tiny"]).explainers[0].key != half.maps_spec(["tiny"]).explainers[0].key
-    stored = {dtype: made.attribute() for dtype, made in (("float32", whole), ("float16", half))}
+    full, half = (project(explainers=explainers, attribution={"stored_as": dtype}) for dtype in ("float32", "float16"))
+    assert full.maps_spec(["tiny"]).explainers[0].key != half.maps_spec(["tiny"]).explainers[0].key
+    stored = {dtype: made.attribute() for dtype, made in (("float32", full), ("float16", half))}
     for name in ("saliency", "tiny"):
         maps = {dtype: stored_maps(f"{made.base(name)}.zarr", 0, 10).values for dtype, made in stored.items()}
         largest = np.abs(maps["float32"]).max((2, 3), keepdims=True)

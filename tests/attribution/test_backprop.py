@@ -217,7 +217,7 @@ def test_maps_follow_the_class_and_the_weights(name, architecture, explain_digit
             assert (one - two).abs().max() > 0.01 * one.abs().max()
 
 
-def test_network_without_relus_is_a_gap(explain_digits):
+def test_network_without_relus_is_not_applicable(explain_digits):
     context = explain_digits("small_vit")
     with pytest.raises(NotApplicable, match="guided backprop equals the plain gradient on this network, which calls"):
         make("guided_backprop", context)
@@ -275,7 +275,7 @@ def test_difference_of_overlapping_windows_goes_to_the_pixels_that_make_it(expla
     torch.testing.assert_close(make("deep_lift", context, baseline="own"), expected)
 
 
-def test_operation_without_a_rule_is_a_gap_with_its_figure(explain_digits):
+def test_operation_without_a_rule_is_not_applicable_with_its_figure(explain_digits):
     class Sine(nn.Module):
         def forward(self, values):
             return values.mul(3).sin()
@@ -296,14 +296,14 @@ def test_activation_in_place_changes_nothing(name, explain_digits):
     assert in_place.relu.inplace
 
 
-def test_baseline_that_is_the_image_is_no_gap(explain_digits):
+def test_baseline_that_is_the_image_is_applicable(explain_digits):
     context = explain_digits(count=2)
     context = dataclasses.replace(context, background=lambda count: context.images[:count])
     assert make("deep_shap", context).isfinite().all()
 
 
 @pytest.mark.parametrize("name", ["deep_shap", "gradient_shap", "expected_gradients"])
-def test_without_training_images_there_is_a_gap(name, explain_digits):
+def test_explainers_need_training_images(name, explain_digits):
     with pytest.raises(NotApplicable, match="training images"):
         make(name, dataclasses.replace(explain_digits(), background=None))
 
@@ -323,7 +323,7 @@ class Branching(Multiplying):
         return super().forward(images if images.sum() > 0 else -images)
 
 
-def test_lrp_is_a_gap_where_it_does_not_conserve_or_cannot_trace(explain_digits):
+def test_lrp_does_not_apply_without_conservation_or_tracing(explain_digits):
     with pytest.raises(NotApplicable, match=r"differ by \d.* of the largest logit"):
         make("lrp", swap(explain_digits(), Multiplying().requires_grad_(False)))
     with pytest.raises(NotApplicable, match=r"torch\.fx can trace"):
@@ -412,7 +412,7 @@ class PlaceTold(nn.Module):
 
 
 @pytest.mark.parametrize("name", ["guided_backprop", "deconvolution"])
-def test_a_relu_on_a_constant_is_left_as_it_is(explain_digits, name):
+def test_a_relu_on_a_constant_is_unchanged(explain_digits, name):
     context = explain_digits()
     network = PlaceTold().requires_grad_(False)
     made = make(name, swap(context, network))

@@ -58,7 +58,7 @@ def assert_same(ours, expected):
 
 
 @pytest.mark.parametrize("name", CONSTRUCTIONS)
-def test_what_is_written_is_the_network(name):
+def test_formulas_compute_the_network(name):
     network = construct(name)
     torch.testing.assert_close(network.written(Operations(), images()), network(images().clone()))
 
@@ -114,7 +114,7 @@ class Hidden(nn.Module):
         return self.network(images)
 
 
-def test_another_function_than_the_network_is_a_gap_in_every_batch():
+def test_another_function_than_the_network_is_found_in_every_batch():
     with pytest.raises(NotApplicable, match="other outputs than the network"):
         make("lrp", Hidden(construct("plain")).eval())
 
@@ -155,7 +155,7 @@ def test_a_layer_that_puts_out_a_view(form):
 
 
 @pytest.mark.parametrize("cam", ["hires_cam", "grad_cam", "score_cam"])
-def test_a_view_of_a_tensor_that_is_written_to_is_a_gap(cam):
+def test_a_view_of_a_tensor_that_is_written_to_is_not_applicable(cam):
     """The values of the view change through another reference after the layer, which a copy does not follow."""
     torch.manual_seed(0)
     network = OfViews("a view", writes=True).double().eval().requires_grad_(False)
@@ -178,7 +178,7 @@ def test_bottlenecks_of_a_network_in_place_are_those_of_its_twin(name, layer):
 
 
 @pytest.mark.parametrize(("name", "other"), [("in place", "plain"), ("residual, module in place", "residual")])
-def test_the_rule_looks_at_the_network_as_it_is(name, other):
+def test_the_rule_does_not_change_the_network(name, other):
     found, expected = (find_layout(construct(one), images()) for one in (name, other))
     assert (found.form, found.grid) == (expected.form, expected.grid)
     if other == "plain":

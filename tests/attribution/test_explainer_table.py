@@ -66,7 +66,7 @@ def test_families():
     assert all(found.values()), "a new one says its family where it is registered"
 
 
-def test_what_an_explainer_applies_to_is_declared_in_known_words():
+def test_explainers_declare_known_kinds_of_networks():
     claimed = {name: entry.applies_to for name, entry in EXPLAINERS.items()}
     assert claimed["grad_cam"] == {"grid"}, "who needs a layer with a grid applies to networks that have one"
     assert claimed["saliency"] == {"any"}

@@ -253,7 +253,7 @@ def explained_by(network, explain_digits):
 
 @pytest.mark.parametrize("name", ["guided_backprop", "deconvolution", "deep_lift"])
 @pytest.mark.parametrize("where", UNREACHED)
-def test_a_relu_that_no_rule_reaches_is_a_gap(where, name, explain_digits):
+def test_a_relu_that_no_rule_reaches_is_not_applicable(where, name, explain_digits):
     torch.manual_seed(0)
     said = "convergence delta" if name == "deep_lift" else "cannot reach a ReLU of this network, which runs in another"
     with pytest.raises(NotApplicable, match=said):
@@ -261,7 +261,7 @@ def test_a_relu_that_no_rule_reaches_is_a_gap(where, name, explain_digits):
 
 
 @pytest.mark.parametrize("where", [*UNREACHED, "doubled"])
-def test_what_takes_no_part_is_none(where, explain_digits):
+def test_relus_that_do_not_matter_need_no_rule(where, explain_digits):
     """ReLUs of constants, and custom functions without a ReLU, need no rule."""
     inside = {**UNREACHED, "doubled": Doubled.apply}[where]
     torch.manual_seed(0)
@@ -271,7 +271,7 @@ def test_what_takes_no_part_is_none(where, explain_digits):
     assert found["guided_backprop"].std() > 0
 
 
-def test_relus_of_a_constant_alone_are_a_gap(explain_digits):
+def test_relus_of_a_constant_alone_are_not_applicable(explain_digits):
     class Biased(nn.Module):
         def __init__(self):
             super().__init__()

@@ -34,14 +34,14 @@ def test_every_explainer_of_models_has_a_row():
     assert [row[0] for row in CELLS] == [name for name, entry in EXPLAINERS.items() if entry.uses_model]
 
 
-def test_every_gap_has_a_reason():
+def test_every_explainer_that_does_not_apply_has_a_reason():
     numbers = {line.partition(".")[0] for line in TEXT.splitlines() if line[:1].isdigit()}
     assert {cell for cell in PAGE.values() if cell != "yes"} == numbers
 
 
 @pytest.mark.parametrize("column", ["resnet20", "vgg11_bn", "small_vit", "bagnet", "bcos_resnet20"])
 @pytest.mark.parametrize("name", [row[0] for row in CELLS])
-def test_the_page_is_so(name, column, explain_digits):
+def test_the_page_is_correct(name, column, explain_digits):
     entry = EXPLAINERS[name]
     context = explain_digits(column if column == "small_vit" else f"cifar_{column}")
     try:

@@ -89,13 +89,13 @@ def test_maps_do_not_depend_on_the_batch_and_leave_nothing_behind(name, explain)
 
 @pytest.mark.parametrize("name", EXPLAINED_BY)
 @pytest.mark.parametrize("architecture", ["cifar_resnet20", "cifar_vgg11_nobias"])
-def test_other_networks_are_a_gap(name, architecture, explain):
+def test_other_networks_are_not_applicable(name, architecture, explain):
     with pytest.raises(NotApplicable, match=r"^the network"):
         EXPLAINERS[name].function(explain(architecture))
 
 
 @pytest.mark.parametrize("name", EXPLAINED_BY)
-def test_probabilities_are_a_gap(name, explain):
+def test_probabilities_are_not_applicable(name, explain):
     context = explain(EXPLAINED_BY[name])
     output = torch.nn.Sequential(context.network, torch.nn.Softmax(-1))
     with pytest.raises(NotApplicable, match="not the softmax"):

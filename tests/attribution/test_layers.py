@@ -78,7 +78,7 @@ def test_a_network_without_a_grid_has_no_layer():
 
 
 @pytest.mark.parametrize("make", [swin, tiny_vit])
-def test_what_is_read_is_the_layers_output_in_its_grid(make, explain_digits):
+def test_the_probe_reads_the_output_of_the_layer_in_its_grid(make, explain_digits):
     network = make()
     context = dataclasses.replace(explain_digits(count=2), network=network, output=network, images=IMAGES, facts=None)
     layout, seen = find_layout(network, IMAGES), []
@@ -136,7 +136,7 @@ def test_attention_of_any_library_is_that_of_hooks(explain_digits):
     assert enlarge(network, called[0].attention[-1].mean(1)).shape == (2, 32, 32)
 
 
-def test_attention_within_windows_is_a_gap(explain_digits):
+def test_attention_within_windows_is_not_applicable(explain_digits):
     network = swin()
     with pytest.raises(NotApplicable, match="is within windows"):
         EXPLAINERS["attention_rollout"].function(dataclasses.replace(explain_digits(), network=network, output=network))

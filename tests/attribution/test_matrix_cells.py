@@ -41,7 +41,7 @@ def test_there_are_thirty_published_architectures_of_each_library():
     assert set(libraries) == {"torchvision", "timm", "transformers", "heatproof"}
 
 
-def test_what_is_no_enlargement_is_found():
+def test_maps_that_are_not_enlarged_are_found():
     torch.manual_seed(0)
     maps = interpolate(torch.rand(2, 1, 7, 7), (64, 64), mode="bilinear", align_corners=False)[:, 0]
     assert matrix.missed_by_enlargement(maps, (7, 7)) < 1e-5

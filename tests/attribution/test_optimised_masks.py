@@ -226,7 +226,7 @@ def test_another_layer_can_be_named():
         _require(dataclasses.replace(entry, options={"layer": None}), InputFacts(cam_layer="nowhere"), context.network)
 
 
-def test_a_layer_that_cannot_hold_the_bottleneck_is_a_gap():
+def test_a_layer_without_a_bottleneck_is_not_applicable():
     class Odd(Corners):
         def __init__(self):
             super().__init__()

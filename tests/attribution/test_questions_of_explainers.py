@@ -73,7 +73,7 @@ CASES = {
 
 @pytest.mark.parametrize("name", sorted(EXPLAINERS))
 @pytest.mark.parametrize("case", CASES)
-def test_every_explainer_explains_or_says_why_not(case: str, name: str) -> None:
+def test_every_explainer_returns_maps_or_a_reason(case: str, name: str) -> None:
     make, targets, asked = CASES[case]
     torch.manual_seed(0)
     network, images = make().eval(), torch.randn(3, 3, 16, 16)
@@ -119,7 +119,7 @@ def test_maps_of_linear_networks_are_exact(case: str) -> None:
     assert [str(one) for one in made["image"].values] == [str(row) for row in rows]
 
 
-def test_methods_of_others_get_a_network_of_columns() -> None:
+def test_methods_of_other_libraries_get_a_network_of_columns() -> None:
     captum = pytest.importorskip("captum.attr")
     network, targets = _classifier(4).double(), torch.randn(3, 4, dtype=torch.float64)
     images = torch.randn(3, 3, 16, 16, dtype=torch.float64)

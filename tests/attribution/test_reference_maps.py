@@ -198,7 +198,7 @@ def test_an_image_of_one_colour_has_constant_maps(name, colour):
 
 
 @pytest.mark.parametrize("name", ["randoms", "gaussians", "entropies", "edge_detectors", "frequencies"])
-def test_an_image_is_explained_alike_in_any_company(name):
+def test_maps_do_not_depend_on_the_other_images_of_the_batch(name):
     images = torch.rand(5, 12, 16, generator=torch.Generator().manual_seed(0))
     ids = tuple("abcde")
     together = maps_of(name, images, ids)

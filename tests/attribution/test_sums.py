@@ -204,7 +204,7 @@ def test_of_probabilities_it_is_in_their_units(explain_digits):
     np.testing.assert_allclose(missed, maps.sum((1, 2, 3), dtype=float) - truth.double().numpy(), atol=1e-6)
 
 
-def test_no_pass_is_made_for_sums_that_nobody_asks_for(explain_digits):
+def test_sums_that_are_not_requested_take_no_pass(explain_digits):
     passed = []
     given = explain_digits("cifar_resnet20")
     handle = given.network.register_forward_pre_hook(lambda module, inputs: passed.append(len(inputs[0])))
@@ -224,7 +224,7 @@ def test_passes_for_sums_are_those_of_a_check():
 # ---- methods of callers ----------------------------------------------------------------------------------------------
 
 
-def test_captum_objects_say_what_captum_says():
+def test_captum_objects_have_the_deltas_of_captum():
     from captum.attr import DeepLift, IntegratedGradients, LayerIntegratedGradients, Saliency
 
     network = small_cnn()
@@ -242,7 +242,7 @@ def test_captum_objects_say_what_captum_says():
     assert np.isnan(made["convergence_delta"].values[2:]).all()
 
 
-def test_a_function_can_return_what_its_maps_miss():
+def test_a_function_can_return_its_deltas():
     from captum.attr import GradientShap
 
     def shap(model, images, targets):
@@ -266,16 +266,16 @@ def test_a_function_can_return_what_its_maps_miss():
 def registered():
     names = []
 
-    def enter(name, **told):
+    def register(name, **options):
         names.append(name)
-        return explainer(name, family="own", **told)
+        return explainer(name, family="own", **options)
 
-    yield enter
+    yield register
     for name in names:
         EXPLAINERS.pop(name, None)
 
 
-def test_an_explainer_of_ones_own_notes_its_sum(registered):
+def test_a_users_explainer_records_its_sum(registered):
     @registered("halves", maps={"half": True, "whole": True}, sums_to={"whole": "the sum of the image"})
     def halves(given):
         maps = given.images.sum(1)
@@ -296,7 +296,7 @@ def test_an_explainer_of_ones_own_notes_its_sum(registered):
         lambda given: [given.note_sum(torch.zeros(len(given.images))) for _ in range(2)],
     ],
 )
-def test_sums_of_other_images_or_maps_are_a_gap(noted, registered):
+def test_sums_of_other_images_or_maps_are_a_reason(noted, registered):
     @registered("wrong")
     def wrong(given):
         noted(given)
@@ -308,7 +308,7 @@ def test_sums_of_other_images_or_maps_are_a_gap(noted, registered):
     assert made["reason"].values[1] == ""
 
 
-def test_a_sum_of_no_map_is_refused(registered):
+def test_a_sum_of_an_unknown_map_is_an_error(registered):
     with pytest.raises(HeatproofError, match=r"'odd' describes .* 'other', which is not one of its maps: use odd"):
         registered("odd", sums_to={"other": "nothing"})
 
@@ -346,7 +346,7 @@ def test_maps_that_an_older_version_kept_without_it_are_made_again(tmp_path):
 
 
 @pytest.mark.parametrize("second", [TARGETS, TARGETS.numpy(), TARGETS > 0], ids=["tensor", "array", "bools"])
-def test_whole_numbers_beside_maps_are_no_delta(second):
+def test_integers_after_maps_are_not_deltas(second):
     own = {"own": lambda model, images, targets: (images, second)}
     found = heatproof.explain(small_cnn(), IMAGES, TARGETS, own)
     assert found["reason"].values[0] == ""

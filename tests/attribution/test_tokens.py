@@ -184,15 +184,17 @@ def test_maps_are_those_of_the_patches(options):
     network = hand_vit((5, 10), pool="all", **options)
     images, targets = images_of(network), torch.tensor([0, 1])
     result = heatproof.explain(network, images, targets, ["hires_cam", "attention_rollout"])
-    kept = []
-    handle = network.get_submodule(result.attrs["layer"]).register_forward_hook(lambda *given: kept.append(given[-1]))
+    layer_outputs = []
+    handle = network.get_submodule(result.attrs["layer"]).register_forward_hook(
+        lambda *arguments: layer_outputs.append(arguments[-1])
+    )
     with AttentionRecorder() as mode:
         logits = network(images.clone().requires_grad_())
     handle.remove()
-    (slope,) = torch.autograd.grad(logits[[0, 1], targets].sum(), kept[0])
+    (slope,) = torch.autograd.grad(logits[[0, 1], targets].sum(), layer_outputs[0])
     cells = list(network.cells)
     rolled = (mode.attention[0].mean(1) + torch.eye(mode.attention[0].shape[-1])) / 2
-    by_hand = [(slope * kept[0]).sum(2)[:, cells], rolled[:, cells].mean(1)[:, cells]]
+    by_hand = [(slope * layer_outputs[0]).sum(2)[:, cells], rolled[:, cells].mean(1)[:, cells]]
     for name, expected in zip(["hires_cam", "attention_rollout"], by_hand, strict=True):
         expected = interpolate(expected.detach().view(2, 1, 5, 10), network.size, mode="bilinear", align_corners=False)
         found = torch.from_numpy(result["attribution"].sel({"method": name}).values)
@@ -229,7 +231,7 @@ class Mixed(HandVit):
 
 
 @pytest.mark.parametrize("kind", [Shuffled, Mixed])
-def test_tokens_that_cannot_be_told_apart_are_a_gap_that_says_what_helps(kind):
+def test_tokens_that_cannot_be_located_have_a_reason_with_the_remedy(kind):
     network = made(kind, (6, 6), 0)
     methods = ["grad_cam", "attention_rollout", "saliency"]
     result = heatproof.explain(network, images_of(network), torch.tensor([0, 1]), methods)
@@ -240,14 +242,14 @@ def test_tokens_that_cannot_be_told_apart_are_a_gap_that_says_what_helps(kind):
     assert not of_saliency
 
 
-def test_a_declared_number_counts_where_nothing_else_tells():
+def test_a_declared_number_decides_if_changes_do_not():
     network = made(Mixed, (6, 6), 1)
     network.num_prefix_tokens = 1
     layout = find_layout(network, images_of(network))
     assert (layout.grid, layout.cells) == ((6, 6), tuple(range(1, 37)))
 
 
-def test_it_is_found_once_by_passes_of_a_check_and_draws_nothing():
+def test_layers_are_inspected_once_as_a_check_without_random_numbers():
     network = hand_vit((5, 10), 5, pool="patches")
     torch.manual_seed(3)
     before = torch.get_rng_state()
@@ -275,7 +277,7 @@ class ToAndFro(nn.Module):
 
 
 @pytest.mark.parametrize("grid", [(8, 8), (6, 10), (5, 7), (9, 4), (7, 7)])
-def test_patches_in_an_order_that_no_grid_has_are_open(grid):
+def test_patches_in_an_order_without_a_grid_are_not_located(grid):
     """This also holds after tokens are mixed, although their rows alone would explain enough."""
     network = hand_vit(grid, size=(4 * grid[0], 4 * grid[1]), stem=ToAndFro(), pool="patches")
     moved = measure_band_changes(network, images_of(network), {"norm": network.norm})

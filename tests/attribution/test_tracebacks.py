@@ -58,8 +58,8 @@ def broken_at(context, entry, call):
 )
 def test_an_error_in_the_network_passes_through_the_explainers_module_alone(name, explain_digits):
     entry = EXPLAINERS[name]
-    own = entry.function.__module__.rpartition(".")[2]
-    vit = "attention" in own or "transformer" in own
+    expected = entry.function.__module__.rpartition(".")[2]
+    vit = "attention" in expected or "transformer" in expected
     special = {"bagnet": "cifar_bagnet", "bcos": "cifar_bcos_resnet20"}
     architecture = special.get(name, "small_vit" if vit else "cifar_resnet20")
     context = explain_digits(architecture, count=2)
@@ -68,7 +68,7 @@ def test_an_error_in_the_network_passes_through_the_explainers_module_alone(name
     found = [broken_at(context, entry, call) for call in (1, 2, 3, 4)]
     assert found[0] is not None
     network = {"_resnet", "_vit", "_bagnet", "_bcos"}
-    assert modules(found[0]) - network == {own} | MORE.get(name, set())
+    assert modules(found[0]) - network == {expected} | MORE.get(name, set())
     for error in filter(None, found):
         # One more module is allowed for the comparison of altered passes with the unaltered network.
-        assert modules(error) - network - {"_plain"} == {own} | MORE.get(name, set())
+        assert modules(error) - network - {"_plain"} == {expected} | MORE.get(name, set())

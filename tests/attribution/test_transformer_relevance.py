@@ -200,7 +200,7 @@ CLASS_TOKEN_ONLY = {"one prefix token": {}, "two prefix tokens": {"reg_tokens": 
 
 @pytest.mark.parametrize("name", TRANSFORMERS)
 @pytest.mark.parametrize("prefix", CLASS_TOKEN_ONLY)
-def test_prefix_tokens_are_no_part_of_the_map(name, prefix, explain_digits):
+def test_prefix_tokens_are_not_in_the_map(name, prefix, explain_digits):
     network = tiny_vit(**CLASS_TOKEN_ONLY[prefix])
     assert network.num_prefix_tokens == {"none": 0, "one prefix token": 1, "two prefix tokens": 2}[prefix]
     context = replaced(explain_digits(), network)
@@ -230,7 +230,7 @@ def test_passes_are_those_of_the_formula(name, options, passes, explain_digits):
     assert counter.images == 2 * passes
 
 
-def test_chain_reaches_the_share_of_blocks_that_is_asked_for(explain_digits):
+def test_chain_includes_the_requested_share_of_blocks(explain_digits):
     context = replaced(explain_digits(), tiny_vit())
     maps = [
         EXPLAINERS["transition_attention"].function(context, skipped=skipped)["transition_attention"]
@@ -273,13 +273,13 @@ WITHOUT_RULE = {
 
 
 @pytest.mark.parametrize("reason", WITHOUT_RULE)
-def test_operation_without_a_rule_is_a_gap(reason, explain_digits):
+def test_operation_without_a_rule_is_not_applicable(reason, explain_digits):
     network = WITHOUT_RULE[reason]().eval()
     with pytest.raises(NotApplicable, match=f"no rule covers.*{reason}"):
         EXPLAINERS["chefer_lrp"].function(replaced(explain_digits(), network))
 
 
-def test_lost_relevance_is_a_gap(explain_digits):
+def test_lost_relevance_is_not_applicable(explain_digits):
     network = tiny_vit(class_token=False, global_pool="avg", depth=1)
     # The head reads zeros, so no input can take the relevance of the class.
     nn.init.zeros_(network.fc_norm.weight)

@@ -29,19 +29,19 @@ POOLINGS = {
 def by_hand(network, images, targets):
     """Return the logits, the attention of every block and its gradients, computed from timm's weights without hooks."""
     tokens = network._pos_embed(network.patch_embed(images.clone().requires_grad_()))
-    seen = []
+    attention = []
     for block in network.blocks:
         normed = block.norm1(tokens)
         count, length, width = normed.shape
         heads = block.attn.num_heads
         query, key, value = block.attn.qkv(normed).view(count, length, 3, heads, -1).permute(2, 0, 3, 1, 4)
         weights = (query @ key.mT / (width // heads) ** 0.5).softmax(-1)
-        seen.append(weights)
+        attention.append(weights)
         tokens = tokens + block.attn.proj((weights @ value).transpose(1, 2).flatten(2))
         tokens = tokens + block.mlp(block.norm2(tokens))
     logits = network.forward_head(network.norm(tokens))
-    gradients = torch.autograd.grad(logits[range(len(images)), targets].sum(), seen)
-    return logits.detach(), [each.detach() for each in seen], gradients
+    gradients = torch.autograd.grad(logits[range(len(images)), targets].sum(), attention)
+    return logits.detach(), [each.detach() for each in attention], gradients
 
 
 def enlarge(network, rows):

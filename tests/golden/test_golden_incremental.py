@@ -105,7 +105,7 @@ def test_rise_and_mas(golden, inputs, name, mode):
     check(mas["score"], "auc_corrected", 2e-4)
 
 
-def test_inverted_images_are_undefined_unless_asked_for(golden, inputs):
+def test_inverted_images_are_undefined_by_default(golden, inputs):
     scores = heatproof.evaluate("mas_insertion", *inputs, map_of(golden, "random01"), **KERNEL, **PREDICTED)
     stored = golden("mas")
     inverted = stored["original_prob"] < stored["ins__substrate_prob"]

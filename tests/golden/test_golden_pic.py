@@ -88,7 +88,7 @@ def test_defaults_are_the_stored_ones(golden):
     np.testing.assert_allclose(information_axis(), golden("pic")["curve_x"], rtol=0, atol=1e-15)
 
 
-def test_pictures_are_the_8_bit_images_again(golden):
+def test_images_are_the_8_bit_images(golden):
     data = golden("data")
     made = denormalise(torch.from_numpy(data["x"]), [str(place) for place in range(24)], data["mean"], data["std"])
     np.testing.assert_array_equal(made, data["x_uint8"].astype(np.float32) / np.float32(255))
@@ -102,7 +102,7 @@ def test_fully_blurred(golden):
 
 
 @same_encoder
-def test_entropies_of_stored_pictures(golden):
+def test_entropies_of_stored_images(golden):
     data, stored = golden("data"), golden("pic")
     originals = data["x_uint8"].astype(np.float32) / np.float32(255)
     assert [entropy(picture) for picture in originals] == stored["entropy_original"].tolist()

@@ -135,7 +135,7 @@ def test_a_gain_of_just_the_tolerance_is_none():
     assert after[0].tolist() == list(range(1, 102))
 
 
-def test_too_few_images_for_the_tolerance_are_told(problem):
+def test_too_few_images_for_the_tolerance_are_an_error(problem):
     with pytest.warns(UserWarning, match="at least 100 images"):
         heatproof.evaluate("soundness", *problem, eight_bits(0), imputation="baseline", fractions=SHARES)
 

@@ -89,8 +89,8 @@ class AttentionRules(UnfusedAttention):
     def _linear(self, func: Any, inputs: Any, weight: Any, bias: Any = None) -> torch.Tensor:
         return self._count_constant(func(inputs, weight, bias), bias)
 
-    def _conv2d(self, func: Any, inputs: Any, weight: Any, bias: Any = None, *others: Any, **kwargs: Any) -> Any:
-        output = func(inputs, weight, bias, *others, **kwargs)
+    def _conv2d(self, func: Any, inputs: Any, weight: Any, bias: Any = None, *args: Any, **kwargs: Any) -> Any:
+        output = func(inputs, weight, bias, *args, **kwargs)
         return self._count_constant(output, None if bias is None else bias[:, None, None])
 
     def _batch_norm(
@@ -139,9 +139,9 @@ class AttentionRules(UnfusedAttention):
     def _normalize(self, func: Any, inputs: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12, **_: Any) -> Any:
         return inputs / inputs.detach().norm(p, dim, keepdim=True).clamp_min(eps)
 
-    def _softmax(self, func: Any, inputs: Any, *others: Any, **kwargs: Any) -> torch.Tensor:
+    def _softmax(self, func: Any, inputs: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
         read = inputs.view_as(inputs)
-        output: torch.Tensor = func(read, *others, **kwargs)
+        output: torch.Tensor = func(read, *args, **kwargs)
         # A masked product is minus infinity; its relevance is zero.
         read.register_hook(lambda gradient: self._count(-(gradient * inputs.detach()).masked_fill(inputs.isinf(), 0)))
         output.register_hook(lambda gradient: self._count(gradient * output.detach()))
@@ -157,12 +157,10 @@ class AttentionRules(UnfusedAttention):
             return self._count_constant(output, factor * (second.masked_fill(second.isinf(), 0) if masked else second))
         return output
 
-    def _cat(self, func: Any, tensors: Any, *others: Any, **kwargs: Any) -> torch.Tensor:
-        output: torch.Tensor = func(tensors, *others, **kwargs)
+    def _cat(self, func: Any, tensors: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+        output: torch.Tensor = func(tensors, *args, **kwargs)
         constants = [torch.zeros_like(each) if _depends(each) else each for each in tensors]
-        return (
-            output if all(map(_depends, tensors)) else self._count_constant(output, func(constants, *others, **kwargs))
-        )
+        return output if all(map(_depends, tensors)) else self._count_constant(output, func(constants, *args, **kwargs))
 
 
 def _flatten(args: tuple[Any, ...]) -> list[Any]:

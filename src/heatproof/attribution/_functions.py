@@ -184,7 +184,7 @@ def _multi_head(
     dropout_p: float,
     out_proj_weight: torch.Tensor,
     out_proj_bias: torch.Tensor | None,
-    **others: Any,
+    **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """Return torch's multi-head attention (tokens, N, width) without its weights."""
     weights = in_proj_weight.chunk(3)
@@ -194,7 +194,7 @@ def _multi_head(
         functional.linear(inputs.transpose(0, 1), weight, bias).unflatten(-1, (num_heads, -1)).transpose(1, 2)
         for inputs, weight, bias in zip((query, key, value), weights, biases, strict=True)
     ]
-    mask = others.get("attn_mask")
+    mask = kwargs.get("attn_mask")
     query, key, value = projected
     heads = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
     joined = functional.linear(heads.transpose(1, 2).flatten(2), out_proj_weight, out_proj_bias)

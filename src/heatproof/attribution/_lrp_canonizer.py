@@ -161,13 +161,13 @@ def canonise(network: nn.Module, images: torch.Tensor) -> nn.Module:
         _register_weights(module)
         module._forward_hooks.clear()
         module._forward_pre_hooks.clear()
-    weights = next((one.dtype for one in plain.parameters() if one.is_floating_point()), images.dtype)
+    dtype = next((weight.dtype for weight in plain.parameters() if weight.is_floating_point()), images.dtype)
     try:
         # Tracing patches the calls of all modules in the process, including those of other threads.
         with _TRACING_LOCK:
             graph = _Tracer().trace(plain, _defaults(plain.forward))
         traced: Any = fx.GraphModule(plain, graph)
-        rectifying = write_out_of_place(traced, images.to(weights))
+        rectifying = write_out_of_place(traced, images.to(dtype))
         for index, (node, values) in enumerate(rectifying.items()):
             # An activation with two bounds, such as ReLU6, can look like a ReLU on these images.
             if _function(node) not in ACTIVATION_CALLS:

@@ -21,8 +21,8 @@ class RecordingProxy(fx.Proxy):
 
 
 def _recording(name: str) -> Callable[..., fx.Proxy]:
-    def record(self: fx.Proxy, *others: Any) -> fx.Proxy:
-        return self.tracer.create_proxy("call_function", getattr(operator, name), (self, *others), {})
+    def record(self: fx.Proxy, *args: Any) -> fx.Proxy:
+        return self.tracer.create_proxy("call_function", getattr(operator, name), (self, *args), {})
 
     return record
 

@@ -50,7 +50,7 @@ def index_patches(size: tuple[int, ...], cells: AnyGrid) -> torch.Tensor:
     return rows[:, None] * shape[1] + columns
 
 
-def require_cells(what: str, cells: AnyGrid, size: tuple[int, ...]) -> tuple[int, int]:
+def require_cells(subject: str, cells: AnyGrid, size: tuple[int, ...]) -> tuple[int, int]:
     """Return the rows and columns of a grid, and require that an image has at least as many pixels along each side.
 
     Raises
@@ -60,7 +60,7 @@ def require_cells(what: str, cells: AnyGrid, size: tuple[int, ...]) -> tuple[int
     """
     shape, (height, width) = grid_shape(cells), size
     most = f"between 1 and {min(size)} cells a side" if shape[0] == shape[1] else f"at most {height}×{width} cells"
-    require(shape[0] <= height and shape[1] <= width, f"{what} needs {most}, not {grid_name(cells)}.")
+    require(shape[0] <= height and shape[1] <= width, f"{subject} needs {most}, not {grid_name(cells)}.")
     return shape
 
 

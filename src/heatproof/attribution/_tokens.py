@@ -212,8 +212,8 @@ def _add_token_changes(result: BandChanges, passes: Sequence[Sequence[tuple[int,
     latest: dict[int, Array] = {}
     for steps in zip(*passes, strict=False):
         counts, changes = {count for count, _ in steps}, [change for _, change in steps if change is not None]
-        (count, *others) = counts
-        if others:
+        (count, *more_counts) = counts
+        if more_counts:
             # The number of tokens depends on the content of the image.
             return
         if not changes:

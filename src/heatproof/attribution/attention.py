@@ -32,6 +32,11 @@ def raw_attention(context: ExplainContext) -> dict[str, torch.Tensor]:
     It does not depend on the class. Abnar and Zuidema, "Quantifying attention flow in transformers", 2020, compare
     rollout with this raw attention.
 
+    Parameters
+    ----------
+    context
+        The batch.
+
     Returns
     -------
     dict
@@ -54,6 +59,11 @@ def attention_rollout(context: ExplainContext) -> dict[str, torch.Tensor]:
 
     Abnar and Zuidema, "Quantifying attention flow in transformers", 2020, section 3: with the mean A over heads, a
     block counts as (A + I) / 2, because of its residual connection. The map does not depend on the class.
+
+    Parameters
+    ----------
+    context
+        The batch.
 
     Returns
     -------
@@ -80,6 +90,11 @@ def attention_grad(context: ExplainContext) -> dict[str, torch.Tensor]:
 
     The gradient is that of the target output. Barkan et al., "Grad-SAM", 2021, section 3, weight the attention of all
     blocks in this way. This map uses only the last block, whose matrix is also the last step of `chefer_attention`.
+
+    Parameters
+    ----------
+    context
+        The batch.
 
     Returns
     -------
@@ -108,6 +123,11 @@ def chefer_attention(context: ExplainContext) -> dict[str, torch.Tensor]:
     self-attention: R starts as the identity, and every block adds E[(gradient × attention)⁺] R to it; E is the mean
     over heads. Their earlier method (CVPR 2021, "CheferLRP"), which uses layer-wise relevance propagation, is
     `chefer_lrp`.
+
+    Parameters
+    ----------
+    context
+        The batch.
 
     Returns
     -------

@@ -26,6 +26,11 @@ def guided_backprop(context: ExplainContext) -> dict[str, torch.Tensor]:
     calls: as a module, a function or a method, in place or not, and as other functions that compute a ReLU, such as
     ``clamp(min=0)``. Activations with an upper bound or a negative slope keep their gradient.
 
+    Parameters
+    ----------
+    context
+        The batch.
+
     Returns
     -------
     dict
@@ -56,6 +61,11 @@ def deconvolution(context: ExplainContext) -> dict[str, torch.Tensor]:
     Zeiler and Fergus, "Visualizing and understanding convolutional networks", 2014, section 2.1. The rule applies to
     the same ReLUs as that of `guided_backprop`.
 
+    Parameters
+    ----------
+    context
+        The batch.
+
     Returns
     -------
     dict
@@ -75,6 +85,11 @@ def guided_grad_cam(context: ExplainContext) -> dict[str, torch.Tensor]:
     """Guided backprop times bilinearly upsampled Grad-CAM, as captum's `GuidedGradCam` defines it.
 
     Selvaraju et al., "Grad-CAM", 2017, section 3.2.
+
+    Parameters
+    ----------
+    context
+        The batch.
 
     Returns
     -------

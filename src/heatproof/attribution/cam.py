@@ -40,6 +40,14 @@ def grad_cam(context: ExplainContext, *, grid: PatchGrid | None = None) -> dict[
 
     Selvaraju et al., "Grad-CAM", 2017, equations 1 and 2.
 
+    Parameters
+    ----------
+    context
+        The batch.
+    grid
+        Number of cells along a side, or rows and columns, to which the map is pooled before it is enlarged; None keeps
+        the grid of the layer.
+
     Returns
     -------
     dict
@@ -48,7 +56,7 @@ def grad_cam(context: ExplainContext, *, grid: PatchGrid | None = None) -> dict[
     Raises
     ------
     NotApplicable
-        If the network has no layer with a spatial grid.
+        If the network has no layer with a spatial grid, or `grid` is finer than the grid of the layer.
     """
     from torchcam.methods import GradCAM
 
@@ -62,6 +70,14 @@ def grad_cam_pp(context: ExplainContext, *, grid: PatchGrid | None = None) -> di
     Chattopadhyay et al., "Grad-CAM++", 2018, section 3. torchcam 0.5 leaves out the division in the paper's
     coefficients alpha (it divides a temporary copy): a channel's weight is the sum of its positive gradients cubed.
 
+    Parameters
+    ----------
+    context
+        The batch.
+    grid
+        Number of cells along a side, or rows and columns, to which the map is pooled before it is enlarged; None keeps
+        the grid of the layer.
+
     Returns
     -------
     dict
@@ -70,7 +86,7 @@ def grad_cam_pp(context: ExplainContext, *, grid: PatchGrid | None = None) -> di
     Raises
     ------
     NotApplicable
-        If the network has no layer with a spatial grid.
+        If the network has no layer with a spatial grid, or `grid` is finer than the grid of the layer.
     """
     from torchcam.methods import GradCAMpp
 
@@ -83,6 +99,14 @@ def xgrad_cam(context: ExplainContext, *, grid: PatchGrid | None = None) -> dict
 
     Fu et al., "Axiom-based Grad-CAM", 2020, section 3.
 
+    Parameters
+    ----------
+    context
+        The batch.
+    grid
+        Number of cells along a side, or rows and columns, to which the map is pooled before it is enlarged; None keeps
+        the grid of the layer.
+
     Returns
     -------
     dict
@@ -91,7 +115,7 @@ def xgrad_cam(context: ExplainContext, *, grid: PatchGrid | None = None) -> dict
     Raises
     ------
     NotApplicable
-        If the network has no layer with a spatial grid.
+        If the network has no layer with a spatial grid, or `grid` is finer than the grid of the layer.
     """
     from torchcam.methods import XGradCAM
 
@@ -104,6 +128,14 @@ def layer_cam(context: ExplainContext, *, grid: PatchGrid | None = None) -> dict
 
     Jiang et al., "LayerCAM", 2021, section 3.
 
+    Parameters
+    ----------
+    context
+        The batch.
+    grid
+        Number of cells along a side, or rows and columns, to which the map is pooled before it is enlarged; None keeps
+        the grid of the layer.
+
     Returns
     -------
     dict
@@ -112,7 +144,7 @@ def layer_cam(context: ExplainContext, *, grid: PatchGrid | None = None) -> dict
     Raises
     ------
     NotApplicable
-        If the network has no layer with a spatial grid.
+        If the network has no layer with a spatial grid, or `grid` is finer than the grid of the layer.
     """
     from torchcam.methods import LayerCAM
 
@@ -142,6 +174,9 @@ def smooth_grad_cam_pp(
     stdev
         Standard deviation of the Gaussian noise, in normalised units. The defaults of it and of `samples` are
         torchcam's.
+    grid
+        Number of cells along a side, or rows and columns, to which the map is pooled before it is enlarged; None keeps
+        the grid of the layer.
 
     Returns
     -------
@@ -151,7 +186,7 @@ def smooth_grad_cam_pp(
     Raises
     ------
     NotApplicable
-        If the network has no layer with a spatial grid.
+        If the network has no layer with a spatial grid, or `grid` is finer than the grid of the layer.
     HeatproofError
         If `samples` is below 1 or `stdev` not above 0.
     """
@@ -174,6 +209,14 @@ def score_cam(context: ExplainContext, *, grid: PatchGrid | None = None) -> dict
     [0, 1]. The weights are the softmax over channels of the target's outputs. An image takes one network pass for each
     channel of the layer.
 
+    Parameters
+    ----------
+    context
+        The batch.
+    grid
+        Number of cells along a side, or rows and columns, to which the map is pooled before it is enlarged; None keeps
+        the grid of the layer.
+
     Returns
     -------
     dict
@@ -182,7 +225,7 @@ def score_cam(context: ExplainContext, *, grid: PatchGrid | None = None) -> dict
     Raises
     ------
     NotApplicable
-        If the network has no layer with a spatial grid.
+        If the network has no layer with a spatial grid, or `grid` is finer than the grid of the layer.
     """
     from torchcam.methods import ScoreCAM
 
@@ -212,6 +255,9 @@ def ss_cam(
     stdev
         Standard deviation of the Gaussian noise, in units of the scaled channel. The defaults of it and of `samples`
         are torchcam's.
+    grid
+        Number of cells along a side, or rows and columns, to which the map is pooled before it is enlarged; None keeps
+        the grid of the layer.
 
     Returns
     -------
@@ -221,7 +267,7 @@ def ss_cam(
     Raises
     ------
     NotApplicable
-        If the network has no layer with a spatial grid.
+        If the network has no layer with a spatial grid, or `grid` is finer than the grid of the layer.
     HeatproofError
         If `samples` is below 1 or `stdev` not above 0.
     """
@@ -251,6 +297,9 @@ def is_cam(context: ExplainContext, *, samples: Count = 10, grid: PatchGrid | No
         The batch.
     samples
         Number of points of the path for each channel; the default is torchcam's.
+    grid
+        Number of cells along a side, or rows and columns, to which the map is pooled before it is enlarged; None keeps
+        the grid of the layer.
 
     Returns
     -------
@@ -260,7 +309,7 @@ def is_cam(context: ExplainContext, *, samples: Count = 10, grid: PatchGrid | No
     Raises
     ------
     NotApplicable
-        If the network has no layer with a spatial grid.
+        If the network has no layer with a spatial grid, or `grid` is finer than the grid of the layer.
     HeatproofError
         If `samples` is below 1.
     """
@@ -279,6 +328,14 @@ def hires_cam(context: ExplainContext, *, grid: PatchGrid | None = None) -> dict
     map is the output without its bias, times the number of pixels of the image for each cell of the layer's grid. It
     takes one network pass and one gradient.
 
+    Parameters
+    ----------
+    context
+        The batch.
+    grid
+        Number of cells along a side, or rows and columns, to which the map is pooled before it is enlarged; None keeps
+        the grid of the layer.
+
     Returns
     -------
     dict
@@ -287,7 +344,7 @@ def hires_cam(context: ExplainContext, *, grid: PatchGrid | None = None) -> dict
     Raises
     ------
     NotApplicable
-        If the network has no layer with a spatial grid.
+        If the network has no layer with a spatial grid, or `grid` is finer than the grid of the layer.
     """
     import torch
 

@@ -71,9 +71,9 @@ def check_network_of(name: str, method: Any, model: torch.nn.Module) -> None:
     ours = set(map(id, model.parameters()))
     # A wrapper has all weights of the module that it wraps, and a submodule has some of its parent's.
     if not (theirs <= ours or ours <= theirs):
-        held_kind = type(held_network).__name__
+        held_class = type(held_network).__name__
         raise HeatproofError(
-            f"The method {name!r} was made for another network (a {held_kind}) than the model (a "
+            f"The method {name!r} was made for another network (a {held_class}) than the model (a "
             f"{type(model).__name__}): create it again for this model."
         )
 

@@ -18,6 +18,11 @@ def saliency(context: ExplainContext) -> dict[str, torch.Tensor]:
     Its unit is that of the output per normalised pixel value. Simonyan, Vedaldi and Zisserman, "Deep inside
     convolutional networks", 2014, section 3, take the absolute value, which is the ``abs`` row of the tables here.
 
+    Parameters
+    ----------
+    context
+        The batch.
+
     Returns
     -------
     dict
@@ -39,6 +44,11 @@ def input_x_gradient(context: ExplainContext) -> dict[str, torch.Tensor]:
     """Input × gradient (captum `InputXGradient`).
 
     Its unit is that of the output. Shrikumar et al., "Not just a black box", 2016, section 2.
+
+    Parameters
+    ----------
+    context
+        The batch.
 
     Returns
     -------

@@ -48,22 +48,22 @@ def bagnet(context: ExplainContext, *, tolerance: Tolerance = None) -> dict[str,
         raise NotApplicable("the network's logits are not a mean of patch logits, as BagNet's are")
     _require_logits(context)
     size, stride = network.patch_size, network.patch_stride
-    seen: list[torch.Tensor] = []
-    handle = network.patches.register_forward_hook(lambda module, inputs, output: seen.append(output))
+    patch_logits: list[torch.Tensor] = []
+    handle = network.patches.register_forward_hook(lambda module, inputs, output: patch_logits.append(output))
     maps = []
     try:
         for part in split_batch(context):
-            seen.clear()
+            patch_logits.clear()
             with torch.no_grad():
                 pad_single_image_passes(network)(part.images)
             rows = torch.arange(len(part.targets), device=part.targets.device)
-            logits = seen[0][rows, part.targets][:, None]
+            logits = patch_logits[0][rows, part.targets][:, None]
             share = logits / (size**2 * logits.shape[2] * logits.shape[3])
             spread = conv_transpose2d(share, share.new_ones(1, 1, size, size), stride=stride)[:, 0]
             height, width = part.images.shape[2] - spread.shape[1], part.images.shape[3] - spread.shape[2]
             # Rows and columns that no patch covers do not contribute to the logit.
             maps.append(pad(spread, (0, width, 0, height)))
-            _note_conservation(part, maps[-1], seen[0].mean((2, 3)), tolerance)
+            _note_conservation(part, maps[-1], patch_logits[0].mean((2, 3)), tolerance)
     finally:
         handle.remove()
     return {"bagnet": torch.cat(maps)}

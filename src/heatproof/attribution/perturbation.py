@@ -222,10 +222,10 @@ def _aligned_masks(context: ExplainContext, count: int, cells: AnyGrid, probabil
     """Yield blocks of masks (at most `BLOCK`, H, W), 1 = kept, constant within each patch of the grid."""
     images = context.images
     drawn = counter_uniform(context.seed, "rise_grid masks", [""], (count, patch_count(cells)), device=images.device)[0]
-    kept = (drawn < probability).to(images)
+    masks_of_patches = (drawn < probability).to(images)
     patches = index_patches(tuple(images.shape[2:]), cells).to(images.device)
     for start in range(0, count, BLOCK):
-        yield kept[start : start + BLOCK, patches]
+        yield masks_of_patches[start : start + BLOCK, patches]
 
 
 def _outputs_of_masked(
@@ -256,14 +256,14 @@ def _outputs_of_masked(
         targets = context.targets[rows, None, None]
         for first_mask in range(0, len(masks), masks_per_pass):
             columns = slice(first_mask, first_mask + masks_per_pass)
-            kept = masks[None, columns, None]
-            masked = buffer[: len(targets) * kept.shape[1]]
+            masks_of_pass = masks[None, columns, None]
+            masked = buffer[: len(targets) * masks_of_pass.shape[1]]
             pairs = masked.unflatten(0, (len(targets), -1))
             if baselines is None:
-                torch.mul(images[rows, None], kept, out=pairs)
+                torch.mul(images[rows, None], masks_of_pass, out=pairs)
             else:
-                torch.lerp(baselines[rows, None], images[rows, None], kept, out=pairs)
+                torch.lerp(baselines[rows, None], images[rows, None], masks_of_pass, out=pairs)
             logits = network(masked).unflatten(0, (len(targets), -1))
             values = probabilities(logits, context.task, -1) if output == "probability" else logits
-            outputs_of_images[rows, columns] = values.gather(-1, targets.expand(-1, kept.shape[1], 1))[..., 0]
+            outputs_of_images[rows, columns] = values.gather(-1, targets.expand(-1, masks_of_pass.shape[1], 1))[..., 0]
     return outputs_of_images

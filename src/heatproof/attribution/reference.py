@@ -34,6 +34,11 @@ SMOOTHING = 1.0
 def random(context: ExplainContext) -> dict[str, torch.Tensor]:
     """Uniform noise in [-1, 1), drawn per image.
 
+    Parameters
+    ----------
+    context
+        The batch.
+
     Returns
     -------
     dict
@@ -48,6 +53,11 @@ def edges(context: ExplainContext) -> dict[str, torch.Tensor]:
 
     The channel mean is that of the normalised images; beyond their borders the nearest pixel is repeated. Adebayo et
     al., "Sanity checks for saliency maps", 2018, section 5, compare explainers with an edge detector.
+
+    Parameters
+    ----------
+    context
+        The batch.
 
     Returns
     -------
@@ -76,6 +86,11 @@ def randoms(context: ExplainContext) -> dict[str, torch.Tensor]:
 
     The three maps differ only in how unequal their pixels are. Zabicka et al. 2025, section 2.1, random maps.
 
+    Parameters
+    ----------
+    context
+        The batch.
+
     Returns
     -------
     dict
@@ -98,6 +113,11 @@ def gaussians(context: ExplainContext) -> dict[str, torch.Tensor]:
 
     Zabicka et al. 2025, section 2.1, centred Gaussian: objects are often in the middle of the image. A width is the
     standard deviation in pixels for an image whose shorter side has 224 pixels, and scales with that side.
+
+    Parameters
+    ----------
+    context
+        The batch.
 
     Returns
     -------
@@ -132,6 +152,11 @@ def entropies(context: ExplainContext) -> dict[str, torch.Tensor]:
     Zabicka et al. 2025, section 2.1, entropy proxy: it is not an entropy, but cheap to compute, and high where an image
     differs from its mean. Windows are 3 to 31 pixels wide for every image size; images are reflected at their borders.
 
+    Parameters
+    ----------
+    context
+        The batch.
+
     Returns
     -------
     dict
@@ -161,6 +186,11 @@ def edge_detectors(context: ExplainContext) -> dict[str, torch.Tensor]:
     magnitude of the central differences, one-sided at the borders. Canny has scikit-image's thresholds, 0.1 and 0.2 of
     the image's range, after a Gaussian of 1 pixel; an image of one colour has no edges. Marr–Hildreth is the Laplacian
     of a Gaussian of 1 pixel; images are reflected at their borders.
+
+    Parameters
+    ----------
+    context
+        The batch.
 
     Returns
     -------
@@ -197,6 +227,11 @@ def frequencies(context: ExplainContext) -> dict[str, torch.Tensor]:
     Zabicka et al. 2025, section 2.1, frequency-based maps. The radius of a frequency is a share of the highest
     frequency along one axis: low is below 0.4, the band from 0.3 to 0.6, high above 0.6. Images repeat beyond their
     borders.
+
+    Parameters
+    ----------
+    context
+        The batch.
 
     Returns
     -------

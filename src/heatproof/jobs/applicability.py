@@ -81,7 +81,7 @@ def write_applicability(
         ``convergence_delta`` (DeepLift), ``conservation_error`` (LRP, BagNet, B-cos), ``difference_from_gradient``
         (guided backprop, deconvolution) and ``difference_from_network`` (explainers that alter a pass) are maxima;
         ``constant_maps`` is a share in [0, 1].
-    gap
+    reason
         Reason for which the explainer is not applicable, or None.
     network_passes
         Number of images that went through the network.

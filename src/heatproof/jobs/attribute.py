@@ -169,9 +169,10 @@ def context_factory(
 
 
 def attribute(job: MapsStage, runtime: Runtime) -> None:
-    """Compute one shard of the maps of a job's explainers. Images that are in the shard already are not recomputed.
+    """Compute one shard of the maps of a job's explainers.
 
-    For an explainer that is not applicable to the model, the shard is published without maps, with the reason.
+    Images that are in the shard already are not computed again. For an explainer that is not applicable to the model,
+    the shard is published without maps, with the reason.
 
     Raises
     ------
@@ -201,7 +202,7 @@ def attribute(job: MapsStage, runtime: Runtime) -> None:
             # the applicability check, which is read or computed again.
             if network is None and model and weights:
                 reader = reader_of_dataset(job.inputs.dataset, dataset, job.inputs.target)
-                assert reader.classes is not None, "a dataset says how many outputs there are"
+                assert reader.classes is not None, "a dataset declares its number of outputs"
                 network = load_network(model, reader.classes, weights, device, job.inputs.precision, reader)
             run = _ExplainerRun(job.inputs, entry, dataset, network, facts, batch_size, device)
             if network is not None and check_passes is None:
