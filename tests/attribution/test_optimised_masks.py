@@ -12,7 +12,7 @@ from heatproof.attribution.extremal import _Lattice, extremal_perturbation, find
 from heatproof.attribution.registry import ExplainContext, StoredExplainer
 from heatproof.base.specs import NO_KEY
 from heatproof.errors import HeatproofError, NotApplicable
-from heatproof.jobs.attribute import _require
+from heatproof.jobs.attribute import _require_layer
 from heatproof.models.adapter import CountPasses
 from heatproof.models.registry import InputFacts
 
@@ -221,9 +221,9 @@ def test_another_layer_can_be_named():
     assert torch.equal(run("iba", context), run("iba", context, layer="layer")), "the rule finds it"
     known = {"name": "iba", "kind": "iba", "module": bottleneck.__name__, "maps": {"iba": False}, "store": "iba"}
     entry = StoredExplainer(**known, options={"layer": "layer"}, needs=["cam_layer"], key=NO_KEY)
-    _require(entry, InputFacts(cam_layer="nowhere"), context.network)
+    _require_layer(entry, InputFacts(cam_layer="nowhere"), context.network)
     with pytest.raises(HeatproofError, match="no layer 'nowhere'"):
-        _require(dataclasses.replace(entry, options={"layer": None}), InputFacts(cam_layer="nowhere"), context.network)
+        _require_layer(dataclasses.replace(entry, options={"layer": None}), InputFacts(cam_layer="nowhere"), context.network)
 
 
 def test_a_layer_without_a_bottleneck_is_not_applicable():
