@@ -73,21 +73,21 @@ def test_what_is_explained_after_softmax_is_a_probability():
 
 def test_attributes_of_a_store(project):
     made = project(explainers=[MINE, {"noise_input_x_gradient": {"samples": 2}}]).attribute()
-    found = made.describe_store()
-    assert found["arrays"]["attribution"]["shape"] == (12, 1, 12, 12), "room for the whole evaluation split"
-    assert found["image_ids"] == [f"evaluation-{row:02d}" for row in range(12)]
-    assert found["attributes"]["made_by"]["explainer"] == {
+    store = made.describe_store()
+    assert store["arrays"]["attribution"]["shape"] == (12, 1, 12, 12), "the complete evaluation split is allocated"
+    assert store["image_ids"] == [f"evaluation-{row:02d}" for row in range(12)]
+    assert store["attributes"]["made_by"]["explainer"] == {
         "name": "mine",
         "kind": "toy_plugin:gradient",
         "options": {},
     }
     family = made.plan.explainers["noise_input_x_gradient"]
     assert made.maps("noise_input_x_gradient").shape == (10, len(family.maps), 12, 12)
-    said = manifest(made, "mine")
-    assert said["images"] == [0, 10]
-    assert said["network_passes"] == 10
-    assert said["gap"] is None
-    assert list(said["input_sha256"]) == ["results/weights/toy/net/finetuned.safetensors"]
+    content = manifest(made, "mine")
+    assert content["images"] == [0, 10]
+    assert content["network_passes"] == 10
+    assert content["gap"] is None
+    assert list(content["input_sha256"]) == ["results/weights/toy/net/finetuned.safetensors"]
 
 
 def test_options_reach_a_users_explainer(project):
@@ -102,12 +102,12 @@ def test_options_reach_a_users_explainer(project):
 def test_a_baseline_by_name_is_that_of_the_dataset_and_of_the_grid(project, baseline):
     entry = {"path": {"explainer": "integrated_gradients", "steps": 64, "baseline": baseline}}
     made = project(explainers=[entry]).attribute()
-    told = made.finetune()
-    data, facts = open_dataset(told.dataset), told.model.facts
-    network = load_network(told.model, 3, made.folder / told.files["weights"], torch.device("cpu"))
+    spec = made.finetune()
+    data, facts = open_dataset(spec.dataset), spec.model.facts
+    network = load_network(spec.model, 3, made.folder / spec.files["weights"], torch.device("cpu"))
     split, images = data.splits["evaluation"], normalise(data.images("evaluation", 0, 10), facts)
-    given = {"value": mean_colour(data, facts)} if baseline == "mean" else {"grid": told.training.grid}
-    filled = baseline_images(baseline, images, split.ids[:10], made.plan.config["seed"], given)
+    options = {"value": mean_colour(data, facts)} if baseline == "mean" else {"grid": spec.training.grid}
+    filled = baseline_images(baseline, images, split.ids[:10], made.plan.config["seed"], options)
     with torch.inference_mode():
         gained = (network(images) - network(filled)).gather(1, torch.from_numpy(split.labels[:10, None]))
     # Sundararajan, Taly and Yan 2017, proposition 1: a map sums to the output minus the output at the baseline.
@@ -145,9 +145,9 @@ def test_out_of_memory_halves_the_batch(project, caplog):
     explainers = [{"hungry": {"explainer": "toy_plugin:greedy"}}, {"noisy": {"explainer": "toy_plugin:noisy"}}]
     made = project(explainers=explainers).attribute(batch_size=8)
     np.testing.assert_array_equal(made.maps("hungry"), made.maps("noisy"))
-    said = [record.message for record in caplog.records if "out of memory" in record.message]
+    messages = [record.message for record in caplog.records if "out of memory" in record.message]
     halved = "hungry: out of memory with a batch size of {}, continuing with {}"
-    assert said == [halved.format(8, 4), halved.format(4, 2)], "the next images begin with what fitted"
+    assert messages == [halved.format(8, 4), halved.format(4, 2)], "the next images begin with what fitted"
 
 
 def test_out_of_memory_with_one_image_is_an_error(project):
@@ -176,8 +176,8 @@ def test_jobs_apart_give_the_same_bytes_as_together(project, one_shard):
 
 
 def test_more_images_compute_the_new_ones_only(project, one_shard):
-    few = project(explainers=MIXED, evaluation={"images": 4}).attribute(batch_size=2)
-    more = Project(few.folder, explainers=MIXED).attribute(batch_size=2)
+    partial = project(explainers=MIXED, evaluation={"images": 4}).attribute(batch_size=2)
+    more = Project(partial.folder, explainers=MIXED).attribute(batch_size=2)
     for name in one_shard.plan.explainers:
         expected = one_shard.maps(name)
         np.testing.assert_allclose(more.maps(name), expected, atol=1e-5 * max(1, np.abs(expected).max()), err_msg=name)
@@ -201,17 +201,17 @@ def test_explainers_that_do_not_apply_have_their_reason(project, explainer, reas
     made = project(explainers=entries, evaluation={"images": images}, shard_size=12).attribute(batch_size=4)
     assert manifest(made, "odd")["gap"] == reason
     assert manifest(made, "odd")["images"] == [0, images]
-    assert manifest(made, "mine")["gap"] is None, "the others are made all the same"
+    assert manifest(made, "mine")["gap"] is None, "maps of other explainers are stored"
     with pytest.raises(HeatproofError, match="no values for image 0"):
         made.maps("odd")
 
 
 def test_a_layer_that_is_named_takes_the_place_of_the_one_found_by_the_rule(project):
     """The key contains the layer, so maps are computed again for another layer."""
-    found = project(models=[{"net": {"architecture": "toy_plugin:network"}}], explainers=["grad_cam"]).attribute()
-    assert manifest(found, "grad_cam")["gap"] is None
-    key = Key.of(manifest(found, "grad_cam"))
-    named = Project(found.folder, explainers=["grad_cam"]).attribute()
+    unnamed = project(models=[{"net": {"architecture": "toy_plugin:network"}}], explainers=["grad_cam"]).attribute()
+    assert manifest(unnamed, "grad_cam")["gap"] is None
+    key = Key.of(manifest(unnamed, "grad_cam"))
+    named = Project(unnamed.folder, explainers=["grad_cam"]).attribute()
     assert manifest(named, "grad_cam")["gap"] is None
     assert Key.of(manifest(named, "grad_cam")) != key
     assert named.maps("grad_cam").shape == (10, 1, 12, 12)
@@ -244,9 +244,9 @@ def test_other_weights_make_all_maps_again(project):
     made.attribute()
     before = made.maps()
     folder = made.folder / "results/weights/toy/net"
-    other, told = folder / "finetuned.safetensors", folder / "finetuned.json"
-    other.write_bytes((folder / "pretrained.safetensors").read_bytes())
-    write_manifest(told, [other], spec_key=Key("other", "other"), key="other")
+    weights, manifest_path = folder / "finetuned.safetensors", folder / "finetuned.json"
+    weights.write_bytes((folder / "pretrained.safetensors").read_bytes())
+    write_manifest(manifest_path, [weights], spec_key=Key("other", "other"), key="other")
     made.attribute()
     assert manifest(made, "mine")["network_passes"] == 10
     assert not np.allclose(made.maps(), before)

@@ -98,9 +98,9 @@ def test_a_gradient_passes_back_where_something_was_written(function, mode):
     values = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)).requires_grad_()
     with MODES[mode]():
         h = 2 * values
-        beside = h
+        factor = h
         IN_PLACE[function](h)
-        total = (h + beside).sum()
+        total = (h + factor).sum()
     if total.requires_grad:
         (slope,) = torch.autograd.grad(total, values)
         assert slope.isfinite().all()
@@ -255,8 +255,10 @@ def explained_by(network, explain_digits):
 @pytest.mark.parametrize("where", UNREACHED)
 def test_a_relu_that_no_rule_reaches_is_not_applicable(where, name, explain_digits):
     torch.manual_seed(0)
-    said = "convergence delta" if name == "deep_lift" else "cannot reach a ReLU of this network, which runs in another"
-    with pytest.raises(NotApplicable, match=said):
+    reason = (
+        "convergence delta" if name == "deep_lift" else "cannot reach a ReLU of this network, which runs in another"
+    )
+    with pytest.raises(NotApplicable, match=reason):
         EXPLAINERS[name].function(explained_by(Holding(UNREACHED[where]), explain_digits))
 
 

@@ -223,7 +223,9 @@ def test_another_layer_can_be_named():
     entry = StoredExplainer(**known, options={"layer": "layer"}, needs=["cam_layer"], key=NO_KEY)
     _require_layer(entry, InputFacts(cam_layer="nowhere"), context.network)
     with pytest.raises(HeatproofError, match="no layer 'nowhere'"):
-        _require_layer(dataclasses.replace(entry, options={"layer": None}), InputFacts(cam_layer="nowhere"), context.network)
+        _require_layer(
+            dataclasses.replace(entry, options={"layer": None}), InputFacts(cam_layer="nowhere"), context.network
+        )
 
 
 def test_a_layer_without_a_bottleneck_is_not_applicable():

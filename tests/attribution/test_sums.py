@@ -130,12 +130,12 @@ def test_the_delta_is_the_sum_of_the_map_minus_the_promised_one(name):
     options, network, truth, *total = TRUTHS[name]
     if name == "lrp":
         pytest.importorskip("zennit")
-    made = explained({name: {"explainer": name, **options}}, network)
-    assert not made["reason"].values.any()
+    result = explained({name: {"explainer": name, **options}}, network)
+    assert not result["reason"].values.any()
     row = list(EXPLAINERS[name].maps).index(next(iter(EXPLAINERS[name].sums_to)))
-    maps = torch.from_numpy(made["attribution"].values[row]).double()
+    maps = torch.from_numpy(result["attribution"].values[row]).double()
     sums = total[0](maps) if total else maps.sum((1, 2))
-    found = made["convergence_delta"].values[row]
+    found = result["convergence_delta"].values[row]
     assert np.isfinite(found).all()
     scale = float(truth(network).abs().max())
     np.testing.assert_allclose(found, sums - truth(network), rtol=0, atol=2e-6 * scale)
@@ -146,9 +146,9 @@ def test_an_explainer_notes_the_sums_that_it_declares(name, explain_digits):
     entry = EXPLAINERS[name]
     if name == "lrp":
         pytest.importorskip("zennit")
-    given = replace(explain_digits(networks_of(name)[0]), batch_size=2, sums={})
-    maps = explain_batch(MapMaker(name, entry.function, few_options(entry), entry.maps), given)
-    missed = convergence_delta(MapMaker(name, entry.function, {}, entry.maps), maps, given.sums)
+    context = replace(explain_digits(networks_of(name)[0]), batch_size=2, sums={})
+    maps = explain_batch(MapMaker(name, entry.function, few_options(entry), entry.maps), context)
+    missed = convergence_delta(MapMaker(name, entry.function, {}, entry.maps), maps, context.sums)
     noted = {name for name, values in zip(entry.maps, missed.T, strict=True) if np.isfinite(values).all()}
     assert noted == set(entry.sums_to)
     assert all(np.isnan(values).all() for name, values in zip(entry.maps, missed.T, strict=True) if name not in noted)
@@ -174,8 +174,8 @@ def test_what_is_exact_in_the_limit_misses_less_with_more_steps(coarse, fine):
 
 def test_of_noisy_copies_it_is_their_mean():
     # The network is linear, so the map of each copy sums exactly to its change.
-    made = explained([{"noise_integrated_gradients": {"samples": 5, "stdev": 0.5}}], OneMap().eval())
-    missed, maps = made["convergence_delta"].values, made["attribution"].values
+    result = explained([{"noise_integrated_gradients": {"samples": 5, "stdev": 0.5}}], OneMap().eval())
+    missed, maps = result["convergence_delta"].values, result["attribution"].values
     assert np.abs(missed[0]).max() < 1e-5 * np.abs(maps[0].sum((1, 2))).max()
     assert np.isnan(missed[1:]).all()
     apart = maps[0].sum((1, 2)) - from_zero(OneMap().eval()).numpy()
@@ -187,38 +187,38 @@ def test_of_one_logit_it_is_that_of_the_class():
     logit = at(network, targets=torch.zeros(7, dtype=torch.int64))
     zero = at(network, torch.zeros_like(IMAGES), torch.zeros(7, dtype=torch.int64))
     targets = TARGETS % 2
-    made = heatproof.explain(network, IMAGES, targets, [{"integrated_gradients": STEPS}, "deep_lift"])
+    result = heatproof.explain(network, IMAGES, targets, [{"integrated_gradients": STEPS}, "deep_lift"])
     expected = (logit - zero) / 2 * (2 * targets - 1)
-    sums = made["attribution"].values.astype(float).sum((2, 3))
-    np.testing.assert_allclose(made["convergence_delta"], sums - expected.numpy(), atol=1e-6)
+    sums = result["attribution"].values.astype(float).sum((2, 3))
+    np.testing.assert_allclose(result["convergence_delta"], sums - expected.numpy(), atol=1e-6)
 
 
 def test_of_probabilities_it_is_in_their_units(explain_digits):
-    given = replace(explain_digits("cifar_resnet20", softmax=True), sums={})
+    context = replace(explain_digits("cifar_resnet20", softmax=True), sums={})
     entry = EXPLAINERS["integrated_gradients"]
     maker = MapMaker(entry.name, entry.function, {"steps": 4}, entry.maps)
-    missed = convergence_delta(maker, maps := explain_batch(maker, given), given.sums)[:, 0]
+    missed = convergence_delta(maker, maps := explain_batch(maker, context), context.sums)[:, 0]
     with torch.no_grad():
-        change = given.output(given.images) - given.output(torch.zeros_like(given.images))
-    truth = change[torch.arange(len(given.targets)), given.targets]
+        change = context.output(context.images) - context.output(torch.zeros_like(context.images))
+    truth = change[torch.arange(len(context.targets)), context.targets]
     np.testing.assert_allclose(missed, maps.sum((1, 2, 3), dtype=float) - truth.double().numpy(), atol=1e-6)
 
 
 def test_sums_that_are_not_requested_take_no_pass(explain_digits):
     passed = []
-    given = explain_digits("cifar_resnet20")
-    handle = given.network.register_forward_pre_hook(lambda module, inputs: passed.append(len(inputs[0])))
+    context = explain_digits("cifar_resnet20")
+    handle = context.network.register_forward_pre_hook(lambda module, inputs: passed.append(len(inputs[0])))
     for sums in (None, {}):
         passed.clear()
-        EXPLAINERS["integrated_gradients"].function(replace(given, sums=sums), steps=4)
-        assert sum(passed) == (4 + 2 * (sums is not None)) * len(given.images)
+        EXPLAINERS["integrated_gradients"].function(replace(context, sums=sums), steps=4)
+        assert sum(passed) == (4 + 2 * (sums is not None)) * len(context.images)
     handle.remove()
 
 
 def test_passes_for_sums_are_those_of_a_check():
-    made = explained([{"integrated_gradients": STEPS}], small_cnn())
-    assert made["passes"].item() == 5
-    assert made.attrs["check_passes"] - explained(["saliency"], small_cnn()).attrs["check_passes"] == 2 * len(IMAGES)
+    result = explained([{"integrated_gradients": STEPS}], small_cnn())
+    assert result["passes"].item() == 5
+    assert result.attrs["check_passes"] - explained(["saliency"], small_cnn()).attrs["check_passes"] == 2 * len(IMAGES)
 
 
 # ---- methods of callers ----------------------------------------------------------------------------------------------
@@ -235,11 +235,11 @@ def test_captum_objects_have_the_deltas_of_captum():
         "layer": LayerIntegratedGradients(network, network[0]),
         "saliency": Saliency(network),
     }
-    made = explained(methods, network)
+    result = explained(methods, network)
     for row, method in enumerate(list(methods.values())[:2]):
         _, delta = method.attribute(IMAGES, target=TARGETS, return_convergence_delta=True)
-        np.testing.assert_allclose(made["convergence_delta"][row], delta, atol=1e-5)
-    assert np.isnan(made["convergence_delta"].values[2:]).all()
+        np.testing.assert_allclose(result["convergence_delta"][row], delta, atol=1e-5)
+    assert np.isnan(result["convergence_delta"].values[2:]).all()
 
 
 def test_a_function_can_return_its_deltas():
@@ -251,15 +251,15 @@ def test_a_function_can_return_its_deltas():
             images, BACKGROUND, n_samples=4, target=targets, return_convergence_delta=True
         )
 
-    made = explained(
+    result = explained(
         {"shap": shap, "half": lambda model, images, targets: (images, images.sum((1, 2, 3)) / 2)}, small_cnn()
     )
-    np.testing.assert_allclose(made["convergence_delta"][1], IMAGES.sum((1, 2, 3)) / 2, atol=1e-5)
+    np.testing.assert_allclose(result["convergence_delta"][1], IMAGES.sum((1, 2, 3)) / 2, atol=1e-5)
     _, delta = shap(small_cnn(), IMAGES[:4], TARGETS[:4])
     of_first = delta.reshape(4, 4).mean(1)
-    assert np.isfinite(made["convergence_delta"][0]).all()
+    assert np.isfinite(result["convergence_delta"][0]).all()
     assert of_first.shape == (4,)
-    assert np.abs(made["convergence_delta"].values[0]).max() < 10 * float(of_first.abs().max())
+    assert np.abs(result["convergence_delta"].values[0]).max() < 10 * float(of_first.abs().max())
 
 
 @pytest.fixture
@@ -277,35 +277,35 @@ def registered():
 
 def test_a_users_explainer_records_its_sum(registered):
     @registered("halves", maps={"half": True, "whole": True}, sums_to={"whole": "the sum of the image"})
-    def halves(given):
-        maps = given.images.sum(1)
-        given.note_sum(maps.sum((1, 2)), of="whole")
+    def halves(context):
+        maps = context.images.sum(1)
+        context.note_sum(maps.sum((1, 2)), of="whole")
         return {"half": maps / 2, "whole": maps}
 
-    made = explained(["halves"], small_cnn())
-    assert np.isnan(made["convergence_delta"].values[0]).all()
-    assert np.abs(made["convergence_delta"].values[1]).max() < 1e-5
+    result = explained(["halves"], small_cnn())
+    assert np.isnan(result["convergence_delta"].values[0]).all()
+    assert np.abs(result["convergence_delta"].values[1]).max() < 1e-5
 
 
 @pytest.mark.parametrize(
     "noted",
     [
-        lambda given: given.note_sum(torch.zeros(1)),
-        lambda given: given.note_sum(torch.zeros(len(given.images), 1)),
-        lambda given: given.note_sum(torch.zeros(len(given.images)), of="other"),
-        lambda given: [given.note_sum(torch.zeros(len(given.images))) for _ in range(2)],
+        lambda context: context.note_sum(torch.zeros(1)),
+        lambda context: context.note_sum(torch.zeros(len(context.images), 1)),
+        lambda context: context.note_sum(torch.zeros(len(context.images)), of="other"),
+        lambda context: [context.note_sum(torch.zeros(len(context.images))) for _ in range(2)],
     ],
 )
 def test_sums_of_other_images_or_maps_are_a_reason(noted, registered):
     @registered("wrong")
-    def wrong(given):
-        noted(given)
-        return {"wrong": given.images.sum(1)}
+    def wrong(context):
+        noted(context)
+        return {"wrong": context.images.sum(1)}
 
     with pytest.warns(UserWarning, match="'wrong' is left out: it noted sums .* one value for each image"):
-        made = explained(["wrong", "saliency"], small_cnn())
-    assert np.isnan(made["convergence_delta"]).all()
-    assert made["reason"].values[1] == ""
+        result = explained(["wrong", "saliency"], small_cnn())
+    assert np.isnan(result["convergence_delta"]).all()
+    assert result["reason"].values[1] == ""
 
 
 def test_a_sum_of_an_unknown_map_is_an_error(registered):

@@ -153,8 +153,8 @@ def test_two_blocks_by_automatic_differentiation(explain_digits):
         joined = torch.cat([each.transpose(1, 2).flatten(2) for each in (of_query, of_key, of_value)], -1)
         relevance = stays + share_linear(normed, block.attn.qkv.weight, joined)
     ((_, found, at_tokens),) = propagate_relevance(replaced(context, network))
-    for got, wanted in zip([*found, at_tokens], [*reversed(expected), relevance], strict=True):
-        assert (got - wanted).abs().max() < 1e-8 * wanted.abs().max()
+    for got, reference in zip([*found, at_tokens], [*reversed(expected), relevance], strict=True):
+        assert (got - reference).abs().max() < 1e-8 * reference.abs().max()
 
 
 @pytest.mark.parametrize("name", ["transition_attention", "chefer_lrp"])

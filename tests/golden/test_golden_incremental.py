@@ -85,11 +85,11 @@ PREDICTED = {"target": "predicted"}
 def test_rise_and_mas(golden, inputs, name, mode):
     stored = golden("mas")
     word = {"ins": "insertion", "del": "deletion"}[mode]
-    given = {"ranking": stored.get(f"{name.removesuffix('_offset')}__order"), "inverted": "scaled", **PREDICTED}
+    options = {"ranking": stored.get(f"{name.removesuffix('_offset')}__order"), "inverted": "scaled", **PREDICTED}
     maps = map_of(golden, name)
-    rise = heatproof.evaluate(f"rise_{word}", *inputs, maps, **given)
-    monotone = heatproof.evaluate(f"rise_{word}", *inputs, maps, monotone=True, **given)
-    mas = heatproof.evaluate(f"mas_{word}", *inputs, maps, **given, **(KERNEL if mode == "ins" else {}))
+    rise = heatproof.evaluate(f"rise_{word}", *inputs, maps, **options)
+    monotone = heatproof.evaluate(f"rise_{word}", *inputs, maps, monotone=True, **options)
+    mas = heatproof.evaluate(f"mas_{word}", *inputs, maps, **options, **(KERNEL if mode == "ins" else {}))
 
     def check(ours, key, tolerance):
         np.testing.assert_allclose(ours, stored[f"{mode}__{name}__{key}"], rtol=0, atol=tolerance)
@@ -136,8 +136,8 @@ def test_another_insertion_kernel_beside_a_deletion_to_zeros(golden, inputs, met
 
 def test_mas_inserts_into_the_blur_of_its_evaluation_scripts(inputs, golden):
     scores = [
-        heatproof.evaluate("mas_insertion", *inputs, map_of(golden, "random01"), baseline_options=given)["score"]
-        for given in (None, {"sigma": 11.0}, {"sigma": 5.0})
+        heatproof.evaluate("mas_insertion", *inputs, map_of(golden, "random01"), baseline_options=options)["score"]
+        for options in (None, {"sigma": 11.0}, {"sigma": 5.0})
     ]
     assert scores[0].equals(scores[1])
     assert not scores[0].equals(scores[2])

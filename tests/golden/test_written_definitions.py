@@ -33,23 +33,23 @@ def eight_bits(seed):
     return maps.astype(np.uint8)
 
 
-def right(model, images, labels, shown):
-    kept = images * torch.from_numpy(shown)[:, None]
+def is_correct(model, images, labels, visible):
+    kept = images * torch.from_numpy(visible)[:, None]
     with torch.no_grad():
         return (model(kept).argmax(1) == labels).numpy()
 
 
 def written_completeness(model, images, labels, maps):
     """Compute algorithm 4 on maps that are first scaled to [0, 1], as the authors do."""
-    scores, intact = [], right(model, images, labels, np.ones(maps.shape, dtype=bool))
+    scores, intact = [], is_correct(model, images, labels, np.ones(maps.shape, dtype=bool))
     for threshold in TENTHS[::-1]:
-        shown = np.ones(maps.shape, dtype=bool)
+        visible = np.ones(maps.shape, dtype=bool)
         for row, one in enumerate(maps):
             values = one.ravel().tolist()
             low, high = min(values), max(values)
             above = [Fraction(value - low, high - low) > threshold for value in values]
-            shown[row] = ~np.array(above).reshape(SIDE, SIDE)
-        scores.append(intact.astype(float) - right(model, images, labels, shown))
+            visible[row] = ~np.array(above).reshape(SIDE, SIDE)
+        scores.append(intact.astype(float) - is_correct(model, images, labels, visible))
     return np.stack(scores, axis=1)
 
 
@@ -60,10 +60,10 @@ def written_soundness(model, images, labels, maps, level, tolerance=Fraction(1, 
     false, shown_before, right_before = [0] * count, 0, 0
     for share in SHARES[::-1]:
         number = SIDE**2 - int(SIDE**2 * share)
-        shown = np.zeros((count, SIDE**2), dtype=bool)
+        visible = np.zeros((count, SIDE**2), dtype=bool)
         for row, order in enumerate(falling):
-            shown[row, order[:number]] = True
-        hits = int(right(model, images, labels, shown.reshape(maps.shape)).sum())
+            visible[row, order[:number]] = True
+        hits = int(is_correct(model, images, labels, visible.reshape(maps.shape)).sum())
         useless = Fraction(hits - right_before, count) <= tolerance
         ratios = []
         for row, order in enumerate(falling):
@@ -106,10 +106,10 @@ def test_soundness_over_the_logit_holds_the_mean_against_the_start(problem):
     false, before, last, expected = np.zeros(COUNT), 0, np.zeros(COUNT), []
     for share in SHARES[::-1]:
         number = SIDE**2 - int(SIDE**2 * share)
-        shown = np.zeros((COUNT, SIDE**2), dtype=bool)
-        np.put_along_axis(shown, falling[:, :number], True, axis=1)
+        visible = np.zeros((COUNT, SIDE**2), dtype=bool)
+        np.put_along_axis(visible, falling[:, :number], True, axis=1)
         with torch.no_grad():
-            every = model(images * torch.from_numpy(shown).reshape(COUNT, 1, SIDE, SIDE))
+            every = model(images * torch.from_numpy(visible).reshape(COUNT, 1, SIDE, SIDE))
         logits = every[torch.arange(COUNT), labels].double().numpy()
         counted = (logits - last <= tolerance) & (logits.mean() > start)
         false += np.where(counted, values[:, before:number].sum(1), 0)

@@ -67,16 +67,16 @@ class FunctionRules(TorchFunctionMode):
         """Return the value of a function, possibly with another gradient; `func` does not work in place."""
         return func(*args, **kwargs)
 
-    def gradient(self, chosen: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
+    def gradient(self, output_sum: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
         """Return the gradient of a sum of outputs with respect to a leaf tensor, with the mode active.
 
         Checkpointed layers are called again during the backward pass and need the mode. `torch.autograd.grad` would
         disable it, as every torch function does, so this method calls the engine behind it.
         """
-        ones = (torch.ones_like(chosen),)
+        ones = (torch.ones_like(output_sum),)
         with self:
             engine: Any = torch.autograd.Variable._execution_engine
-            (gradient,) = engine.run_backward((chosen,), ones, False, False, (start,), False, accumulate_grad=False)
+            (gradient,) = engine.run_backward((output_sum,), ones, False, False, (leaf,), False, accumulate_grad=False)
         return gradient
 
 
