@@ -83,7 +83,7 @@ class Background:
         self.images: torch.Tensor | None = None
 
     def __call__(self, count: int) -> torch.Tensor:
-        """Return the first `count` images, (count, C, H, W); all images if a default count (`AtMost`) exceeds them.
+        """Return the first `count` images, (count, C, H, W); all images if a `DefaultCount` exceeds them.
 
         Raises
         ------
