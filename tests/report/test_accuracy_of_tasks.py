@@ -1,4 +1,4 @@
-"""How good networks of labels, of numbers and of functions are, and what is said of those at chance."""
+"""Accuracy of networks with several labels, numbers and callable targets, and verdicts on networks at chance."""
 
 import numpy as np
 import pandas as pd
@@ -40,7 +40,7 @@ def test_a_label_that_all_pictures_have_or_none_has_no_auroc(value):
     row = quality_of_labels(labels, logits).iloc[0]
     assert np.isnan(row["auroc"])
     assert np.isnan(row["p_chance"])
-    # The others count.
+    # The mean is over the other labels.
     assert chance_of_labels(labels, logits) < 0.01
 
 
@@ -54,7 +54,7 @@ def test_guessing_is_found_as_often_as_it_should_be():
 
 
 def test_labels_that_come_together_are_no_more_cases():
-    # One label under twenty names: the same one answer, by chance, must not be twenty findings.
+    # One label under twenty names must not count as twenty independent results.
     p = []
     for seed in range(60):
         labels, logits = (one[:, 1:2].repeat(20, axis=1) for one in labels_and_logits(0.0, 40, seed))
@@ -68,7 +68,7 @@ def test_numbers_at_chance_do_not_rise_with_the_labels(count):
     p = [chance_of_numbers(draws.normal(size=count), draws.normal(size=count)) for _ in range(60)]
     assert kstest(p, "uniform").pvalue > 0.01
     labels = draws.normal(40, 10, size=count)
-    # In another unit, in which no prediction is near its label.
+    # Outputs in another unit, which are all far from their labels.
     assert chance_of_numbers(labels, labels / 100 - 3) < 0.01
     assert chance_of_numbers(labels, -labels) > 0.99
     assert chance_of_numbers(labels, np.full(count, 3.0)) == 1.0
@@ -76,7 +76,7 @@ def test_numbers_at_chance_do_not_rise_with_the_labels(count):
 
 
 def test_few_numbers_are_not_called_better_than_guessing():
-    # Of three images one order in six is right by chance.
+    # With three images, one order in six is right by chance.
     assert chance_of_numbers(np.arange(3.0), np.arange(3.0)) == pytest.approx(1 / 6, abs=0.05)
 
 
@@ -90,7 +90,7 @@ def test_errors_by_hand():
 
 
 def scores(means, labels=("",), images=64, seed=0):
-    """Return tidy scores of pictures, each of which has every label."""
+    """Return tidy scores of images that each have all labels."""
     draws = np.random.default_rng(seed)
     rows = []
     for label, count in zip(labels, np.broadcast_to(images, len(labels)), strict=True):
@@ -121,10 +121,10 @@ def test_verdicts_of_several_labels_are_for_all_and_for_each():
         {"task": "multilabel", "label": "fog", "auroc": np.nan, "p_chance": np.nan, "n_images": 64},
     ]
     found = judged(tidy, rows).set_index("label")
-    # Of a label that no picture has there is nothing to say.
+    # A label that no image has gets no verdict.
     assert found.index.tolist() == ["", "cloud", "sun"]
     assert found["verdict"].tolist() == [FOUND, FOUND, TOO_FEW]
-    # Pictures count, and not their labels.
+    # Images are counted, not their labels.
     assert found["n_images"].tolist() == [64, 64, 5]
     assert found.loc["cloud", "sentence"].startswith(
         "good is the best of 2 methods, at 95%, by deletion of single patches, grid 4, zeros (SDS), for cloud, on the"

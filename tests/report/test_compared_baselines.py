@@ -1,4 +1,4 @@
-"""From in-domain scores under several baselines to what may be concluded."""
+"""Conclusions from in-domain scores under several baselines."""
 
 import numpy as np
 import pandas as pd
@@ -18,7 +18,7 @@ METHODS = pd.DataFrame(
 
 
 def domains(*means, noise=0.1, images=60):
-    """Return scores around some means (baselines, methods)."""
+    """Return scores with noise around means (baselines, methods)."""
     draws = np.random.default_rng(0).normal(size=(len(means), 4, images))
     draws -= draws.mean(axis=2, keepdims=True)
     scores = np.array(means)[:, :, None] + noise * draws

@@ -1,4 +1,4 @@
-"""Costs beside scores, and the front."""
+"""The table of costs and scores, and the Pareto front."""
 
 import numpy as np
 import pandas as pd

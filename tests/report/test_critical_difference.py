@@ -1,4 +1,4 @@
-"""The critical-difference diagram: who stands where, and which bars there are."""
+"""The critical-difference diagram: positions of the methods, and bars between them."""
 
 import numpy as np
 import pandas as pd
@@ -11,7 +11,7 @@ from heatproof.report.tables.reliability import draw_critical_difference
 
 def table(metrics=("mas_insertion",)):
     rng = np.random.default_rng(0)
-    # Two pairs of methods, far from each other and alike within.
+    # Two pairs of methods: similar within a pair, different between pairs.
     wide = pd.DataFrame(np.array([3.0, 3.0, 0.0, 0.0]) + rng.standard_normal((40, 4)), columns=["a", "b", "c", "d"])
     long = wide.rename_axis("image").reset_index().melt("image", var_name="method", value_name="score")
     return pd.concat([long.assign(metric=metric, higher_is_better=True) for metric in metrics])

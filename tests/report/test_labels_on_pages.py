@@ -1,4 +1,4 @@
-"""What pages and claims say of networks of labels, of numbers and of functions."""
+"""Texts of pages and claims on networks with several labels, numbers and callable targets."""
 
 import numpy as np
 import pandas as pd

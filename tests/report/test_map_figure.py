@@ -12,7 +12,7 @@ from heatproof.report.stores import _says_what_made_it
 
 
 def drawn(monkeypatch, *arguments, **options):
-    """Show, and return the panels that were drawn."""
+    """Call `show`, and return the panels that it drew."""
     seen = {}
     draw = module._figure
 
@@ -30,7 +30,7 @@ def test_size_follows_the_number_of_panels(results, folder):
     show(folder, "0", ["gradient", "gradient_abs", "smooth", "variance", "random", "cam"], "many.png", config=CONFIG)
     few, many = Image.open("few.png").size, Image.open("many.png").size
     row = (module.PANEL + module.HEAD + module.NOTE) * module.DPI
-    # Two panels stand in one row, seven in two.
+    # Two panels need one row, seven need two.
     assert many[1] - few[1] == pytest.approx(row, abs=2)
 
 
@@ -119,7 +119,7 @@ def test_scale_ignores_outliers_and_zero_is_neutral(tmp_path):
         png, _ = map_png(values * scale, 96)
         path.write_bytes(png)
         picture = np.asarray(Image.open(path).convert("RGB")).astype(int)
-        # Zero is the neutral middle, whatever the scale; what is positive is red.
+        # Zero is neutral at every scale, and positive values are red.
         assert (picture[5, 15] > 240).all()
         assert picture[5, 5, 0] > picture[5, 5, 2] + 50
 

@@ -1,4 +1,4 @@
-"""The figure of curves: what stands on its axes, and that its points are those of `evaluate`."""
+"""The figure of curves: the labels of its axes, and points that equal those of `evaluate`."""
 
 from types import SimpleNamespace
 
@@ -29,7 +29,7 @@ SMALL = {"pretraining": {"epochs": 1}, "finetuning": {"epochs": 1}, "evaluation"
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Return a project whose curves were drawn, and their table."""
+    """Return a project whose curves were drawn, and the table of the curves."""
     one = Project(tmp_path_factory.mktemp("curves"), **SMALL, metrics=METRICS, explainers=["saliency", "random"])
     one.train().attribute().respond().score_all()
     before = {name: one.spec(name).key for name in one.plan.metrics}
@@ -53,7 +53,7 @@ def test_every_metric_with_curves_has_axes_that_say_what_they_are(made):
         ("road_morf", "road"): (imputed, "accuracy", False),
         ("deletion_lerf", "deletion"): (least, probability, True),
         ("rise_insertion", "insertion"): (inserted, probability, True),
-        # Both curves of a difference, the parts of which the run does not score.
+        # Both curves of a difference whose two metrics the run does not score.
         ("rise_difference", "insertion"): (inserted, probability, True),
         ("rise_difference", "deletion"): (deleted, probability, False),
         ("mas_difference", "insertion_mas"): (inserted, f"{probability}, aligned with the map", True),
@@ -73,7 +73,7 @@ def test_the_points_are_those_behind_the_scores(made):
             assert area == pytest.approx(score, abs=1e-6)
     completeness = table[(table["metric"] == "completeness") & (table["method"] == "saliency")]
     assert completeness["x"].round(6).tolist() == [0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1]
-    # Soundness at the level of the metric is its score.
+    # The curve of soundness at the level of the metric is its score.
     sound = table[(table["metric"] == "soundness") & np.isclose(table["x"], 0.5)].set_index("method")["y"]
     stored = one.scores("soundness").groupby("method")["score"].mean()
     for method, value in sound.items():

@@ -1,4 +1,4 @@
-"""Score over accuracy, and the same methods under several protocols: on planted tables."""
+"""Figures of scores over accuracy and of methods under several protocols, from planted tables."""
 
 import pandas as pd
 import pytest
@@ -13,7 +13,7 @@ def scores(rows):
     return pd.DataFrame(rows, columns=["dataset", "model", "weights", "method", "metric", "score"])
 
 
-# The better a network classifies, the lower is its best score.
+# Networks with a higher accuracy have a lower best score.
 NETWORKS = {f"net{place}": (0.5 + 0.1 * place, 0.9 - 0.1 * place) for place in range(5)}
 TABLE = scores(
     [

@@ -1,4 +1,4 @@
-"""All metrics in one picture: places, what to conclude of them, and nothing invented where there is little."""
+"""The figures of all metrics: places and their conclusions, also for tables that are too small for any."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""The index page: what it holds, and what a reader can do with it in a browser."""
+"""The index page: its content, and its behaviour in a browser."""
 
 import base64
 import io
@@ -91,7 +91,7 @@ SEQUENCE = Perturbation(mode="deletion", order="morf", steps=4).to_settings()
 
 
 class Reader(HTMLParser):
-    """Tags, pictures and texts of a page."""
+    """The tags, images and texts of a page."""
 
     def __init__(self, page):
         super().__init__()
@@ -120,7 +120,7 @@ def told_table(path):
 
 @pytest.fixture
 def spec_json(results):
-    """What the stage is told of the small stores, with response curves and claims."""
+    """The spec of the stage for the small stores, with response curves and claims."""
     texts = {
         "idsds_table": SCORES_TEXT,
         "meta_rank": RANK_TEXT,
@@ -209,7 +209,7 @@ def written(spec_json, path=PAGE):
 
 
 def held(page, name):
-    """What the page's script reads from an element."""
+    """Return the data that the script of the page reads from an element."""
     return json.loads(page.partition(f'<script type="application/json" id="{name}">')[2].partition("</script>")[0])
 
 
@@ -219,13 +219,13 @@ def test_needs_no_other_file_and_lets_no_name_be_markup(spec_json):
     assert not any(link.startswith(("http", "//", "file:", "/")) for link in reader.links)
     assert EVIL in reader.texts
     assert not {"b", "i", "img"} & set(reader.tags)
-    # Four with data, the library, and the page's own.
+    # Four scripts with data, the library, and the script of the page.
     assert reader.tags.count("script") == 6
     assert "it has <b>no</b> layer" in reader.texts
 
 
 def test_sequences_that_no_metric_reads_leave_no_section_and_no_data(spec_json):
-    # The script would look for the first network of a list that is empty, and every table after it would stay empty.
+    # Otherwise the script fails at the first network of an empty list and fills no table after it.
     shown = written(replace(spec_json, curves=[replace(spec_json.curves[0], datasets=[], metrics=[])]))
     assert 'id="curves-data"' not in shown
     assert 'id="curves"' not in shown
@@ -303,10 +303,10 @@ def test_every_manifest_is_in_the_provenance(spec_json):
     by_path = {row[3]: row for row in made["rows"]}
     assert by_path["results/tables.json"][4:8] == ["tables-key", "tables-config", "tables-code", 7]
     assert by_path["results/scores/tiny/net/finetuned/idsds.json"][4:7] == ["scores-key", "c", "d"]
-    # Two explainers, one gap, one reference, and the curves of the same four.
+    # Two explainers, one that is not applicable, one reference, and the curves of these four.
     assert [row[0] for row in made["rows"]].count("maps") == 4
     assert [row[0] for row in made["rows"]].count("curves") == 4
-    # Of each of the seven tables, and of the scores.
+    # The manifests of the seven tables, and of the scores.
     assert {"libraries": {"numpy": "2.1"}, "count": 8} in made["versions"]
 
 
@@ -420,13 +420,13 @@ def test_what_no_interval_parts_from_the_best_is_open(shown):
 
 
 def test_the_ranking_is_of_the_test_cases_that_the_page_shows(spec_json):
-    """With all metrics these are of scores.csv, and the ranking is the one that `heatproof rank` prints of it."""
+    """With all metrics these are the cases of scores.csv, and the ranking is that of `heatproof rank` on this file."""
     Path("results/ranking.csv").write_text(RANKS.replace("poor,-1.5", "poor,-4.25"))
     tables = {**spec_json.tables_shown, "ranking": told_table("results/ranking.csv")}
     texts = Reader(written(replace(spec_json, tables_shown=tables, images=0, curves=[]))).texts
     assert "−4.250" in texts
     assert "1.500" in texts
-    # κ of the patch drops alone stands beside it.
+    # The row also has κ over the metrics of patch drops only.
     assert {"κ, all metrics", "κ, patch drops"} <= set(texts)
 
 
@@ -469,7 +469,7 @@ def test_gallery_escapes_names(page):
 def test_gallery_needs_no_other_file(page):
     reader = Reader(page)
     assert all(link.startswith("data:image/png;base64,") for link in reader.links)
-    # Three images, each with three maps; the fourth method does not apply.
+    # Three images, each with three maps; the fourth method is not applicable.
     assert len(reader.pictures) == 3 + 3 * 3
     for picture in reader.pictures:
         assert picture["alt"]
@@ -486,7 +486,7 @@ def test_gallery_shows_the_map_of_its_row(page, results):
 def test_gallery_shows_scores_of_images(page):
     texts = Reader(page).texts
     assert texts.count("0.25") == 2
-    # Not defined on the second image of two methods; never scored for `variance`.
+    # Undefined on the second image for two methods; `variance` has no scores.
     assert texts.count("undefined") == 2 + 3
     assert texts.count("−0.50") == 2
 
@@ -532,7 +532,7 @@ def test_plan_names_other_metrics_only_where_asked_for():
     full, asked = plans[1], page.spec
     assert len(asked.curves) == sum(r.kind == "curves" for r in full.method_responses.values())
     assert set(asked.directions) == set(full.metric_names())
-    # A small file.
+    # The file is small.
     assert len(json.dumps(page.spec_json)) < 100_000
 
 
@@ -554,7 +554,7 @@ def browser():
 
 @pytest.fixture
 def opened(browser, spec_json):
-    """The page from disk, offline; nothing may be asked of the network or said on the console."""
+    """The page opened from disk, offline. It must not send requests or write to the console."""
     report_page(spec_json)
     said, asked = [], []
     context = browser.new_context(offline=True)
@@ -565,7 +565,7 @@ def opened(browser, spec_json):
     page.on("request", lambda request: asked.append(request.url))
     page.goto(Path(PAGE).resolve().as_uri())
     page.wait_for_selector("html[data-ready]", state="attached")
-    # Chromium drops keys that are pressed before it has painted for the first time.
+    # Chromium ignores keys that are pressed before its first paint.
     page.wait_for_function("performance.getEntriesByName('first-contentful-paint').length > 0")
     yield page
     assert page.title() == "Which attribution method can be trusted"
@@ -588,7 +588,7 @@ def test_browser_sorts_with_the_keyboard_and_says_so(opened):
         head.get_by_role("button").press("Enter")
         expect(head).to_have_attribute("aria-sort", order)
         assert names(opened)[0] == first
-        # Without a score, last whichever way is up.
+        # Methods without a score are last in both directions.
         assert names(opened)[-1] == "cam"
 
 
@@ -610,7 +610,7 @@ def test_browser_filters_by_any_name(opened):
 def test_browser_opens_a_map_with_its_drops(opened):
     assert opened.locator("#maps-shown li").count() == 6
     assert opened.locator("#maps-shown .gap").inner_text().startswith("cam\n")
-    # Sixteen patches on the image and on each of four maps.
+    # Sixteen patches on the image and on each of the four maps.
     assert opened.locator("#maps-shown circle:not(.halo)").count() == 16 * 5
     opened.get_by_role("checkbox", name="patch drops").uncheck()
     assert opened.locator("#maps-shown circle").count() == 0
@@ -624,7 +624,7 @@ def test_browser_opens_a_map_with_its_drops(opened):
 
 @pytest.fixture
 def sortable(spec_json):
-    """What the stage is told where maps can be sorted by a metric of which lower is better."""
+    """The spec of the stage if maps can be sorted by a metric of which lower is better."""
     (dataset,) = spec_json.datasets
     (network,) = dataset.networks
     where = {**network.where, "metric": "infidelity"}
@@ -639,7 +639,7 @@ def sortable(spec_json):
 
 
 def test_maps_sort_by_every_metric_that_scores_an_image(sortable):
-    """Scores stand image by image and method by method; a metric without one is not offered."""
+    """Scores are grouped by image and method; a metric without scores of images is not offered."""
     made = page_data.maps(*sortable.datasets, sortable)
     names = [one.method for one in sortable.methods]
     for of_image in made["sorts"]:
@@ -662,7 +662,7 @@ def test_browser_sorts_maps_by_any_metric(browser, sortable):
     assert order.locator("option").all_inner_texts() == said
     order.select_option(label="best infidelity first")
     shown = opened.locator("#maps-shown li .name").all_inner_texts()[1:]
-    # Lower is better; then what is undefined, and a method that does not apply.
+    # Lower is better; then undefined scores, and last a method that is not applicable.
     assert shown == ["random", "variance", "smooth", EVIL, "cam"]
     assert "infidelity 1.00" in opened.locator("#maps-shown li").nth(1).inner_text()
     opened.close()
@@ -673,7 +673,7 @@ def test_browser_draws_curves(opened):
     assert opened.locator("#curves-plot path").count() == 4
     rows = opened.locator("#curves-list tbody tr")
     assert rows.count() == 5
-    # From 1 to a half in a straight line; what does not apply comes last.
+    # A straight line from 1 to one half; a method that is not applicable comes last.
     assert "0.750" in rows.first.inner_text()
     assert "does not apply" in rows.last.inner_text()
     opened.locator("#curves-output").select_option("logit")
@@ -692,7 +692,7 @@ def test_browser_has_names_for_all_that_can_be_used(opened):
           !(e.labels && e.labels.length) && !e.ariaLabel && !e.textContent.trim()).length"""
     )
     assert unnamed == 0
-    # Nothing wider than a phone but what scrolls by itself.
+    # Only elements that scroll are wider than a phone.
     opened.set_viewport_size({"width": 360, "height": 700})
     assert opened.evaluate("document.documentElement.scrollWidth <= innerWidth")
 

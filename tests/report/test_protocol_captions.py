@@ -1,4 +1,4 @@
-"""Charts and captions of protocol checks say what is in the table."""
+"""Charts and captions of protocol checks agree with the table."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ FALLEN = [0, *range(2, 9), 1, *range(9, 12)]
 
 @pytest.fixture
 def found():
-    """At the second level the second method has fallen to the ninth place, and the others are in their order."""
+    """Ranks in which the second method falls to place nine at the second level, and the others keep their order."""
     rows = []
     for metric, order in (("sds", range(12)), ("sds_probability", FALLEN)):
         values = np.empty(12)
@@ -96,7 +96,7 @@ def test_no_more_colours_than_can_be_told_apart(found):
 
 
 def test_a_factor_without_scores_has_its_chart_and_says_so(tmp_path, monkeypatch):
-    """Where no explainer applies to a network; the workflow waits for every chart of the plan."""
+    """No explainer may be applicable to a network, and yet the workflow waits for every chart of the plan."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(protocol, "read_scores", lambda *given: ([], pd.DataFrame()))
     charts = {f"output.{ending}": f"results/checks/output.{ending}" for ending in ("png", "svg")}

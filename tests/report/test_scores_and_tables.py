@@ -1,4 +1,4 @@
-"""From cached maps and drops to the tables, gaps included."""
+"""Tables from cached maps and drops, including methods that are not applicable."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from heatproof.models.network import load_network, normalise
 GAP = {"odd": {"explainer": "toy_plugin:never_applies"}}
 MINE = {"mine": {"explainer": "toy_plugin:gradient"}}
 IDSDS = "results/scores/toy/net/finetuned/idsds.parquet"
-# Of float32 through a few layers: a processor adds up in an order that depends on the batch, and logits reach 30.
+# Tolerance of float32 through a few layers: the order of sums depends on the batch, and logits reach 30.
 ROUNDING = 1e-6
 
 ROOT = Path(__file__).parents[2]
@@ -101,13 +101,13 @@ def test_no_gap_no_column(scored):
 
 
 def test_nothing_but_gaps(scored):
-    """No method of the config applies to this model, so there is no table."""
+    """No method of the config is applicable to this model, so there is no table."""
     with pytest.raises(HeatproofError, match="No method has a rank under any metric of the patch drops"):
         scored(explainers=[GAP])
 
 
 def test_tables_name_the_bytes_behind_them(scored):
-    """Of every test case, although all score files have the same name."""
+    """The inputs of every test case are listed, although all score files have the same name."""
     made = scored(drops={"baselines": ["mean", "random"]})
     said = read_json(made.folder / "results/tables.json")
     assert set(said["input_sha256"]) == {IDSDS, IDSDS.replace("idsds", "sds_g4_random")}
@@ -152,7 +152,7 @@ def test_passes_of_checks_stand_beside_those_of_maps_whatever_the_shards(project
     made = project(explainers=explainers, shard_size=shard_size).attribute().drop().score()
     rows = table(made).set_index("method")
     rows = rows[~rows.index.str.endswith("_abs")]
-    # Four images in company and two of them alone, and the maps of four images.
+    # Four images in a batch, two of them alone, and the maps of four images.
     assert rows["check_passes"].to_dict() == {"saliency": 6 + 4, "rise": 6 + 4 * 8, "random": 0}
     assert rows["passes"].to_dict() == {"saliency": 1, "rise": 8, "random": 0}
     made.make("costs")

@@ -1,4 +1,4 @@
-"""Networks before and after finetuning, compared from what is cached."""
+"""Comparison of networks before and after finetuning, from cached results."""
 
 import shutil
 from dataclasses import replace
@@ -36,7 +36,7 @@ CONFIG = {
 
 
 class Alike(Project):
-    """The stages behind a comparison of networks, for every model and weights."""
+    """A project that runs the stages behind a comparison of networks, for all models and weights."""
 
     def run(self):
         plan = self.plan
@@ -134,7 +134,7 @@ def test_a_layer_without_a_grid_is_a_gap_with_its_reason(made, tmp_path):
 
 
 class Repeating(torch.nn.Module):
-    """A network with one ReLU for two layers, of other numbers of channels, as torchvision's blocks have it."""
+    """A network that uses one ReLU after two layers with different numbers of channels, like torchvision's blocks."""
 
     def __init__(self, num_classes=2):
         super().__init__()
@@ -181,7 +181,7 @@ def test_one_model_has_no_yardstick_and_no_error(tmp_path):
 
 @pytest.mark.parametrize("change", ["nothing", "weights", "training images"])
 def test_it_is_of_the_shards_that_it_read(made, tmp_path, monkeypatch, change):
-    """A run can end after these are made again, and times say nothing then."""
+    """A run can end after shards are computed again, so that the times of files do not show that they changed."""
     shutil.copytree(made.folder, tmp_path / "project")
     monkeypatch.chdir(tmp_path / "project")
     job = made.job("similarity")
@@ -190,7 +190,7 @@ def test_it_is_of_the_shards_that_it_read(made, tmp_path, monkeypatch, change):
     if change == "weights":
         write_checksummed(shard, {**read_checksummed(shard), "key": "of other weights"})
     elif change == "training images":
-        # As where maps are of training images and the network is a checkpoint of the user's own.
+        # Possible if maps use training images and the network is a checkpoint of the user.
         of_training = {"toy/train": [[0, 36, "of before"]]}
         write_checksummed(
             shard, {**read_checksummed(shard), "data": {**read_checksummed(shard)["data"], **of_training}}
@@ -204,7 +204,7 @@ NAMED = {"images": 8, "channels": ["features:1", "features.0", "head"]}
 
 @pytest.fixture(scope="module")
 def named(made, tmp_path_factory):
-    """The same results under a config that names channels: only what depends on them is made again."""
+    """The same results under a config that names channels: only results that depend on them are computed again."""
     folder = tmp_path_factory.mktemp("named") / "project"
     shutil.copytree(made.folder, folder)
     again = Alike(folder, **CONFIG, similarity=NAMED)
@@ -236,7 +236,7 @@ def test_only_what_depends_on_channels_and_images_is_made_again(made):
 
 def test_named_layers_are_compared_one_by_one(named):
     rows = named.table().query("quantity == 'exciting' and pair == 'finetuning'")
-    # `flat` has the layers as well: it lacks only one for CAMs. A linear layer has no channels on a grid.
+    # `flat` has these layers too, but no layer for CAMs. A linear layer has no channels on a grid.
     assert set(rows["model"]) == {"net", "other", "flat"}
     assert set(rows["layer"]) == {"features", "features.0"}
     assert set(named.table().query("quantity == 'softmax'")["n"]) == {8}
@@ -313,6 +313,6 @@ def test_what_cannot_be_compared_is_refused(tmp_path, similarity, said):
 
 
 def test_no_more_images_are_compared_than_are_explained(tmp_path):
-    """A config laid over another one may score fewer images than the other compares."""
+    """A config merged over another one may score fewer images than the other one compares."""
     alike = Alike(tmp_path, **CONFIG, similarity={"images": 11})
     assert alike.plan.similarity_images == alike.plan.images == 10

@@ -1,4 +1,4 @@
-"""One image's maps in the order of each metric's score."""
+"""The figure of one image's maps, sorted by the score of each metric."""
 
 import numpy as np
 import pandas as pd

@@ -1,4 +1,4 @@
-"""What a run found, in words, and that `heatproof.choose` says the same of the same scores."""
+"""The verdicts of a run in words, which equal those of `heatproof.choose` on the same scores."""
 
 import numpy as np
 import pandas as pd
@@ -27,7 +27,7 @@ WHERE = dict(zip(CASE, ("digits", "net", "given", "sds"), strict=True))
 RIGHT = {"top1_clean": 0.9, "majority": 0.11, "n_images": 256}
 BY = "by deletion of single patches, grid 4, zeros (SDS), on the given weights"
 REFERENCES = ("random", "edges")
-# Methods by their means, and what is said of them; images are 64 and noise is 0.3 where nothing else is said.
+# Means of methods, and the expected verdict. The defaults are 64 images and a noise of 0.3.
 CASES = {
     "one is the best": (
         {"a": 0.6, "b": 0.3, "edges": 0.0, "random": 0.0},
@@ -90,7 +90,7 @@ CASES = {
 
 
 def planted(means, noise=0.3, images=64, seed=0):
-    """Return scores (methods × images) with these very means."""
+    """Return scores (methods × images) with exactly these means."""
     draws = np.random.default_rng(seed).normal(0, noise, (len(means), images))
     draws -= draws.mean(axis=1, keepdims=True)
     scores = pd.DataFrame(draws + np.array(list(means.values()))[:, None], list(means))
@@ -114,15 +114,15 @@ def made(means, wrong=0.0, network=None, **given):
 
 
 def of_choose(scores, monkeypatch):
-    """Return the choice by the same scores: what reports is the second half of twice as many images."""
+    """Return the choice on the same scores, which are the reporting half of twice as many images."""
     rows = {}
 
     def planted_scores(scoring):
-        # Options are picked on the first half, where the methods have the same order.
+        # Options are chosen on the first half, where the methods have the same order.
         ids = scoring.run.ids
         place = rows.setdefault(tuple(ids), len(rows))
         assert place < 2
-        # Absolute values are another option of each method, and a poor one.
+        # The absolute values are another option of each method, which scores worse.
         names = [one.name for one in scoring.methods]
         wide = scores.reindex(names).to_numpy(dtype=float).copy()
         wide[[name.endswith("_abs") for name in names]] = -10
@@ -269,7 +269,7 @@ def test_a_method_that_is_defined_on_too_few_images_takes_no_part():
 
 
 def tidy(metrics, networks=("one", "two")):
-    """Return the rows of scores.csv: metric to the scores of methods, and whether higher is better."""
+    """Return the rows of scores.csv from the scores of methods by each metric, and its direction."""
     rows = [
         {"dataset": "d", "model": model, "weights": "w", "metric": metric, "method": f"m{place}", "score": score}
         | {"higher_is_better": higher}
@@ -287,6 +287,6 @@ def test_metrics_that_order_the_methods_the_other_way_round_are_named():
     assert "rise_insertion" not in said
     assert "decide which question is yours" in said
     assert disagreement(tidy({"idsds": (up, True), "deletion_morf": (down, False)})) == ""
-    # Four methods say nothing, and without patch drops there is nothing to disagree with.
+    # Four methods are too few, and without patch drops no metric can disagree with them.
     assert disagreement(tidy({"sds": (up[:4], True), "deletion_morf": (up[:4], False)})) == ""
     assert disagreement(tidy({"mas_insertion": (up, True), "deletion_morf": (up, False)})) == ""

@@ -1,4 +1,4 @@
-"""The curves behind the scores: a figure a network, a panel a metric, a line a method."""
+"""The jobs that draw the curves behind the scores, one figure for each network."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def cases_with_curves(plan: Plan) -> dict[Network, list[Case]]:
-    """Return the test cases of each network whose metrics read curves, in the order of the config."""
+    """Return for each network the test cases whose metrics read curves, in the order of the config."""
     found: dict[Network, list[Case]] = {}
     for case in plan.all_cases():
         entry = plan.entry(case.network.model, case.network.weights, case.metric)
@@ -33,16 +33,16 @@ def cases_with_curves(plan: Plan) -> dict[Network, list[Case]]:
 
 @stage("metric_curves")
 class MetricCurves(Report):
-    """The curves of all methods on one network.
+    """The spec of a job that draws the curves of all methods on one network.
 
     Attributes
     ----------
     network
         Dataset, model and weights, for the title.
     scores
-        What the jobs were told that scored the metrics with curves.
+        The specs of the jobs that scored the metrics with curves.
     upstream
-        One key for the scores.
+        One key for all scores.
     """
 
     message = "curves of metrics"
@@ -66,17 +66,17 @@ class MetricCurves(Report):
 
     @classmethod
     def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
-        """Return the networks on which a metric has curves."""
+        """Return the wildcards of the networks on which a metric has curves."""
         return [network._asdict() for network in cases_with_curves(plan)]
 
     @classmethod
     def is_requested(cls, plan: Plan) -> bool:
-        """Tell whether the rule `all` asks for it: no, because all responses along maps are read again."""
+        """Return whether the rule `all` requests it: no, because the job reads all responses along maps again."""
         return False
 
     @classmethod
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
-        """Return what the job is told, and the files that it waits for."""
+        """Return the spec of the job, and the files that it waits for."""
         plan = graph.plan
         cases = next(cases for one, cases in cases_with_curves(plan).items() if one._asdict() == where)
         spec = cls(
@@ -89,11 +89,11 @@ class MetricCurves(Report):
 
     @property
     def modules(self) -> list[str]:
-        """Modules whose code the job can run: those of the metrics too."""
+        """The modules whose code the job can run, including those of the metrics."""
         return [*super().modules, *dict.fromkeys(one.module for one in self.scores)]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return what writes the figure and the table."""
+        """Return the function that writes the figure and the table."""
         from heatproof.report.figures.metric_curves import metric_curves
 
         return partial(metric_curves, self)

@@ -1,4 +1,4 @@
-"""Montages: the first images under every method of one network, each map with its score."""
+"""The job that draws montages: the maps of the first images by every method of a network, each with its score."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ SHOWN = (
 
 @stage("montage")
 class Montage(Report):
-    """The montages of maps, one a network.
+    """The spec of the job that draws montages of maps, one for each network.
 
     Attributes
     ----------
     images
-        How many images are shown.
+        Number of images in a montage.
     datasets
-        Those that the images are of.
+        The datasets of the images.
     cases
-        Test cases whose scores stand under the maps.
+        Test cases whose scores are drawn below the maps.
     methods
         All methods.
     upstream
-        One key for the scores.
+        One key for all scores.
     """
 
     message = "montages of maps"
@@ -67,23 +67,23 @@ class Montage(Report):
 
     @classmethod
     def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
-        """Return the one job, where images are shown."""
+        """Return one job, if the config shows images."""
         return [{}] if images_with_maps(plan) else []
 
     @classmethod
     def planned_outputs(cls, plan: Plan) -> Mapping[str, Output]:
-        """Return a picture a dataset and model."""
+        """Return one figure for each dataset and model."""
         pairs = ["/".join(pair) for pair in plan.pairs()]
         return in_report(*SHOWN, **{pair: f"figures/montage/{pair}.png" for pair in pairs})
 
     @classmethod
     def is_requested(cls, plan: Plan) -> bool:
-        """Tell whether the rule `all` asks for it: where all metrics are shown."""
+        """Return whether the rule `all` requests it: if all metrics are shown."""
         return all_metrics(plan)
 
     @classmethod
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
-        """Return what the job is told, and the files that it waits for."""
+        """Return the spec of the job, and the files that it waits for."""
         plan = graph.plan
         cases = plain_cases(plan)
         told = cls(
@@ -97,7 +97,7 @@ class Montage(Report):
         return told, [*maps, *plan.score_files(cases)]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return what writes the pictures."""
+        """Return the function that draws the montages."""
         from heatproof.report.figures.montage import montage
 
         return partial(montage, self)

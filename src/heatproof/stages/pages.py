@@ -1,4 +1,4 @@
-"""Figures of tables, the index page, and the page of maps."""
+"""The jobs that draw the figures of tables, and the job that writes the index page and the page of maps."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
     from heatproof.plan.paths import Case, Network
     from heatproof.plan.plan import Plan
 
-# Scores under one map: the in-domain ones where there are any.
+# Largest number of scores below a map.
 SCORES_SHOWN = 2
 
 
 def tables_of(plan: Plan) -> dict[str, tuple[str, str]]:
-    """Return the tables that figures and the page read: name to the stage, and to the name of its output.
+    """Return the tables that figures and the page read: the stage and the output of each table, by name.
 
-    The claims are among them where all metrics are, because most of them need more than patch drops, and so is the
-    ranking of all test cases.
+    Claims and the ranking of all test cases are included only if all metrics are, because most claims need more than
+    patch drops.
     """
     asked = {
         name: kind
@@ -53,14 +53,14 @@ def tables_of(plan: Plan) -> dict[str, tuple[str, str]]:
 
 
 def figures_of(plan: Plan) -> list[str]:
-    """Return the figures whose tables there are."""
+    """Return the names of the figures whose tables are all part of the run."""
     there = tables_of(plan).keys()
     return [name for name, entry in sorted(FIGURES.items()) if {entry.reads, *entry.beside} <= there]
 
 
 @dataclass(frozen=True)
 class ReadTable:
-    """A table that a figure reads, and its key."""
+    """A table that a figure reads, with its key."""
 
     table: str
     upstream: Key
@@ -68,18 +68,18 @@ class ReadTable:
 
 @stage("figure")
 class Figure(Report):
-    """A figure of one table.
+    """The spec of a job that draws a figure of one table.
 
     Attributes
     ----------
     figure, module
-        Its name, and the module that draws it.
+        The name of the figure, and the module that draws it.
     plain
         Grid and baseline of the finetuning, in words.
     read
         The table.
     beside
-        Other tables that it reads, by name.
+        Further tables that the figure reads, by name.
     """
 
     message = "figure"
@@ -114,12 +114,12 @@ class Figure(Report):
 
     @classmethod
     def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
-        """Return every figure whose tables there are."""
+        """Return the wildcards of the figures whose tables are all part of the run."""
         return [{"figure": name} for name in figures_of(plan)]
 
     @classmethod
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
-        """Return what the job is told, and the files that it waits for."""
+        """Return the spec of the job, and the files that it waits for."""
         figure, tables = where["figure"], tables_of(graph.plan)
         entry = FIGURES[figure]
         made = {name: (graph.spec(tables[name][0]), tables[name][1]) for name in (entry.reads, *entry.beside)}
@@ -135,11 +135,11 @@ class Figure(Report):
 
     @property
     def modules(self) -> list[str]:
-        """Modules whose code the job can run: that of the figure too."""
+        """The modules whose code the job can run, including that of the figure."""
         return [*super().modules, self.module]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return what draws the figure."""
+        """Return the function that draws the figure."""
         from heatproof.report.results import draw_figure
 
         return partial(draw_figure, self)
@@ -160,15 +160,15 @@ class PageNetwork:
     Attributes
     ----------
     where
-        Dataset, model and weights by these names.
+        ``dataset``, ``model`` and ``weights``.
     grids
-        Grid and baseline of all its patch drops.
+        Grid and baseline of each of its patch drops.
     shown, drops
-        Metrics whose scores stand under a map, and grid, baseline and output of the first of them.
+        Metrics whose scores are below a map, and grid, baseline and output of the first of them.
     scored
-        All of its metrics.
+        All metrics by which the network is scored.
     sorts
-        Those by whose score on an image its maps can be sorted: metrics that have one.
+        Metrics with a score for each image, by which the maps of an image can be sorted.
     """
 
     where: dict[str, str]
@@ -189,7 +189,7 @@ class PageDataset:
 
 @dataclass(frozen=True)
 class PageCurve:
-    """A response whose curves are on the page, with the metrics that read it, and the datasets on which one does."""
+    """A response whose curves are on the page, with the metrics that read it and the datasets on which they do."""
 
     name: str
     datasets: list[str]
@@ -210,26 +210,26 @@ class PageFigure:
 
 @stage("report_page")
 class ReportPage(Report):
-    """The index page, and the page of maps where images are shown.
+    """The spec of the job that writes the index page, and the page of maps if the config shows images.
 
     Attributes
     ----------
     tables_shown
-        Tables by the names that figures know them by.
+        The tables on the page, by the names that figures use for them.
     all_metrics
         Whether all metrics are shown.
     directions
-        Metric to whether higher is better.
+        Whether higher is better, by metric.
     evaluated
         Number of images of the metrics of patch drops.
     images, shards, drop_shards
-        How many images are shown, and of how many shards stores of maps and of patch drops are.
+        Number of images that are shown, and numbers of shards of the stores of maps and of patch drops.
     datasets, methods, curves, figures
-        What is shown.
+        The datasets, methods, response curves and figures on the page.
     upstream
         One key for tables and scores.
     independent
-        What counts once in the leaderboard; "" where there is none.
+        The unit that counts once in the leaderboard; "" if there is no leaderboard.
     links
         Files that the page links to, by ``STAGE.OUTPUT``.
     templates
@@ -283,15 +283,15 @@ class ReportPage(Report):
 
     @classmethod
     def planned_outputs(cls, plan: Plan) -> Mapping[str, Output]:
-        """Return the index page, and the page of maps where images are shown."""
+        """Return the index page, and the page of maps if the config shows images."""
         return {**cls.outputs, **(cls.gallery if images_with_maps(plan) else {})}
 
     @classmethod
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
-        """Return what the job is told, and the files that it waits for."""
+        """Return the spec of the job, and the files that it waits for."""
         plan = graph.plan
         cases = plan.all_cases() if all_metrics(plan) else plan.test_cases()
-        # Measured seconds differ from run to run, and a page is to be the same again.
+        # Without tables of measured seconds, which differ from run to run, so that the page has the same bytes again.
         tables = {
             name: (graph.spec(made), output)
             for name, (made, output) in tables_of(plan).items()
@@ -303,7 +303,7 @@ class ReportPage(Report):
             tables_shown={name: PageTable(of.files[out], of.manifest) for name, (of, out) in tables.items()},
             all_metrics=all_metrics(plan),
             directions=directions_of(graph, cases),
-            # Metrics of other responses say in their tables how many they are over.
+            # For metrics of other responses, the tables have the number of images.
             evaluated=plan.images_of_kinds["drops"],
             images=images_with_maps(plan),
             shards=len(plan.shards(plan.images)),
@@ -328,14 +328,14 @@ class ReportPage(Report):
         return spec, [*inputs, *dataset_files(plan), *_read_of_networks(plan, spec), *_scores(plan, cases)]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return what writes the pages."""
+        """Return the function that writes the pages."""
         from heatproof.report.page.page import report_page
 
         return partial(report_page, self)
 
 
 def _links(plan: Plan) -> dict[str, str]:
-    """Return the files that the page links to, which stages leave beside it."""
+    """Return the files of other stages that the page links to."""
     named = {"checks": ["page"], "overview": ["places_png"], "reliability": ["consistency_png"]}
     named |= {"similarity": ["figure"]}
     found = {f"{name}.{out}": STAGES[name].outputs[out].path for name, outputs in named.items() for out in outputs}
@@ -350,7 +350,7 @@ def _network(plan: Plan, network: Network, cases: list[Case]) -> PageNetwork:
         where=network._asdict(),
         grids=plan.combinations_on(network.weights, network.model),
         shown=first[:SCORES_SHOWN],
-        # Of the scores that are shown.
+        # The drops of the metric whose score is shown first.
         drops=metrics[first[0]],
         scored=[case.metric for case in own],
         sorts=[case.metric for case in own if scores_each_image(plan, case.metric)],
@@ -358,7 +358,7 @@ def _network(plan: Plan, network: Network, cases: list[Case]) -> PageNetwork:
 
 
 def _curves(plan: Plan) -> list[PageCurve]:
-    """Return the response curves that are shown, with what reads them. Pictures and explanations are no curves."""
+    """Return the response curves on the page, with the metrics that read them. Other responses are not curves."""
     read = [
         (plan.shared_responses[one][0].name, metric)
         for metric, of in plan.metrics.items()
@@ -379,7 +379,7 @@ def _curves(plan: Plan) -> list[PageCurve]:
 
 
 def _read_of_networks(plan: Plan, spec: ReportPage) -> list[str]:
-    """Return the files of all networks that the pages read: manifests of weights, drops, maps and curves."""
+    """Return the files of all networks that the pages read: manifests of weights, and drops, maps and curves."""
     networks, images, inputs = list(plan.networks()), max(spec.images, 1), []
     for network in networks:
         inputs.append(plan.results.weights_manifest.format(**network._asdict()))
@@ -396,6 +396,6 @@ def _read_of_networks(plan: Plan, spec: ReportPage) -> list[str]:
 
 
 def _scores(plan: Plan, cases: list[Case]) -> list[str]:
-    """Return scores with their manifests."""
+    """Return the files of scores and their manifests."""
     kinds = (plan.results.scores, plan.results.scores_manifest)
     return [pattern.format(**case.where) for case in cases for pattern in kinds]

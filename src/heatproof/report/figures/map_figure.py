@@ -1,4 +1,4 @@
-"""`heatproof maps show`: an image beside its attribution maps."""
+"""The figure that `heatproof maps show` draws: an image and its attribution maps."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from heatproof.stores.store import read
 from heatproof.stores.stored_maps import stored_maps
 
 DPI = 150
-# Inches; the frame is what stands above and below all panels.
+# Inches. The frame is the space above and below all panels.
 WIDTH, PANEL, GAP, FRAME, MARGIN = 5.5, 1.75, 0.22, 1.36, 0.3
 HEAD, NOTE = 0.36, 0.3
 SCALES = f"Each map has its own scale: colours are full at the {PERCENTILE:g}th percentile of its absolute values."
@@ -42,7 +42,7 @@ SCALES = f"Each map has its own scale: colours are full at the {PERCENTILE:g}th 
 
 @dataclass(frozen=True)
 class Panel:
-    """One method's map of the image, or the reason why there is none."""
+    """The map of the image by one method, or the reason why the method is not applicable."""
 
     method: str
     values: np.ndarray | None
@@ -51,20 +51,20 @@ class Panel:
 
 @dataclass(frozen=True)
 class Drops:
-    """What the output of the image loses without each patch.
+    """The drop of the output when each patch of the image is deleted.
 
     Attributes
     ----------
     grid, baseline
-        Of the patches.
+        The grid of the patches, and the baseline that replaces a deleted one.
     values
-        (grid × grid,).
+        (patches,), row by row: the output of the intact image less the output without the patch.
     logit
-        Of the intact image.
+        The output of the intact image.
     answer
-        What the network decides, in words; "" where numbers are explained.
+        The decision of the network, in words; "" for a regression.
     of
-        What is read: a logit, or the output that is explained.
+        The name of the output: ``logit``, or ``output`` for a regression.
     """
 
     grid: Grid
@@ -85,31 +85,32 @@ def show(
     drops: bool = False,
     config: str | Path | None = None,
 ) -> None:
-    """Draw an image beside its attribution maps.
+    """Draw an image and its attribution maps.
 
     Parameters
     ----------
     store
-        A ``.zarr`` map store, or the folder of a model's stores; with a folder, the reference maps of its dataset can
-        be named too.
+        Path of a ``.zarr`` map store, or of the folder with the stores of a model. With a folder, `methods` can also
+        name the reference maps of its dataset.
     image
         Number in the evaluation split, or image id.
     methods
-        Names of methods, ``<map>`` or ``<map>_abs``; None for all maps of the store as they are.
+        Names of methods, ``<map>`` or ``<map>_abs``. None draws all maps of the store without a transform.
     output
-        Path of the picture; its ending decides the format (png, svg, pdf).
+        Path of the figure. Its ending decides the format (png, svg, pdf).
     grid
-        Draw this grid of patches, a whole number or (rows, columns), with the sum of each patch.
+        Draw this grid of patches, an integer or (rows, columns), with the sum of each patch.
     drops
-        Draw the cached logit drops of the patches too, with `grid` or the only grid that there is, and the rank
+        Draw the cached logit drops of the patches too, on `grid` or on the only grid with cached drops, and the rank
         correlation of each map's patch sums with them.
     config
-        The config that names the dataset, where that is code of one's own: what a store says of itself is not run.
+        Path of the config that names the dataset, which is needed where the dataset is custom code: code that a store
+        names is not run.
 
     Raises
     ------
     HeatproofError
-        If the store, the image, a method or the drops are not there, or the grid does not divide the maps.
+        If the store, the image, a method or the drops do not exist, or the grid does not divide the maps.
     """
     grid = None if grid is None else as_grid(grid)
     store = resolve_user_folder(store)
@@ -126,11 +127,11 @@ def show(
     _save(_figure(pixels, panels, grid, dropped, heading), Path(output))
 
 
-# ---- what is shown ---------------------------------------------------------------------------------------------------
+# ---- content ---------------------------------------------------------------------------------------------------------
 
 
 def _open(store: Path) -> dict[str, StoreInfo]:
-    """Map name to its store, those of the named store or folder first, then the reference maps."""
+    """Return the store of each map by its name: first those of the store or folder, then the reference maps."""
     own = [path for path in stores_below(store) if path == store or path.parent == store]
     if not own:
         below = sorted({str(path.parent) for path in stores_below(store)})
@@ -161,7 +162,7 @@ def _image_id(stored: StoreInfo, image: str) -> str:
 
 
 def _panel(stores: dict[str, StoreInfo], method: str, image_id: str) -> Panel:
-    # A map can be called like the absolute values of another one.
+    # A map can have the name that the absolute values of another map have as a method.
     known = {f"{name}{ABS_SUFFIX}": (name, "abs") for name in stores} | {name: (name, "raw") for name in stores}
     if method not in known:
         raise HeatproofError(f"There is no method named {method!r} here: {suggest_name(method, known)}")
@@ -186,7 +187,7 @@ def _place(stored: StoreInfo, image_id: str) -> tuple[int, int]:
 
 
 def _input(stored: StoreInfo, image_id: str, config: str | Path | None) -> tuple[np.ndarray, str]:
-    """Return the image (H, W, 3), and what its label is called and how the image is drawn."""
+    """Return the image (H, W, 3), and a text with the name of its label and how its channels are drawn."""
     dataset = open_dataset(dataset_of_store(stored, config))
     ids = dataset.splits["evaluation"].ids
     if image_id not in ids:
@@ -203,7 +204,7 @@ def _drops(stored: StoreInfo, store: Path, image_id: str, grid: Grid | None) -> 
     if stored.model is None:
         raise HeatproofError(f"The maps in {store} know no model, so there are no logit drops: name a model's folder.")
     folder = stored.path.parent
-    # results/maps/<dataset>/<model>/<weights> stands beside results/drops/<dataset>/<model>/<weights>.
+    # The maps are in results/maps/<dataset>/<model>/<weights>, the drops in results/drops/<dataset>/<model>/<weights>.
     root = folder.parents[3] / "drops" / folder.relative_to(folder.parents[2])
     found = [read_store_info(path) for path in stores_below(root)]
     grids = sorted({other.made_by["grid"] for other in found}, key=grid_sort_key)
@@ -216,7 +217,7 @@ def _drops(stored: StoreInfo, store: Path, image_id: str, grid: Grid | None) -> 
     if not chosen:
         remedy = "add it to drops.grids in the config."
         raise HeatproofError(f"There are no logit drops for grid {grid} in {root}, only for {listed}: {remedy}")
-    # Zeros are the default baseline; where there are several, the title says which one is shown.
+    # Zeros are the default baseline. The note below the panel names the baseline.
     drops = next((other for other in chosen if other.made_by["baseline"] == "zeros"), chosen[0])
     place = _place(drops, image_id)
     logit = read(drops.path, "logit", *place)[0].astype(np.float64)
@@ -232,14 +233,14 @@ def _drops(stored: StoreInfo, store: Path, image_id: str, grid: Grid | None) -> 
     return Drops(made_by["grid"], made_by["baseline"], logit[0] - logit[1:], float(logit[0]), answer, of)
 
 
-# ---- how it is drawn -------------------------------------------------------------------------------------------------
+# ---- drawing ---------------------------------------------------------------------------------------------------------
 
 
 @plain
 def _figure(
     pixels: np.ndarray, panels: list[Panel], grid: Grid | None, drops: Drops | None, heading: tuple[str, str]
 ) -> Figure:
-    # Numbers in patches need room, whatever the grid.
+    # The numbers in patches do not shrink with the patches.
     side = max(PANEL, 0.4 * max(grid_shape(grid))) if grid else PANEL
     note = NOTE + (0.11 if grid else 0) + (0.11 if drops else 0)
     shown: list[Any] = ["input", *([drops] if drops else []), *panels]
@@ -261,7 +262,7 @@ def _figure(
             title, said = "input image", ""
             axes.imshow(pixels, interpolation="nearest")
             _draw_grid(axes, pixels.shape[:2], grid or 1)
-        # Characters that fit beside each other at 8 points; names break behind an underscore.
+        # About 14 characters at 8 points fit into an inch. Names break behind an underscore.
         lines = textwrap.wrap(title.replace("_", "_ "), int(side * 14))
         axes.set_title("\n".join(lines).replace("_ ", "_"), size=8, pad=4, linespacing=1.0)
         axes.set_xlabel(said, size=6.5, color="0.35", labelpad=3, linespacing=1.15)
@@ -271,7 +272,7 @@ def _figure(
 
 
 def _draw_map(axes: Axes, panel: Panel, grid: Grid | None, drops: Drops | None, side: float) -> str:
-    """Draw a map, or why there is none; return what stands below it."""
+    """Draw a map, or the reason why there is none; return the text below the panel."""
     if panel.values is None:
         axes.set_facecolor("0.94")
         axes.set_box_aspect(1)
@@ -291,7 +292,7 @@ def _draw_map(axes: Axes, panel: Panel, grid: Grid | None, drops: Drops | None, 
 
 
 def _draw_drops(axes: Axes, pixels: np.ndarray, drops: Drops) -> str:
-    """Draw drops over a grey image; return what stands below them."""
+    """Draw drops over the image in grey; return the text below the panel."""
     height, width = pixels.shape[:2]
     axes.imshow(0.55 + 0.45 * pixels.mean(-1), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
     limit = float(np.abs(drops.values).max()) or 1.0
@@ -304,7 +305,7 @@ def _draw_drops(axes: Axes, pixels: np.ndarray, drops: Drops) -> str:
 
 
 def _draw_grid(axes: Axes, shape: tuple[int, ...], grid: Grid) -> None:
-    # Dark on light, so that the lines are seen on any image.
+    # A dark line with a light outline is visible on any image.
     light = [withStroke(linewidth=1.4, foreground="white", alpha=0.35), Normal()]
     for draw, length, count in zip((axes.axhline, axes.axvline), shape, grid_shape(grid), strict=True):
         for step in range(1, count):
@@ -315,7 +316,7 @@ _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def _draw_numbers(axes: Axes, values: np.ndarray, shape: tuple[int, ...], grid: Grid) -> str:
-    """Draw the grid and a number in each patch, all by one power of ten; return what to say of that power."""
+    """Draw the grid and a number in each patch, all divided by one power of ten; return that factor as text."""
     largest = float(np.abs(values).max())
     power = math.floor(math.log10(largest)) if largest else 0
     power = 0 if power in (0, 1) else power

@@ -1,4 +1,7 @@
-"""The curves behind the scores of one network: a panel a metric, a line a method (Li et al. 2024, figures 8 and 9)."""
+"""The curves behind the scores of a network: one panel for each metric, one line for each method.
+
+They follow Li et al. 2024, figures 8 and 9.
+"""
 
 from __future__ import annotations
 
@@ -29,20 +32,20 @@ if TYPE_CHECKING:
     from heatproof.stages.score import Score
 
 COLUMNS = [*NETWORK, "metric", "curve", "x_name", "y_name", "higher_is_better", "method", "x", "y"]
-# Of the performance, at which soundness is read.
+# Levels of the performance at which soundness is evaluated.
 LEVELS = tuple(round(0.02 * step, 5) for step in range(1, 51))
 OUTPUTS = {"accuracy": "accuracy", "probability": "probability of the target", "logit": "logit of the target"}
 PANELS_IN_A_ROW, LEGEND_COLUMNS = 3, 4
 MARKERS = "osD^vP*X<>"
-# Points of a line that have a marker, about; all have a place in the table.
+# About so many points of a line have a marker. The table has all points.
 MARKED = 8
-# Of SIC and AIC, points that are kept of the many at which they are interpolated.
+# Number of points of the SIC and AIC curves in the table, of the many at which they are interpolated.
 KEPT = 51
 
 
 @dataclass(frozen=True)
 class Line:
-    """How the line of a method looks: maps and their absolute values share a colour and a marker."""
+    """The style of a method's line. A map and its absolute values share a colour and a marker."""
 
     color: Any
     marker: str
@@ -53,7 +56,7 @@ def metric_curves(told: MetricCurves) -> None:
     """Write the figure and the table of one network."""
     table = pd.DataFrame([row for one in told.scores for row in rows_of(one)], columns=COLUMNS[len(NETWORK) :])
     table = table.assign(**dict(zip(NETWORK, told.network, strict=True)))[COLUMNS]
-    # A difference of two curves that have panels of their own would show them again.
+    # A metric that is the difference of two curves would repeat them where both have panels.
     kinds = {one.kind for one in told.scores}
     again = [one.case.metric for one in told.scores if len(parts := METRICS[one.kind].derived_from) > 1
              and kinds.issuperset(parts)]  # fmt: skip
@@ -65,7 +68,7 @@ def metric_curves(told: MetricCurves) -> None:
 
 
 def rows_of(told: Score) -> Iterator[tuple[Any, ...]]:
-    """Yield metric, curve, names of both axes, direction, method, x and y of each point of a metric's mean curves."""
+    """Yield each point of a metric's mean curves: metric, curve, names of both axes, direction, method, x and y."""
     sequences = {
         argument: Perturbation.from_settings(one.response.settings)
         for argument, one in told.responses.items()
@@ -83,22 +86,22 @@ def rows_of(told: Score) -> Iterator[tuple[Any, ...]]:
 def curves_of(
     told: Score, sequences: Mapping[str, Perturbation], scored: Scored
 ) -> Iterator[tuple[str, str, np.ndarray, str, np.ndarray]]:
-    """Yield name, name of x, x (S,), name of y and y (S,) of the mean curves of one method.
+    """Yield the mean curves of one method: name, name of the x axis, x (S,), name of the y axis, y (S,).
 
     Parameters
     ----------
     told
-        What scored the metric.
+        The spec of the job that scored the metric.
     sequences
-        Argument of the metric's function to the sequence of pixels that it reads.
+        The perturbation sequence that each argument of the metric's function reads.
     scored
-        The scores of the method, with curves of each image.
+        The scores of the method, with the curves of each image.
     """
     output = OUTPUTS.get(str(told.options.get("output")), "response")
-    # Of numbers there are no logits.
+    # A regression has no logits.
     output = output if task_provides(rows_of_store(told.drops + ".zarr", 0).task, "probability") else "output"
     curves = {name: values for name, values in scored.curves.items() if values.ndim == 2}
-    # Of MAS not what they are put together from.
+    # Without the curves from which those of MAS are computed.
     curves = {name: values for name, values in curves.items() if name.endswith("_mas")} or curves
     for name, values in curves.items():
         if "performance" in scored.curves:
@@ -119,7 +122,7 @@ def curves_of(
 
 
 def _sequence_of(name: str, sequences: Mapping[str, Perturbation]) -> Perturbation | None:
-    """Return the sequence of a curve: that of the argument which its name begins with, or the only one."""
+    """Return the sequence of a curve: that of the argument whose name starts the curve's name, or else the first."""
     named = [one for argument, one in sequences.items() if name.startswith(argument)]
     return next(iter([*named, *sequences.values()]), None)
 
@@ -138,14 +141,14 @@ def _mean(values: np.ndarray) -> np.ndarray:
 
 
 def lines_of(methods: Sequence[Any], references: Sequence[str]) -> dict[str, Line]:
-    """Return how the line of each method looks: colours and markers by map, dashes for absolute values.
+    """Return the line style of each method: colours and markers by map, dashes for absolute values.
 
     Parameters
     ----------
     methods
-        With name, explainer, index and transform.
+        Methods with ``method`` (the name), ``explainer``, ``index`` and ``transform``.
     references
-        Methods that know no model, which are grey.
+        Methods that do not use the model. Their lines are grey.
     """
     maps = list(dict.fromkeys((one.explainer, one.index) for one in methods if one.method not in references))
     colours = dict(zip(maps, sns.color_palette("husl" if len(maps) > 10 else "colorblind", len(maps)), strict=True))
@@ -167,16 +170,16 @@ def draw_metric_curves(table: pd.DataFrame, lines: Mapping[str, Line], title: st
     Parameters
     ----------
     table
-        `COLUMNS`.
+        A table with `COLUMNS`.
     lines
-        How the line of each method looks; methods stand in the legend in this order.
+        The line style of each method. The legend has the methods in this order.
     title
-        Over all.
+        Title of the figure.
 
     Returns
     -------
     matplotlib.figure.Figure
-        A panel a metric and curve; without axes where there is nothing.
+        One panel for each metric and curve; a figure without axes if the table is empty.
     """
     panels: list[tuple[Any, pd.DataFrame]] = list(table.groupby(["metric", "curve"], sort=False))
     if not panels:

@@ -1,4 +1,4 @@
-"""Montages: the first images under every method of one network, each map with its score, as one picture."""
+"""Montages: one figure with the maps of the first images by every method of a network, each with its score."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 # Inches.
 CELL, NAME, SCORE = 0.62, 0.06, 0.15
-# Above and below all maps: the title, and the colours with what they mean.
+# Space above and below all maps, for the title and the colour bar.
 TOP, BOTTOM = 0.35, 0.36
-# Of a letter of the title, and of a line of it.
+# Width of a letter of the title, and height of a line.
 LETTER, LINE = 0.078, 0.14
 MOST_ROWS = 12
 
@@ -37,7 +37,7 @@ def montage(told: Montage) -> None:
         scores = image_scores(told.results, where, ids)
         read = {one.method: read_maps(told.results, where, one, ids) for one in told.methods}
         maps = {name: values for name, values in read.items() if not isinstance(values, str)}
-        # Best first; what is undefined everywhere comes last.
+        # Best first; methods that are undefined on all images come last.
         means = scores.groupby(level="method").mean().reindex([*maps]).sort_values(ascending=False, kind="stable")
         each = scores.unstack("image").reindex(index=means.index, columns=ids)
         title = "{dataset} · {model} ({weights}): {metric} of each map, and its mean over all images".format_map(where)
@@ -58,19 +58,19 @@ def draw_montage(
     images
         (N, C, H, W) in [0, 1].
     maps
-        Method to its maps (N, H, W).
+        Maps (N, H, W) of each method.
     means
-        Mean score of every method, drawn in this order; NaN is told as undefined.
+        Mean score of every method, in the order of the rows. NaN is written as "undefined".
     scores
         The score of each image, methods by images.
     title
-        Over all.
+        Title of the figure.
 
     Returns
     -------
     matplotlib.figure.Figure
-        A row a method and a column an image, in blocks side by side where there are many methods. Every map has its own
-        scale: full colour at the 99th percentile of its absolute values.
+        One row for each method and one column for each image, in several blocks where there are many methods. Every map
+        has its own scale: full colour at the 99th percentile of its absolute values.
     """
     blocks = max(1, -(-len(means) // MOST_ROWS))
     height = max(1, -(-len(means) // blocks))

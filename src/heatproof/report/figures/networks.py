@@ -1,4 +1,4 @@
-"""Figures over networks: the best score over the accuracy, methods under several protocols, and ranks as published."""
+"""Figures over networks: best score over accuracy, methods under several protocols, and ranks over published ones."""
 
 from __future__ import annotations
 
@@ -12,46 +12,50 @@ from scipy.stats import spearmanr
 from heatproof.report.figures.drawing import broken, lay_out, new_figure, palette, prepare_rows, white
 from heatproof.report.results import CASE, NETWORK, rounded
 
-# Metric to its protocol, and whether the network is to be the one before finetuning; in the order of the panels.
+# The protocol of each metric, and whether it uses the network before finetuning, in the order of the panels.
 PROTOCOLS = {
     "idsds": ("IDSDS, in domain", False),
     "sds": ("SDS, out of domain", True),
     "ids": ("IDS, incremental", True),
     "part_deletion": ("known parts", True),
 }
-# A rank correlation of fewer says nothing.
+# Fewer values are too few for a rank correlation.
 LEAST_NETWORKS = 5
 LEAST_METHODS = 3
-# Of the panels of ranks.
+# Panels of ranks in a row.
 IN_A_ROW = 3
 
 
 def best_over_accuracy(table: pd.DataFrame, accuracy: pd.DataFrame, references: Sequence[str]) -> pd.DataFrame:
-    """Return the best method of each network with a score in domain, with the network's top-1 accuracy.
+    """Return the best method of each network that has an in-domain score, with the network's top-1 accuracy.
 
     Parameters
     ----------
     table, accuracy
-        ``idsds_table.csv`` and ``accuracy.csv``.
+        The tables ``idsds_table.csv`` and ``accuracy.csv``.
     references
-        Methods that know no model, and are no explanation.
+        Methods that do not use the model. They are left out, because they explain nothing.
 
     Returns
     -------
-    DataFrame
-        Columns of a network, method, score and top1_clean: by IDSDS, and where no network has any, by SDS.
+    pandas.DataFrame
+        Dataset, model, weights, method, metric, score and top1_clean. The best method is that by IDSDS, or by SDS where
+        no network has an IDSDS score.
     """
     rows = table[~table["method"].isin(list(references))].dropna(subset=["score"])
     rows = next((found for name in ("idsds", "sds") if len(found := rows[rows["metric"] == name])), rows.iloc[:0])
     best = rows.loc[rows.groupby(NETWORK, sort=False)["score"].idxmax()]
-    # Of several labels, and of numbers, there is no top-1 accuracy.
+    # Networks of several labels and of numbers have no top-1 accuracy.
     clean = accuracy.drop_duplicates(NETWORK).reindex(columns=[*NETWORK, "top1_clean"]).dropna(subset="top1_clean")
     return best[[*NETWORK, "method", "metric", "score"]].merge(clean, on=NETWORK)
 
 
 @white
 def draw_over_accuracy(table: pd.DataFrame, accuracy: pd.DataFrame, references: Sequence[str]) -> Figure:
-    """Draw the best score of each network over its accuracy: a panel a dataset (Hesse et al. 2024, figure 5 b)."""
+    """Draw the best score of each network over its accuracy, one panel for each dataset.
+
+    The figure follows Hesse et al. 2024, figure 5 b.
+    """
     best = best_over_accuracy(table, accuracy, references)
     if best.empty:
         figure = new_figure(7.5, 0.8)
@@ -77,19 +81,19 @@ def draw_over_accuracy(table: pd.DataFrame, accuracy: pd.DataFrame, references: 
 
 
 def protocol_table(table: pd.DataFrame, references: Sequence[str]) -> pd.DataFrame:
-    """Return the scores of methods under each protocol that a run has, the mean over networks.
+    """Return the mean score over networks of each method under each protocol that a run has.
 
-    A network counts where it has a score of the method under every protocol, so that protocols differ in nothing else.
+    A network counts for a method only if it has a score under every protocol, so that protocols differ in nothing else.
 
     Returns
     -------
-    DataFrame
-        A row a method, by IDSDS from the best; a column a metric of `PROTOCOLS`.
+    pandas.DataFrame
+        One row for each method, the best by the first protocol first, and one column for each metric of `PROTOCOLS`.
     """
     rows = table[~table["method"].isin(list(references))].dropna(subset=["score"])
     untuned = rows["metric"].map({metric: untuned for metric, (_, untuned) in PROTOCOLS.items()})
     rows = rows[(rows["weights"] == "pretrained") == untuned]
-    # Of several finetuned weights the first, which are the config's plain ones.
+    # The first of several finetuned weights are those of the config's finetuning without variation.
     rows = rows.drop_duplicates(["dataset", "model", "method", "metric"])
     wide = rows.pivot(index=["dataset", "model", "method"], columns="metric", values="score").dropna()
     means = wide.groupby(level="method").mean()[[metric for metric in PROTOCOLS if metric in wide]]
@@ -98,7 +102,7 @@ def protocol_table(table: pd.DataFrame, references: Sequence[str]) -> pd.DataFra
 
 @white
 def draw_protocols(table: pd.DataFrame, references: Sequence[str]) -> Figure:
-    """Draw the same methods under several protocols (Hesse et al. 2024, figure 2 c): a panel a protocol."""
+    """Draw the same methods under several protocols, one panel for each (Hesse et al. 2024, figure 2 c)."""
     scores = protocol_table(table, references)
     figure = new_figure(max(2.2 * len(scores.columns), 2.2) + 2.0, 1.2 + 0.19 * max(len(scores), 1))
     colours = palette(scores)
@@ -123,13 +127,13 @@ def draw_published(table: pd.DataFrame, orders: pd.DataFrame) -> Figure:
     Parameters
     ----------
     table, orders
-        ``published_methods.csv`` and ``published.csv``.
+        The tables ``published_methods.csv`` and ``published.csv``.
 
     Returns
     -------
     matplotlib.figure.Figure
-        A panel a test case and published data set; on the line, both ranks are the same. The methods that differ most
-        carry their names.
+        One panel for each test case and published dataset. On the line, both ranks are equal. The methods whose ranks
+        differ most are labelled.
     """
     panels = list(table.groupby([*CASE, "published"], sort=False))
     rows = broken(panels, IN_A_ROW) or [[]]
@@ -161,7 +165,7 @@ def draw_published(table: pd.DataFrame, orders: pd.DataFrame) -> Figure:
 
 
 def _rho(one: pd.Series, other: pd.Series, least: int, before: str) -> str:
-    """Return the rank correlation for a title, and nothing of too few values or of equal ones."""
+    """Return the rank correlation as text for a title; "" where values are too few or all equal."""
     if len(one) < least or min(one.nunique(), other.nunique()) == 1:
         return ""
     return f"{before}{rounded(float(spearmanr(one, other).statistic), 2)}"

@@ -1,4 +1,4 @@
-"""All metrics in one picture, and soundness against completeness: from scores.csv alone."""
+"""Figures of scores.csv: the order of the methods under all metrics, and soundness over completeness."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CAPTIONS = ["figure", "shows", "conclusion"]
 
 
 def overview(told: Overview) -> None:
-    """Write the tables and figures of `places_table` and `dual_table`, with what to conclude of each."""
+    """Write the tables of `places_table` and `dual_table`, their figures, and captions with conclusions."""
     scores = read_table(told.scores)
     scores["higher_is_better"] = scores["higher_is_better"] == "True"
     places, dual = places_table(scores), dual_table(scores, told.kinds)
@@ -42,7 +42,7 @@ def overview(told: Overview) -> None:
 
 
 def places_table(scores: pd.DataFrame) -> pd.DataFrame:
-    """Return where every method stands under every metric.
+    """Return the relative rank of every method under every metric.
 
     Parameters
     ----------
@@ -52,9 +52,9 @@ def places_table(scores: pd.DataFrame) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        `RANKS`: ``place`` is the mean over ``n_cases`` networks of (rank - 1) / (methods - 1), 0 for the first and 1
+        `RANKS`. ``place`` is the mean over ``n_cases`` networks of (rank - 1) / (methods - 1), 0 for the first and 1
         for the last, lower is better; ties share their mean rank. Methods are sorted by their mean place over all
-        metrics, metrics by name; a network with one method alone is left out.
+        metrics, and metrics by name. Networks with a score of only one method are left out.
     """
     known = scores[scores["score"].notna()].copy()
     better = np.where(known["higher_is_better"].astype(bool), -1.0, 1.0)
@@ -66,19 +66,19 @@ def places_table(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def dual_table(scores: pd.DataFrame, kinds: Mapping[str, str]) -> pd.DataFrame:
-    """Return soundness beside completeness of every method on every network that has both (Li et al. 2024, figure 9).
+    """Return soundness and completeness of every method on every network that has both (Li et al. 2024, figure 9).
 
     Parameters
     ----------
     scores
         The rows of scores.csv.
     kinds
-        ``soundness`` and ``completeness`` to the names that they have in the table; empty where one is not scored.
+        The names that ``soundness`` and ``completeness`` have in the table; empty where one of them is not scored.
 
     Returns
     -------
     pandas.DataFrame
-        `DUAL`, both as scored, higher is better.
+        `DUAL`, both scores in their own units, higher is better.
     """
     if not kinds:
         return pd.DataFrame(columns=DUAL)
@@ -89,7 +89,7 @@ def dual_table(scores: pd.DataFrame, kinds: Mapping[str, str]) -> pd.DataFrame:
 
 
 def told_places(places: pd.DataFrame) -> list[str]:
-    """Return what the picture of all metrics shows, and what to conclude."""
+    """Return a description and the conclusion of the figure of all metrics."""
     shows = (
         "Place of every method under every metric, mean over networks: 0 is first, 100 last. Rows are sorted by their "
         "mean, columns by how well they agree with it."
@@ -114,7 +114,7 @@ def told_places(places: pd.DataFrame) -> list[str]:
 
 
 def told_dual(dual: pd.DataFrame) -> list[str]:
-    """Return what the picture of soundness and completeness shows, and what to conclude."""
+    """Return a description and the conclusion of the figure of soundness and completeness."""
     shows = "Soundness and completeness of every method, a panel a network; up and right is better."
     networks = [part for _, part in dual.groupby(NETWORK, sort=False)]
     rhos = [rho for part in networks if not np.isnan(rho := _spearman(part["soundness"], part["completeness"]))]
@@ -130,12 +130,7 @@ def told_dual(dual: pd.DataFrame) -> list[str]:
 
 @plain
 def draw_places(places: pd.DataFrame) -> Figure:
-    """Draw `places_table` as a heat map, methods by metrics.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-    """
+    """Draw the table of `places_table` as a heat map, methods by metrics; a figure without axes if it is empty."""
     if places.empty:
         return Figure()
     wide = _wide(places)
@@ -156,13 +151,7 @@ def draw_places(places: pd.DataFrame) -> Figure:
 
 @plain
 def draw_dual(dual: pd.DataFrame) -> Figure:
-    """Draw `dual_table`, a panel a network.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        Without axes where there is nothing.
-    """
+    """Draw the table of `dual_table`, one panel for each network; a figure without axes if it is empty."""
     groups = list(dual.groupby(NETWORK, sort=False))
     if not groups:
         return Figure()
@@ -170,7 +159,7 @@ def draw_dual(dual: pd.DataFrame) -> Figure:
     figure = new_figure(4.6 * len(rows[0]), 3.9 * len(rows))
     for axes, ((dataset, model, weights), part) in lay_out(figure, rows):
         axes.scatter(part["completeness"], part["soundness"], s=18, alpha=0.75)
-        # The corners of the cloud are what is read; a name at each point would hide them all.
+        # Only the extremes of the cloud are labelled, because a label at each point would hide all points.
         for row in _corners(part).to_dict("records"):
             place = (row["completeness"], row["soundness"])
             axes.annotate(row["method"], place, fontsize=7, xytext=(3, 4), textcoords="offset points")
@@ -182,7 +171,7 @@ def draw_dual(dual: pd.DataFrame) -> Figure:
 
 
 def _corners(part: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of the methods that alone have the largest or smallest of one of the two."""
+    """Return the rows of the methods that are the only ones with the largest or smallest value of one score."""
     both = part["soundness"].round(6), part["completeness"].round(6)
     alone = [part[one.isin([one.max(), one.min()]) & ~one.duplicated(keep=False)] for one in both]
     return pd.concat(alone).drop_duplicates("method")
@@ -193,10 +182,10 @@ def _wide(places: pd.DataFrame) -> pd.DataFrame:
 
 
 def _agreement(wide: pd.DataFrame) -> pd.Series:
-    """Return Spearman's ρ of every metric with the mean of all others."""
+    """Return Spearman's ρ between the places under each metric and the mean places under all others."""
     return pd.Series({name: _spearman(own, wide.drop(columns=name).mean(axis=1)) for name, own in wide.items()})
 
 
 def _spearman(one: pd.Series, other: pd.Series) -> float:
-    """Return ρ over the methods that have both; NaN with few of them or no difference."""
+    """Return Spearman's ρ over the methods that have both values; NaN if they are too few or all equal."""
     return pd.concat([one, other], axis=1).corr("spearman", min_periods=MINIMUM_METHODS).to_numpy()[0, 1]

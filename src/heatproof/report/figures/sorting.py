@@ -1,4 +1,4 @@
-"""One image's maps in the order of every metric's score, as figure 5 of Walker et al. (MAS) 2024."""
+"""The maps of one image, sorted by the score of each metric, as in figure 5 of Walker et al. (MAS) 2024."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from heatproof.report.results import publish, save, score_told
 if TYPE_CHECKING:
     from heatproof.stages.sorting import Sorting
 
-# Inches: a map, what is written below it, between maps, names of metrics, and above and below all.
+# Inches: a map, the text below it, the gap between maps, a letter of a metric's name, and space above and below all.
 CELL, WRITTEN, GAP, NAME, TOP, BOTTOM = 0.8, 0.3, 0.06, 0.085, 0.75, 0.4
-# Letters of a method's name in a line below its map.
+# Letters of a method's name in a line.
 LETTERS = 17
 
 
@@ -39,7 +39,7 @@ def sorting(told: Sorting) -> None:
         number = best_known(found, ids)
         read = {method.method: read_maps(told.results, where, method, ids) for method in told.methods}
         own = {name: values[number] for name, values in read.items() if not isinstance(values, str)}
-        # A metric that does not apply reads no maps.
+        # A metric that is not applicable reads no maps.
         applied = [metric for metric, of in found.items() if of.notna().any()]
         drawn = told.magnitudes.counted_methods([*own], *applied)
         maps = {name: own[name] for name in drawn}
@@ -58,7 +58,7 @@ def sorting(told: Sorting) -> None:
 
 
 def best_known(scores: Mapping[str, pd.Series], ids: Sequence[str]) -> int:
-    """Return the place of the first image that has a score of most metrics."""
+    """Return the index of the first image among those with scores by the largest number of metrics."""
     known = [
         sum(bool(of[of.index.get_level_values("image") == one].notna().any()) for of in scores.values()) for one in ids
     ]
@@ -66,7 +66,7 @@ def best_known(scores: Mapping[str, pd.Series], ids: Sequence[str]) -> int:
 
 
 def in_order(scores: pd.Series, higher_is_better: bool) -> pd.Series:
-    """Return scores with the best first; equal ones stay in their order, and undefined ones come last."""
+    """Return scores with the best first; equal scores keep their order, and undefined ones come last."""
     return scores.sort_values(ascending=not higher_is_better, kind="stable", na_position="last")
 
 
@@ -81,19 +81,19 @@ def draw_sorting(
     image
         (C, H, W) in [0, 1].
     maps
-        Method to its map (H, W).
+        Map (H, W) of each method.
     scores
-        The score of this image, metrics by methods; NaN is undefined.
+        Scores of this image, metrics by methods; NaN where undefined.
     directions
-        Metric to whether higher is better.
+        Whether higher is better, by metric.
     title
-        Over all.
+        Title of the figure.
 
     Returns
     -------
     matplotlib.figure.Figure
-        A row a metric with the image before it, rank 1 on the left. A map has the same scale in every row: full colour
-        at the 99th percentile of its absolute values.
+        One row for each metric, with the image first and then the maps from rank 1 on. A map has the same scale in
+        every row: full colour at the 99th percentile of its absolute values.
     """
     height, width = image.shape[1:]
     tall = CELL * height / width
@@ -103,7 +103,7 @@ def draw_sorting(
     top = TOP + 0.15 * (len(lines) - 1)
     size = names + columns * (CELL + GAP) + 0.1, top + rows * (tall + WRITTEN) + BOTTOM
     figure = Figure(figsize=size, facecolor="white")
-    # Axes for each row: axes for every map would take a minute for thirty methods and twenty metrics.
+    # Each row has one axes, because axes for every map would take a minute for thirty methods and twenty metrics.
     across = 1 + GAP / CELL
     for place, (metric, row) in enumerate(scores.iterrows()):
         low = size[1] - top - (place + 1) * (tall + WRITTEN) + WRITTEN
@@ -132,7 +132,7 @@ def draw_sorting(
 
 
 def _fitted(name: str) -> list[str]:
-    """Return a name in at most two lines, broken at an underscore where it can be."""
+    """Return a name in at most two lines, broken at an underscore if possible."""
     lines = textwrap.wrap(name.replace("_", "_ "), LETTERS)
     lines = [line.replace("_ ", "_") for line in lines]
     return lines if len(lines) <= 2 else [lines[0], lines[1][: LETTERS - 1] + "…"]

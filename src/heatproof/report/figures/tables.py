@@ -1,4 +1,4 @@
-"""Figures of the other tables of a run: baselines, what papers draw, and what is measured beside scores."""
+"""Figures of the other tables of a run: baselines, figures as in the papers, costs and in-domain tests."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def published(table: pd.DataFrame, *, published: pd.DataFrame) -> Figure:
     return draw_published(table, published)
 
 
-# Its seconds are measured, and the page is to have the same bytes again.
+# Measured seconds differ from run to run, and the bytes of the index page must not.
 @figure("costs", reads="costs", page=False)
 def costs(table: pd.DataFrame, *, level: float) -> Figure:
     """Score over cost: no cheaper method of the network scores higher than those on the line."""

@@ -1,8 +1,8 @@
-"""The pages: one file with all tables, maps, curves, claims and where each number is from; and all maps side by side.
+"""The HTML pages: an index with all tables, maps, curves, claims and the provenance of each number, and a page of maps.
 
-Both open from disk. The tables are DataTables, from the copy that the package itables brings; it is written into the
-page, so that nothing is fetched. The page's own script puts names on it as text, never as markup, and its content
-security policy lets no other script run.
+Both pages open from disk. Tables use DataTables, whose copy in the package itables is written into the page, so that
+nothing is fetched. The script of the page inserts names as text, never as markup, and the content security policy lets
+no other script run.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Path of a file to the address that a page has for it.
+# Maps the path of a file to its address on a page.
 Link = Callable[[str], str]
 
-# A larger table is linked to and not written into the page.
+# A larger table is linked instead of embedded.
 DOWNLOAD_BYTES = 2_000_000
 PAGE_BYTES = 20_000_000
 ENDS = ["score", "ci_low", "ci_high"]
-# What is counted where each label, or each number, of an image is a row of its own.
+# Name of the rows of the evaluation split by task, where each label or number of an image is a row.
 ROWS = {"multilabel": "labels of images", "regression": "numbers of images"}
-# The verdict of claims that neither the run nor published numbers can test.
+# The verdict of claims that cannot be tested.
 UNTESTED = "not testable here"
-# Reasons that name one thing of many, and the words under which they stand together.
+# Patterns of reasons that name a single method, network or metric, and the heading under which they are grouped.
 LACKS = {
     r"the config has no(ne of)? ": "a method or a network is not in the config",
     r"no two networks differ|no \w+ stands beside": "no two kinds of network differ in one thing alone",
@@ -60,7 +60,7 @@ LACKS = {
 def report_page(told: ReportPage) -> None:
     """Write the index page, and the page of maps where images are shown."""
     tables = {name: read_text(facts.path) for name, facts in told.tables_shown.items()}
-    # Of the very test cases that the table of scores has.
+    # The ranking of the test cases that the table of scores shows.
     ranked = tables.get("ranking", tables["meta_rank"])
     alone = tables["meta_rank"] if "ranking" in tables else None
     link = partial(address, told.files["page"])
@@ -81,7 +81,7 @@ def report_page(told: ReportPage) -> None:
         made[told.files["gallery"]] = render("gallery.html", **gallery, **look)
         named = [{"method": method.method, "reference": method.reference} for method in told.methods]
         data["maps-data"] = {"methods": named, "datasets": page_data.fitting(maps, len(named))}
-    # What no metric reads on any dataset of the run was not made.
+    # Curves that no metric of the run reads are not computed.
     if any(one.datasets for one in told.curves):
         ranks = ranked.set_index("method")["rank"]
         best = [name for name in ranks[ranks != ""].astype(float).sort_values().index if name not in told.references]
@@ -120,20 +120,20 @@ def report_page(told: ReportPage) -> None:
 
 
 def _rows_told(told: ReportPage) -> str:
-    """Say what an image that is counted is: an image, or one of its labels or numbers."""
+    """Return the name of the rows that are counted as images: images, labels of images or numbers of images."""
     specs = [entry.dataset for entry in told.datasets]
     words = dict.fromkeys(ROWS.get(spec.task, "images") if spec.rows == "label" else "images" for spec in specs)
     return " or ".join(words)
 
 
 def judged_claims(table: pd.DataFrame) -> dict[str, Any]:
-    """Return claims as the page shows them: those with a verdict, on the run first, and the others by reason.
+    """Group claims for the page: those with a verdict on the run, those with one on published numbers, and the others.
 
     Returns
     -------
     dict
-        ``judged``, rows with a verdict on the run or on published numbers; ``untested``, reason to rows; ``counts``,
-        how often each verdict is on the run, and ``published``, on published numbers.
+        ``judged``, the rows with a verdict on the run or on published numbers; ``untested``, the other rows by reason;
+        ``counts`` and ``published``, the number of claims by verdict on the run and on published numbers.
     """
     rows: list[dict[Any, Any]] = table.to_dict("records")
     here = [row for row in rows if row["verdict"] != UNTESTED]
@@ -153,12 +153,12 @@ def judged_claims(table: pd.DataFrame) -> dict[str, Any]:
 
 
 def address(page: str, path: str) -> str:
-    """Return the address of a file as seen from a page, by a relative path."""
+    """Return the address of a file relative to a page."""
     return quote(Path(os.path.relpath(path, Path(page).parent)).as_posix())
 
 
 def _library() -> dict[str, Any]:
-    """Return DataTables as the installed itables has it: script, style, and the version."""
+    """Return the script and style of DataTables from the installed itables, and the version of itables."""
     folder = files("itables") / "html"
     script = (folder / "dt_bundle.js").read_text(encoding="utf-8")
     style = (folder / "dt_bundle.css").read_text(encoding="utf-8").replace("</", "<\\/")
@@ -180,26 +180,26 @@ def leaderboard(table: pd.DataFrame, told: ReportPage, link: Link) -> dict[str, 
     Parameters
     ----------
     table
-        Of idsds_table.csv or scores.csv, as text.
+        The rows of idsds_table.csv or scores.csv, as text.
     told
-        What the job is told.
+        The spec of the job.
     link
-        Path to the address that the page has for it.
+        Maps the path of a file to its address on the page.
 
     Returns
     -------
     dict
-        ``cases``: one mapping each, with the names, ``higher``, the ``range`` of the metric's intervals over the whole
-        table, with 0 in it, and ``href`` and ``key`` of the scores' manifest. ``rows``: case number, method, score,
-        low, high, distance from the best reference (positive is better), rank, images, undefined images, reason of a
-        gap. None where there is no number.
+        ``cases``: for each test case its names, ``higher``, the ``range`` of the metric's intervals over the whole
+        table, extended to 0, and ``href`` and ``key`` of the manifest of its scores. ``rows``: case number, method,
+        score, low, high, distance from the best reference (positive is better), rank, images, undefined images, and
+        the reason if the method is not applicable. Missing numbers are None.
     """
     counts = ["rank", "n_images", "n_undefined"]
     known = table.assign(**table[[*ENDS, *counts]].apply(pd.to_numeric))
     known["above"] = above_reference(known, told.references, told.directions)
     ends = known.groupby("metric")[ENDS]
     low, high = ends.min().min(axis=1).clip(upper=0).fillna(0), ends.max().max(axis=1).clip(lower=0).fillna(0)
-    # With the digits that sort and draw a number.
+    # Six digits are enough to sort and draw numbers.
     ranges = dict(zip(low.index, page_data.short(np.stack([low, high], axis=1), 6), strict=True))
     cases = []
     for case in dict.fromkeys(zip(*(known[key] for key in CASE), strict=True)):
@@ -216,15 +216,20 @@ def leaderboard(table: pd.DataFrame, told: ReportPage, link: Link) -> dict[str, 
 
 
 def against(table: pd.DataFrame, told: ReportPage) -> str:
-    """Return which metrics of scores.csv, as text, disagree about the order of the methods, and what to do."""
+    """Describe which metrics of scores.csv disagree about the order of the methods, and what to do about it."""
     scores = table.assign(score=pd.to_numeric(table["score"]), higher_is_better=table["metric"].map(told.directions))
     return disagreement(scores)
 
 
 def ranking(table: pd.DataFrame, alone: pd.DataFrame | None = None) -> list[dict[Any, Any]]:
-    """Return the rows of the Meta-Rank with where each interval lies, as shares of the widest one's axis.
+    """Return the rows of a Meta-Rank table, with the positions of κ, its interval and 0 as shares of a common axis.
 
-    Where `alone`, the Meta-Rank of the patch drops alone, is given, its κ stands beside that of all metrics.
+    Parameters
+    ----------
+    table
+        The rows of a Meta-Rank table, as text.
+    alone
+        The Meta-Rank over the metrics of patch drops only. Its κ is added to each row as ``alone``.
     """
     if alone is not None:
         table = table.merge(alone[["method", "kappa"]].rename(columns={"kappa": "alone"}), on="method", how="left")
@@ -236,11 +241,15 @@ def ranking(table: pd.DataFrame, alone: pd.DataFrame | None = None) -> list[dict
 
 
 def side_by_side(table: pd.DataFrame, references: Collection[str]) -> dict[Any, dict[str, Any]]:
-    """Return dataset to its ``methods``, and ``cases``: (model, weights, metric) to method to the row of the table.
+    """Return the scores of each dataset as a table of methods by test cases.
 
-    A row also has how far its score is ``above`` the best reference.
+    Returns
+    -------
+    dict
+        Maps each dataset to its ``methods``, and to ``cases``: for each (model, weights, metric) the rows of the table
+        by method. A row also has ``above``, the distance of its score from the best reference.
     """
-    # Of the metrics of patch drops, higher is better.
+    # Higher is better for all metrics of patch drops.
     scores = table.assign(score=pd.to_numeric(table["score"]))
     above = above_reference(scores, references, dict.fromkeys(table["metric"], True))
     found = {}
@@ -251,14 +260,14 @@ def side_by_side(table: pd.DataFrame, references: Collection[str]) -> dict[Any, 
     return found
 
 
-# ---- where numbers come from -----------------------------------------------------------------------------------------
+# ---- provenance ------------------------------------------------------------------------------------------------------
 
 
 def manifests(told: ReportPage) -> Iterator[tuple[str, str, str, int]]:
-    """Yield the kind and name of what each manifest is of, its path, and the number of shards.
+    """Yield the kind, the name and the path of each manifest, and the number of its shards.
 
-    From the tables back to the images. A store of several shards is yielded once, with the manifest of its first and
-    their number; others have 0 shards.
+    The order is from the tables back to the images. A store is yielded once, with its path without ending and the
+    number of its shards; other manifests have 0 shards.
     """
     for facts in told.tables_shown.values():
         yield "table", Path(facts.path).name, facts.manifest, 0
@@ -285,17 +294,17 @@ def manifests(told: ReportPage) -> Iterator[tuple[str, str, str, int]]:
 
 
 def provenance(told: ReportPage, link: Link) -> dict[str, Any]:
-    """Return what the manifests say.
+    """Return the facts of all manifests behind the page.
 
     Returns
     -------
     dict
-        ``rows``: what, of, href, path, key, digests of config and code, seed, images, device. ``versions``: each set of
-        library versions with how many manifests have it.
+        ``rows``: kind, name, href, path, key, digests of config and code, seed, images, device. ``versions``: each
+        distinct set of library versions with the number of manifests that have it.
     """
     rows: list[list[Any]] = []
     versions: Counter[str] = Counter()
-    # Maps that know no model are those of every network.
+    # Reference maps are listed once, although they are shared by all networks of a dataset.
     for what, of, path, shards in dict.fromkeys(manifests(told)):
         if shards:
             made, path = read_shard(path, 0), f"{path}.0.json"

@@ -1,11 +1,12 @@
-"""How good networks are, by their task: accuracy, or error, beside what guessing reaches.
+"""The quality of networks by task: accuracy or error, and what guessing reaches.
 
-- **Classes**: top-k accuracy; guessing the most frequent class reaches its share.
-- **Several labels**: AUROC and average precision of each label, and their means, over the pictures that have a row, of
-  what is known of them; guessing reaches an AUROC of 0.5, and an average precision of the label's base rate. And the
-  share of present labels that the network finds (its logit is above 0), also with the worst patch deleted.
-- **Numbers**: mean absolute error and R² against predicting the mean of the labels, which reaches an R² of 0.
-- **A callable target**: nothing is known that it should be.
+- **Classes**: top-k accuracy. Guessing the most frequent class reaches the share of that class.
+- **Several labels**: AUROC and average precision of each label and their means, over the images that are scored, and
+  without the labels that are unknown. Guessing reaches an AUROC of 0.5 and an average precision equal to the base rate
+  of the label. Also the recall (the share of present labels whose logit is above 0), on intact images and with the
+  worst patch deleted.
+- **Numbers**: mean absolute error, and R², which is 0 for predicting the mean of the labels.
+- **A callable target**: there is no ground truth, so that no quality is measured.
 """
 
 from __future__ import annotations
@@ -27,32 +28,34 @@ if TYPE_CHECKING:
     from heatproof.stages.tables import Drops
 
 PERMUTATIONS = 1999
-# Of more images Student's t is near enough to Spearman's ρ.
+# With more images, Student's t distribution approximates that of Spearman's ρ well enough.
 EXACT = 50
 
 
 def accuracy_table(drops: Sequence[Drops], images: int, target: str | int = "label") -> pd.DataFrame:
-    """Return how good each network is, on intact images and with the worst patch deleted (Hesse et al. 2024, table 3).
+    """Return the accuracy of networks, on intact images and with the worst patch deleted (Hesse et al. 2024, table 3).
 
-    An image counts as right with its worst patch deleted only if it is right whichever patch is deleted. Top-k is a
-    label among the k largest logits.
+    With the worst patch deleted, an image counts as right only if it is right whichever patch is deleted. An image is
+    right in the sense of top-k if its label is among the k largest logits.
 
     Parameters
     ----------
     drops
-        All cached patch drops.
+        Cached patch drops, one item for each network, grid and baseline.
     images
-        How many images have drops.
+        Number of images that have patch drops.
     target
-        The class whose rank is cached. That of the label is known for labels alone, and top-5 with it.
+        The class whose rank is cached. The rank of the label, and with it the top-5 accuracy, is known only where the
+        target is ``label``.
 
     Returns
     -------
     pandas.DataFrame
-        One row each, accuracies in [0, 1], higher is better. ``in_domain`` tells whether the weights were finetuned
-        with this grid and baseline; ``majority`` is the share of the most frequent class, which guessing reaches. Of
-        several labels one row for all, whose ``label`` is "", and one for each; ``p_chance`` is the p-value of the test
-        whether a network is better than guessing (`chance_of_labels`, `chance_of_numbers`).
+        One row for each item of `drops`, with accuracies in [0, 1], higher is better. ``in_domain`` says whether the
+        weights were finetuned with this grid and baseline; ``majority`` is the share of the most frequent class, which
+        guessing reaches. A network of several labels has one row over all labels, whose ``label`` is "", and one row
+        for each label. ``p_chance`` is the p-value of the test whether a network is better than guessing
+        (`chance_of_labels`, `chance_of_numbers`).
     """
     rows: list[dict[str, Any]] = []
     for item in drops:
@@ -113,21 +116,21 @@ def _of_labels(known: ScoredRows, store: str, answers: str, images: int) -> list
 
 
 def quality_of_labels(labels: np.ndarray, logits: np.ndarray) -> pd.DataFrame:
-    """Return how well logits tell pictures with a label from those without it.
+    """Return how well logits separate images with a label from images without it.
 
     Parameters
     ----------
     labels
-        (N, K), 1 present, 0 absent, -1 not known, which is left out.
+        (N, K), 1 present, 0 absent, -1 unknown. Unknown labels are left out.
     logits
         (N, K).
 
     Returns
     -------
     pandas.DataFrame
-        A row a label: ``auroc`` and ``average_precision``, NaN where no picture has the label or none is without it;
-        ``base_rate``, the share of the known pictures that have it; ``p_chance``, one-sided, of the test of Mann and
-        Whitney, whose statistic is the AUROC; ``n_images``, of how many pictures it is known.
+        One row for each label: ``auroc`` and ``average_precision``, NaN where all or none of the images have the label;
+        ``base_rate``, the share of the images with a known label that have it; ``p_chance``, the one-sided p-value of
+        the Mann–Whitney test, whose statistic is the AUROC; ``n_images``, the number of images whose label is known.
     """
     from scipy.stats import mannwhitneyu
     from sklearn.metrics import average_precision_score, roc_auc_score
@@ -148,11 +151,11 @@ def quality_of_labels(labels: np.ndarray, logits: np.ndarray) -> pd.DataFrame:
 
 
 def chance_of_labels(labels: np.ndarray, logits: np.ndarray) -> float:
-    """Return how likely labels that have nothing to do with a network are told apart as well as it tells them.
+    """Return the p-value of the hypothesis that the labels are independent of a network's logits.
 
-    A permutation test: the labels of whole pictures are exchanged, so that those that come together stay together. The
-    statistic is the mean over labels of the difference of mean ranks of the pictures with the label and without it,
-    which is the mean AUROC where all labels are known.
+    A permutation test exchanges the label vectors of images, which keeps labels together that occur together. The
+    statistic is the difference between the mean rank of the images with a label and of those without it, averaged over
+    labels; it orders permutations as the mean AUROC does where all labels are known.
 
     Parameters
     ----------
@@ -176,10 +179,10 @@ def chance_of_labels(labels: np.ndarray, logits: np.ndarray) -> float:
 
 
 def _of_numbers(known: ScoredRows, said: np.ndarray, target: str | int) -> list[dict[str, Any]]:
-    """Return errors of numbers said (N, variants) of a regression, by the number that rows are about."""
+    """Return the quality of the outputs (N, variants) of a regression, one row for each number that is predicted."""
     labels, every = known.ground_truth.astype(np.float64), known.target_names(known.targets)
     if isinstance(target, int):
-        # One number is explained of all pictures.
+        # All images are explained for the same number.
         labels, every = labels.reshape(len(labels), -1)[:, target], np.full(len(labels), "", dtype=object)
     rows = []
     for name in dict.fromkeys(every.tolist()):
@@ -187,21 +190,29 @@ def _of_numbers(known: ScoredRows, said: np.ndarray, target: str | int) -> list[
         rows.append({"label": name, **quality_of_numbers(labels[own], said[own])})
     if len(rows) > 1:
         mean = {key: float(np.mean([row[key] for row in rows])) for key in ("r2", "spearman")}
-        # The network says something if it does of one number; as many are asked, each has its share of the error.
+        # The network is better than guessing if it is for one number; Bonferroni's correction is for their count.
         p = min(1.0, min(row["p_chance"] for row in rows) * len(rows))
         rows.insert(0, {"label": "", **mean, "p_chance": p, "n_images": len(set(known.pictures))})
     return rows
 
 
 def quality_of_numbers(labels: np.ndarray, said: np.ndarray) -> dict[str, Any]:
-    """Return how near a network's numbers (N, variants), of which the first is of the intact image, are to labels (N,).
+    """Return how close the outputs of a network are to the labels of a regression.
+
+    Parameters
+    ----------
+    labels
+        (N,).
+    said
+        (N, variants), the outputs for each image: first intact, then with each patch deleted.
 
     Returns
     -------
     dict
-        ``mae_clean`` and ``mae_worst_patch``, the mean absolute error and that with the patch deleted that makes it
-        largest, lower is better; ``r2``, at most 1, 0 for the mean of the labels; ``spearman``, of numbers and labels;
-        ``p_chance`` as in `chance_of_numbers`; ``n_images``.
+        ``mae_clean`` and ``mae_worst_patch``, the mean absolute error on intact images and with the patch deleted that
+        makes it largest, lower is better; ``r2``, at most 1, and 0 for predicting the mean of the labels;
+        ``spearman``, the rank correlation of outputs and labels; ``p_chance`` as in `chance_of_numbers`;
+        ``n_images``.
     """
     from scipy.stats import spearmanr
     from sklearn.metrics import mean_absolute_error, r2_score
@@ -218,15 +229,16 @@ def quality_of_numbers(labels: np.ndarray, said: np.ndarray) -> dict[str, Any]:
 
 
 def chance_of_numbers(labels: np.ndarray, said: np.ndarray) -> float:
-    """Return how likely numbers that have nothing to do with the labels (N,) rise with them as much as these do.
+    """Return the p-value of the hypothesis that the outputs (N,) of a regression do not rise with the labels (N,).
 
-    One-sided, of Spearman's ρ: a network whose numbers are in another unit has an R² below 0 and is not at chance for
-    that, because maps explain what moves its number; and errors need not be normal. Of few images by permutations.
+    The test is one-sided and uses Spearman's ρ. A network that predicts in another unit has an R² below 0 but is not
+    at chance, because maps explain what moves its output; and errors need not be normally distributed. With few images
+    the p-value comes from permutations.
 
     Returns
     -------
     float
-        NaN where all labels are the same; 1 where all numbers are, or there are too few for any answer.
+        NaN where all labels are equal, or there are fewer than two; 1 where all outputs are equal.
     """
     from scipy.stats import rankdata, spearmanr
 
@@ -241,7 +253,7 @@ def chance_of_numbers(labels: np.ndarray, said: np.ndarray) -> float:
 
 
 def _permuted(statistic: Any, count: int) -> float:
-    """Return the share of permutations with as large a statistic as the order itself, which is one of them."""
+    """Return the share of permutations whose statistic is at least that of the given order, which counts as one."""
     generator = numpy_generator(0, "permutations of labels")
     least = statistic(np.arange(count))
     least -= 1e-9 * max(1.0, abs(least))
@@ -250,7 +262,7 @@ def _permuted(statistic: Any, count: int) -> float:
 
 
 def better_than_guessing(row: Mapping[str, Any]) -> str:
-    """Return in words how good the network of a row of several labels or numbers is, and what guessing reaches."""
+    """Describe the quality of a network of several labels or numbers, and what guessing reaches."""
     images = f"{int(row['n_images'])} images"
     if row["task"] == "multilabel":
         what = f"AUROC of {row['label']}" if row["label"] else "mean AUROC over its labels"

@@ -1,4 +1,4 @@
-"""Comparison of baselines: scores in the domain of each, agreement of the orders, and which conclusions hold."""
+"""Comparison of baselines: in-domain scores, agreement of the orders of methods, and which conclusions hold."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 SCORES = [*NETWORK, "baseline", "metric", "method", "reference", "score", "ci_low", "ci_high", "n_images", "rank"]
 AGREEMENT = ["dataset", "model", "baseline", "other", "methods", "n_methods", "rho", "ci_low", "ci_high"]
 CONCLUSIONS = ["dataset", "model", "conclusion", "baseline", "difference", "ci_low", "ci_high", "verdict"]
-# Verdicts on a conclusion under one baseline, by where the interval of the difference lies.
+# Verdicts on a conclusion under one baseline. They depend on where the interval of the difference lies.
 HOLDS, REVERSED, OPEN = "holds", "reversed", "open"
 OPPOSITE = {HOLDS: REVERSED, REVERSED: HOLDS, OPEN: OPEN}
 RAW_ABOVE_ABSOLUTE = "raw maps score above their absolute values"
 ABOVE = "{} methods score above {} methods"
 REFERENCES_NEAR_ZERO = "reference maps score about zero"
-# A mean score within this of zero is about zero: half of what separates neighbouring ranks of 15 methods over [-1, 1].
+# Limit of a mean score that is "about zero": half the distance of neighbouring ranks of 15 methods over [-1, 1].
 NEAR_ZERO = 0.05
 
 
@@ -45,13 +45,14 @@ class Domains:
     Attributes
     ----------
     baselines
-        B names.
+        Names of the B baselines.
     methods
-        M rows: ``method``, ``family``, ``transform`` and ``reference``.
+        One row for each of the M methods, with ``method``, ``family``, ``transform`` and ``reference``.
     scores
-        (B, M, N); NaN where a score is undefined.
+        (B, M, N), NaN where a score is undefined.
     seed, repetitions, level
-        Of the bootstrap over images, which draws the same images for all baselines and methods.
+        Seed, number of resamples and coverage of the bootstrap over images, which draws the same images for all
+        baselines and methods.
     """
 
     baselines: Sequence[str]
@@ -63,7 +64,7 @@ class Domains:
 
     @cached_property
     def means(self) -> np.ndarray:
-        """Means over the images, and over those of each resample: (B, M, 1 + R)."""
+        """Mean scores (B, M, 1 + R): over all images, and over the images of each of R resamples."""
         flat = self.scores.reshape(-1, self.scores.shape[-1])
         defined = (~np.isnan(flat)).sum(axis=1)
         mean = np.divide(np.nansum(flat, axis=1), defined, out=np.full(len(flat), np.nan), where=defined > 0)
@@ -71,12 +72,12 @@ class Domains:
         return np.column_stack([mean, resampled]).reshape(*self.scores.shape[:2], -1)
 
     def bounds(self, name: str, values: np.ndarray) -> dict[str, float]:
-        """Return the value of all images under a name, and the interval of those of the resamples, of (1 + R,)."""
+        """Return the value over all images, under `name`, and its bootstrap interval, from values (1 + R,)."""
         low, high = percentile_interval(values[None, 1:], self.level)
         return {name: float(values[0]), "ci_low": float(low[0]), "ci_high": float(high[0])}
 
     def agreement(self) -> Iterator[dict[str, Any]]:
-        """Yield Spearman's ρ between the orders of methods under every two baselines, references in and out."""
+        """Yield Spearman's ρ between the orders of methods under every two baselines, with and without references."""
         ranked = ~np.isnan(self.means[:, :, 0]).any(axis=0)
         for name, chosen in (("all", ranked), ("without references", ranked & ~self.methods["reference"].to_numpy())):
             for one, other in combinations(range(len(self.baselines)), 2):
@@ -85,7 +86,7 @@ class Domains:
                 yield {**pair, "methods": name, "n_methods": int(chosen.sum()), **self.bounds("rho", rho)}
 
     def conclusions(self) -> Iterator[dict[str, Any]]:
-        """Yield what is concluded of the methods, and whether it holds under each baseline."""
+        """Yield each conclusion about the methods, and whether it holds under each baseline."""
         for conclusion, differences in self._differences():
             for baseline, values in zip(self.baselines, differences, strict=True):
                 told = self.bounds("difference", values)
@@ -93,7 +94,7 @@ class Domains:
                 yield {"conclusion": conclusion, "baseline": baseline, **told, "verdict": verdict}
 
     def _differences(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield each conclusion with a number (B, 1 + R) that is positive where it is right."""
+        """Yield each conclusion with a difference (B, 1 + R) that is positive where the conclusion holds."""
         rows = self.methods.reset_index(drop=True)
         place = {method: index for index, method in enumerate(rows["method"])}
         pairs = [(place[name], place[name + ABS_SUFFIX]) for name in place if name + ABS_SUFFIX in place]
@@ -113,7 +114,7 @@ class Domains:
 
 
 def compare_baselines(told: Baselines) -> None:
-    """Write results/baselines.csv, the two tables in results/baselines, and what they come to in words."""
+    """Write results/baselines.csv, the two tables in results/baselines, and a summary in words."""
     methods = pd.DataFrame(told.methods)
     scores, agreement, conclusions = [], [], []
     for (dataset, model), cases in pd.DataFrame(told.cases).groupby(["dataset", "model"], sort=False):
@@ -145,9 +146,9 @@ def compare_baselines(told: Baselines) -> None:
 
 
 def as_drawn(conclusions: pd.DataFrame) -> pd.DataFrame:
-    """Turn comparisons of two families round where the first baseline shows the reverse, in the mean over networks.
+    """Reverse each comparison of two families whose opposite holds under the first baseline, averaged over networks.
 
-    So a conclusion is one that somebody would draw who had that baseline alone.
+    Each conclusion is then the one that a user of the first baseline alone would draw.
     """
     first = conclusions[conclusions["baseline"] == conclusions["baseline"].iloc[0]]
     means = conclusions["conclusion"].map(first.groupby("conclusion")["difference"].mean())
@@ -162,12 +163,12 @@ def as_drawn(conclusions: pd.DataFrame) -> pd.DataFrame:
 
 
 def describe_conclusions(conclusions: pd.DataFrame) -> str:
-    """Say which conclusions hold under all baselines, on all networks, and which depend on the baseline.
+    """Describe which conclusions hold under all baselines and on all networks, and which depend on the baseline.
 
     Parameters
     ----------
     conclusions
-        The table of conclusions.
+        The table of conclusions, results/baselines/conclusions.csv.
     """
     names = list(dict.fromkeys(conclusions["baseline"]))
     always, depends, rest = [], [], 0
@@ -189,14 +190,14 @@ def describe_conclusions(conclusions: pd.DataFrame) -> str:
 
 @white
 def draw_baselines(table: pd.DataFrame, references: Sequence[str], level: float) -> Figure:
-    """Draw the scores of methods, a colour a baseline and a panel a network.
+    """Draw the scores of methods, with one colour for each baseline and one panel for each network.
 
     Parameters
     ----------
     table
         results/baselines.csv.
     references
-        Methods that know no model; they stand apart at the bottom.
+        Methods that do not use the model. They are drawn below all others.
     level
         Coverage of the intervals.
     """

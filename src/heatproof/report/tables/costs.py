@@ -1,4 +1,4 @@
-"""What the maps of a method cost, beside what they score: a table, and a figure with the front."""
+"""Cost and score of each method: a table, and a figure with the Pareto front."""
 
 from __future__ import annotations
 
@@ -33,27 +33,28 @@ def costs(told: Costs) -> None:
 def cost_table(
     scores: pd.DataFrame, measured: Mapping[tuple[str, ...], Mapping[str, Any]], methods: Sequence[MethodOrigin]
 ) -> pd.DataFrame:
-    """Return the cost of every method on every network beside its score.
+    """Return the cost and the score of every method on every network.
 
     Parameters
     ----------
     scores
-        As idsds_table.csv.
+        The rows of idsds_table.csv.
     measured
-        Test case to ``drops`` and ``explainers`` (by name), each with ``images``, ``network_passes`` and ``seconds``.
+        Maps a test case to ``drops`` and ``explainers`` (by name), each with ``images``, ``network_passes`` and
+        ``seconds``.
     methods
         All methods.
 
     Returns
     -------
     pandas.DataFrame
-        `COLUMNS`, one row a method that has a score and uses the network. ``passes`` are images that go forward
-        through the network for one map, ``check_passes`` those that went through it to check it, the explainer, and
-        what that alters in a pass. ``seconds`` are what the maps of its explainer take an image (all maps of an
-        explainer are made together), and ``cost`` those seconds over the seconds of one forward pass in the
-        patch drops of the same network: comparable between machines, lower is better. Methods of one ``series`` differ
-        in the options of their explainer alone. ``on_front`` is true where no cheaper method of the test case scores
-        higher.
+        `COLUMNS`, with one row for each method that has a score and uses the network. ``passes`` is the number of
+        images that pass forward through the network for one map. ``check_passes`` is the number of images that passed
+        through it to check the network, the explainer, and what the explainer alters in a pass. ``seconds`` is the time
+        that the maps of its explainer take for one image (all maps of an explainer are computed together). ``cost`` is
+        that time over the time of one forward pass in the patch drops of the same network, which is comparable between
+        machines; lower is better. Methods of one ``series`` differ only in the options of their explainer.
+        ``on_front`` is true where no cheaper method of the test case scores higher.
     """
     known = {one.name: one for one in methods}
     rows = []
@@ -74,21 +75,21 @@ def cost_table(
 
 @white
 def draw_costs(table: pd.DataFrame, level: float = 0.95) -> Figure:
-    """Draw scores over costs, one panel a test case.
+    """Draw scores over costs, one panel for each test case.
 
     Parameters
     ----------
     table
-        As `cost_table` returns it.
+        The table that `cost_table` returns.
     level
-        Coverage of the intervals, for the axis.
+        Coverage of the intervals, for the label of the axis.
 
     Returns
     -------
     matplotlib.figure.Figure
-        The front is a line in steps. A thin line joins the methods of a series, one of which carries its name.
+        The front is a step line. A thin line joins the methods of a series, one of which is labelled.
     """
-    # A table that was read has texts.
+    # A table that was read from a file has text in this column.
     table = table.assign(on_front=table["on_front"].astype(str) == "True")
     cases = list(table[table["cost"].notna()].groupby(CASE, sort=False))
     rows = broken(cases, PANELS_IN_A_ROW) or [[]]
@@ -118,7 +119,7 @@ def draw_costs(table: pd.DataFrame, level: float = 0.95) -> Figure:
 
 
 def _write_names(axes: Axes, part: pd.DataFrame) -> None:
-    """Write the name of one method of each series: the cheapest on the front, else the best, where there is room."""
+    """Label one method of each series, where there is room: the cheapest one on the front, or else the best."""
     low, high = axes.get_ylim()
     decades = np.ptp(np.log10(axes.get_xlim()))
     taken: list[tuple[float, float, float]] = []
@@ -126,7 +127,7 @@ def _write_names(axes: Axes, part: pd.DataFrame) -> None:
     first = keyed.sort_values(["on_front", "key"], ascending=[False, True])
     for row in first.drop_duplicates("series").to_dict("records"):
         left, middle = np.log10(row["cost"]) / decades, row["score"] / (high - low)
-        # Of the panel's width and height, at this size of letters.
+        # Shares of the panel's width and height that the letters take at this font size.
         right = left + 0.0125 * len(row["method"])
         if any(left < end and start < right and abs(middle - at) < 0.035 for start, end, at in taken):
             continue

@@ -1,4 +1,4 @@
-"""Protocol checks: under which conventions the order of methods flips, as tables, charts, captions and a page."""
+"""Protocol checks: tables, charts, captions and a page on the conventions under which the order of methods flips."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 SETTINGS = 2
 PANELS_IN_A_ROW = 3
-# Of the methods that move most in a panel; more colours cannot be told apart.
+# Number of methods with a colour in a panel, those that move most. More colours cannot be distinguished.
 COLOURED = 8
-# Without its grey, which other methods have.
+# Without grey, which is the colour of the other methods.
 PALETTE = [colour for place, colour in enumerate(sns.color_palette("tab10")) if place != 7][:COLOURED]
 # Inches.
 ROW, LEVEL, LETTER = 0.17, 0.75, 0.068
@@ -42,9 +42,9 @@ ABOUT = {
     "transform": "the transform, maps with their sign or absolute ones",
     "order": "the order of deletion, most or least relevant first",
 }
-# Of the ρ between halves of the images: a smaller loss from level to level is not called a dependence.
+# Smallest loss of ρ between halves of the images, from within one level to between two, that is called a dependence.
 NOTED = 0.05
-# A ρ between halves below which there is no order that could flip.
+# Below this ρ between halves of the images, there is no stable order that could flip.
 UNTOLD = 0.5
 
 
@@ -54,7 +54,7 @@ def checks(told: Checks) -> None:
     methods, summary = check_tables(scores, told)
     shown = []
     made: dict[str, Any] = {told.files["methods"]: methods, told.files["summary"]: summary}
-    # Of the plan and not of the tables: the workflow waits for a chart of each.
+    # The factors of the plan and not of the tables, because the workflow waits for a chart of each.
     for factor in dict.fromkeys(asked.factor for asked in told.comparisons):
         rows, pairs = methods[methods["factor"] == factor], summary[summary["factor"] == factor]
         figure = draw_bumps(rows, factor)
@@ -77,18 +77,18 @@ def check_tables(scores: pd.DataFrame, told: Checks) -> tuple[pd.DataFrame, pd.D
     scores
         Tidy: dataset, model, weights, metric, method, image, score (NaN where undefined).
     told
-        What the job is told.
+        The spec of the job.
 
     Returns
     -------
     methods, summary : pandas.DataFrame
-        As `heatproof.ranking.flips.compare_levels` returns them, with factor, setting, dataset and model before it.
-        Without comparisons, headers alone.
+        The tables of `heatproof.ranking.flips.compare_levels`, with factor, setting, dataset and model as first
+        columns. Without comparisons they have no rows.
     """
     wide = {}
     for key, rows in scores.groupby(CASE, sort=False) if len(scores) else ():
         table = rows.pivot(index="method", columns="image", values="score")
-        # Images in their order, so that a draw means the same images at every level.
+        # Images are in the same order at every level, so that a resample draws the same images.
         wide[key] = table.reindex(index=rows["method"].unique(), columns=rows["image"].unique())
     methods, pairs = [], []
     for asked in told.comparisons:
@@ -101,11 +101,11 @@ def check_tables(scores: pd.DataFrame, told: Checks) -> tuple[pd.DataFrame, pd.D
                 if not scored.empty:
                     tables[level], directions[level] = scored, told.directions[metric]
                     numbers[level] = told.images.get(metric, 0)
-            # A network to which no explainer applies has no scores.
+            # A network on which no explainer is applicable has no scores.
             if len(tables) < 2 or asked.reference not in tables:
                 continue
             names = list(dict.fromkeys(name for table in tables.values() for name in table.index))
-            # Metrics of more images are compared on those of the fewest.
+            # Metrics are compared on the images of the metric with the fewest.
             images = list(tables[min(tables, key=lambda level: numbers[level])].columns)
             values = {level: table.reindex(index=names, columns=images).to_numpy() for level, table in tables.items()}
             where = dict(zip(WHERE, (asked.factor, asked.setting, dataset, model), strict=True))
@@ -122,30 +122,31 @@ def _together(tables: list[pd.DataFrame], columns: tuple[str, ...]) -> pd.DataFr
 
 
 def _transformed(table: pd.DataFrame, transforms: Mapping[str, str], transform: str, factor: str) -> pd.DataFrame:
-    """Return the methods of one level; where the transform is the factor, all maps under it by their raw names."""
+    """Return the scores of one level; if the factor is the transform, of all maps under it, by their raw names."""
     if factor != "transform":
         return table
-    # In the table's order: that of a mapping is lost on the way to a job.
+    # In the order of the table, because the JSON of a job does not keep the order of a mapping.
     chosen = {raw: transforms[raw] if transform == "abs" else raw for raw in table.index if raw in transforms}
     kept = {raw: name for raw, name in chosen.items() if name in table.index}
     return table.loc[list(kept.values())].set_axis(list(kept), axis=0)
 
 
 def caption(factor: str, methods: pd.DataFrame, pairs: pd.DataFrame) -> tuple[str, str]:
-    """Return what the chart of a factor shows, and what to conclude from it.
+    """Return a description of the chart of a factor, and its conclusion.
 
     Parameters
     ----------
     factor
-        Its name.
+        Name of the factor.
     methods, pairs
-        Its rows of the tables of `check_tables`.
+        The rows of this factor in the tables of `check_tables`.
 
     Returns
     -------
     shows, conclusion : str
-        Of the settings that are drawn. The order is said to depend on the factor where ρ between halves of the images
-        is lower by more than 0.05 between two levels than within one; below 0.5 within one, nothing is said.
+        Texts on the settings that are drawn. According to the conclusion, the order depends on the factor if ρ between
+        halves of the images is lower by more than 0.05 between two levels than within one. If ρ within one level is
+        below 0.5, the conclusion is that the images cannot decide.
     """
     about = ABOUT.get(factor, f"the option {factor}")
     if methods.empty:
@@ -212,13 +213,13 @@ def _network(rows: pd.DataFrame) -> str:
 
 
 def _place(row: pd.Series, rows: pd.DataFrame) -> str:
-    """Name a network in brackets, and its setting, where there are several."""
+    """Return the network and the setting of a row in parentheses, as far as they vary."""
     varied = [str(row[key]) for key in ("dataset", "model", "setting") if rows[key].nunique() > 1]
     return f" ({' · '.join(varied)})" if varied else ""
 
 
 def _told(pairs: pd.DataFrame) -> list[dict[Any, str]]:
-    """Return the rows of the page's table, numbers for reading."""
+    """Return the rows of the table on the page, with formatted numbers."""
     told = pairs.map(lambda value: formatted(value, ".2f") if isinstance(value, float) else str(value))
     told = told.mask(pairs.isna(), "")
     for key in ("spearman", "score_change"):
@@ -231,7 +232,7 @@ def _told(pairs: pd.DataFrame) -> list[dict[Any, str]]:
 
 
 def shown_settings(methods: pd.DataFrame) -> list[str]:
-    """Return the settings of a factor that are drawn: the plainest ones."""
+    """Return the settings of a factor that are drawn: the first ones, which are the plainest."""
     return list(dict.fromkeys(methods["setting"]))[:SETTINGS]
 
 
@@ -242,17 +243,16 @@ def draw_bumps(methods: pd.DataFrame, factor: str) -> Figure:
     Parameters
     ----------
     methods
-        Rows of one factor, as `check_tables` returns them; those of the first settings are
-        drawn.
+        The rows of one factor in the table of methods of `check_tables`. Only those of the first settings are drawn.
     factor
-        For the title.
+        Name of the factor, for the title.
 
     Returns
     -------
     matplotlib.figure.Figure
-        A panel for each setting and network; no axes without rows. Methods without a score at every level are left
-        out, and counted in the panel's title. Coloured are the methods that move most, by more than three places; grey
-        otherwise.
+        One panel for each setting and network; a figure without axes if there are no rows. Methods without a score at
+        every level are left out and counted in the title of the panel. The methods that move most, by more than three
+        places, are coloured; all others are grey.
     """
     if methods.empty:
         return Figure(facecolor="white")
@@ -283,7 +283,7 @@ def _draw_panel(axes: Axes, part: pd.DataFrame, title: str, count: int) -> None:
     moves = (wide.max(axis=1) - wide.min(axis=1)).sort_values(ascending=False, kind="stable")
     far = list(moves[moves > PLACES].index)
     colours = dict(zip(far, PALETTE, strict=False))
-    # Ties share a rank and would lie on each other: they are drawn in the order of the first level's names.
+    # Methods with tied ranks would be drawn on top of each other, so that ties are broken by the order of the rows.
     places = wide.rank(method="first")
     for method, row in places.iterrows():
         look = COLOURED_LINE if method in colours else FAR_LINE if method in far else QUIET_LINE

@@ -1,4 +1,4 @@
-"""Can the ranking be believed? Consistency, stability, families, reliability of metrics and significance, as tables."""
+"""Tables and figures on the reliability of the ranking: consistency, stability, families, significance and truth."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from heatproof.report.tables.scores import mean_scores, with_kinds
 if TYPE_CHECKING:
     from heatproof.stages.reliability import Reliability
 
-# What is drawn: the columns, and what the axis says.
+# The columns that a panel shows, and the label of its axis.
 PANELS = (
     (("spearman", "ci_low", "ci_high"), "Spearman's ρ of mean scores"),
     (("per_image", "per_image_low", "per_image_high"), "Spearman's ρ within an image, mean"),
@@ -39,20 +39,26 @@ LINE = 0.21
 
 
 def reliability(told: Reliability) -> None:
-    """Write how far the ranking of a run's scores can be believed, and what agrees with a known truth.
+    """Write the tables and figures on the reliability of the ranking of a run.
 
-    Tables, by the names of its outputs: ``ranking`` is Meta-Rank over all metrics;
-    ``properties`` the same within each property that metrics measure; ``consistency`` Spearman's ρ and Kendall's τ of
-    every two test cases; ``consistency_groups`` their means where one of dataset, model, weights, metric or order
-    differs; ``stability_methods`` and ``stability_cases`` ranks with one test case left out; ``families`` the best of
-    each family; ``reliability`` Krippendorff's α of the images' rankings in each test case, higher is more consistent;
-    ``icr`` the agreement of every two metrics on a network, as
-    `heatproof.ranking.reliability.consistency_table` returns it;
-    ``significance`` Wilcoxon's test of every two methods over images, Holm's correction, with effect sizes, for the
-    metrics that are ``tested``: the tests of all take minutes; ``truth`` as
-    `heatproof.ranking.truth.truth_table` returns it; ``variance`` as `heatproof.ranking.variance.variance_table` does.
-    Tests are at 1 - level. Rankings leave out metrics that others stand for, and methods that are defined on too few
-    images.
+    The tables, by the names of the stage's outputs:
+
+    - ``ranking``: Meta-Rank over all metrics;
+    - ``properties``: Meta-Rank within each property that metrics measure;
+    - ``consistency``: Spearman's ρ and Kendall's τ of every two test cases;
+    - ``consistency_groups``: their means over the pairs that differ only in the dataset, the model, the weights, the
+      metric or the order;
+    - ``stability_methods`` and ``stability_cases``: ranks with one test case left out;
+    - ``families``: the best method of each family;
+    - ``reliability``: Krippendorff's α of the images' rankings in each test case, higher is more consistent;
+    - ``icr``: the agreement of every two metrics on a network, `heatproof.ranking.reliability.consistency_table`;
+    - ``significance``: Wilcoxon's test of every two methods over images, with Holm's correction and effect sizes, only
+      for the metrics in ``tested``, because the tests of all metrics take minutes;
+    - ``truth``: `heatproof.ranking.truth.truth_table`;
+    - ``variance``: `heatproof.ranking.variance.variance_table`.
+
+    The level of tests is 1 - level. Rankings leave out metrics that are represented by another one, and methods that
+    are defined on too few images.
     """
     files, scores = read_scores(told.results.scores, told.cases)
     scores["higher_is_better"] = scores["metric"].map(told.directions)
@@ -63,12 +69,12 @@ def reliability(told: Reliability) -> None:
     means["counted_as"] = means["metric"].map({name: stands.get(name, "") for name in told.directions})
     means = with_kinds(means, told.model_kinds)
     found = rank_table(means, images=scores, **drawn)
-    # A method that is undefined on most images is compared with no other.
+    # A method that is defined on too few images is not compared with others.
     known = scores.groupby([*CASE, "method"])["score"].transform(lambda values: values.notna().mean())
     compared = scores[scores["metric"].isin(told.tested) & (known >= max(told.least_coverage, 1e-9))]
     tests = [pairwise_wilcoxon(wide, level=1 - level).assign(**case) for case, wide in iterate_test_cases(compared)]
     significance = pd.concat(tests, ignore_index=True) if tests else pd.DataFrame(columns=CASE)
-    # An image without any score is told as undefined, and a method without any is none of the test case.
+    # Images without scores are counted as undefined, and methods without any score are left out of the test case.
     scored = scores[scores.groupby([*CASE, "method"])["score"].transform("count") > 0]
     truth = truth_table(scores, told.truths, told.references, **drawn)
     made: dict[str, Any] = {
@@ -88,20 +94,20 @@ def reliability(told: Reliability) -> None:
 
 @white
 def draw_critical_difference(table: pd.DataFrame, *, posthoc: str = "wilcoxon", level: float = 0.05) -> Figure:
-    """Draw one diagram for every test case of a table of scores of single images.
+    """Draw a critical-difference diagram for every test case of a table of scores of single images.
 
     Parameters
     ----------
     table
-        As `heatproof.ranking.per_image.iterate_test_cases` takes it.
+        Scores of images, as for `heatproof.ranking.per_image.iterate_test_cases`.
     posthoc, level
         As in `heatproof.ranking.significance.critical_difference`.
 
     Returns
     -------
     matplotlib.figure.Figure
-        A panel a test case: the best method is on the left, and a bar joins methods that the test does not tell
-        apart.
+        One panel for each test case. The best method is on the left, and a bar joins methods between which the test
+        finds no difference.
 
     Raises
     ------
@@ -154,20 +160,20 @@ def _caption(one: CriticalDifference) -> str:
 
 @white
 def draw_truth(table: pd.DataFrame, level: float = 0.95) -> Figure:
-    """Draw how much of the truth every metric finds.
+    """Draw the agreement of every metric with the known truth.
 
     Parameters
     ----------
     table
-        As `heatproof.ranking.truth.truth_table` returns it.
+        The table of `heatproof.ranking.truth.truth_table`.
     level
-        Coverage of its intervals, for the axis.
+        Coverage of its intervals, for the labels of the axes.
 
     Returns
     -------
     matplotlib.figure.Figure
-        A row of panels for each network: agreement of mean scores, and within an image; metrics in the order of the
-        mean over networks. A sentence where the table is empty.
+        Two panels for each network: agreement of mean scores, and mean agreement within an image. Metrics are in the
+        order of their mean over networks. If the table is empty, the figure is a sentence.
     """
     if table.empty:
         figure = new_figure(WIDTH, 0.8)

@@ -1,4 +1,4 @@
-"""Is the finetuned network still the one that was to be explained? Differences beside those of unrelated networks."""
+"""Similarity of a network before and after finetuning, compared with that of unrelated networks."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 PAIR = ["dataset", "pair", "model", "weights", "other_model", "other_weights"]
 COLUMNS = [*PAIR, "quantity", "explainer", "map", "layer", "value", "ci_low", "ci_high", "n", "chance"]
-# How many of the images that excite a channel most are compared, as in the paper's appendix A.
+# Number of most exciting images of a channel that are compared, as in appendix A of the paper.
 MOST = 9
-# Channels that the figure has of a layer of which none are named.
+# Number of channels in the figure for a layer without named channels.
 SHOWN = 3
 
 
 def similarity(told: Similarity) -> None:
-    """Write the table of `similarity_table`, its figure, and the images that excite channels most."""
+    """Write the table of `similarity_table`, its figure, and the figure of the most exciting images of channels."""
     table = similarity_table(told)
     made: dict[str, Any] = {"output": table, "figure": draw_similarity(table), "exciting": draw_exciting(told)}
     shows = [(entry.dataset, told.images) for entry in told.datasets]
@@ -54,36 +54,36 @@ def _manifests(told: Similarity) -> list[str]:
 
 
 def similarity_table(told: Similarity) -> pd.DataFrame:
-    """Compare networks before and after finetuning, and unrelated ones for a yardstick.
+    """Compare networks before and after finetuning, and pairs of unrelated networks as a yardstick.
 
-    After Hesse et al. 2024, section 4.1, network similarity.
+    The comparison follows Hesse et al. 2024, section 4.1, network similarity.
 
     Parameters
     ----------
     told
-        What the job is told.
+        The spec of the job.
 
     Returns
     -------
     pandas.DataFrame
-        `COLUMNS`, one row a pair of networks and quantity. ``pair`` is ``finetuning`` (pretrained and finetuned
-        weights of one model) or ``unrelated`` (pretrained weights of two models). ``value`` is a mean over ``n`` images
-        or channels, with its bootstrap interval:
+        `COLUMNS`, with one row for each pair of networks and quantity. ``pair`` is ``finetuning`` (pretrained and
+        finetuned weights of one model) or ``unrelated`` (pretrained weights of two models). ``value`` is a mean over
+        ``n`` images or channels, with its bootstrap interval:
 
-        - ``softmax``: absolute difference of the label's probabilities (sigmoids of several labels), 0 to 1, lower is
-          more alike; this, ``disagreement`` and ``accuracy_change`` are left out where numbers are explained;
-        - ``logit``: absolute difference of the label's logits, 0 and more, lower is more alike; not comparable between
-          models with logits of different size;
-        - ``disagreement``: share of images with another predicted class, or another answer to the label, lower is more
-          alike;
-        - ``accuracy_change``: accuracy of the second less that of the first, -1 to 1;
-        - ``maps``: mean absolute difference of two maps of the label, each over its largest absolute value, 0 to 2, and
-          0 to 1 for maps that are not negative; lower is more alike; a map of zeros is left out;
-        - ``map_ranks``: Spearman's ρ of the pixels of two maps, higher is more alike;
-        - ``exciting``: share of the images that excite a channel most which do so in both networks, 0 to 1, higher is
-          more alike, over all channels of the CAM layer, or of each ``layer`` that the config names; ``chance`` is what
-          channels that have nothing in common give. Channels of unrelated networks have no counterpart, and are paired
-          as they come, as are their named layers, of which ``layer`` then has both.
+        - ``softmax``: absolute difference between the probabilities of the label (for several labels, the sigmoids),
+          0 to 1, lower is more similar. For regressions this, ``disagreement`` and ``accuracy_change`` are left out;
+        - ``logit``: absolute difference between the logits of the label, 0 and more, lower is more similar. It is not
+          comparable between models whose logits have different scales;
+        - ``disagreement``: share of images with different predicted classes, or with different decisions on the label,
+          lower is more similar;
+        - ``accuracy_change``: accuracy of the second network less that of the first, -1 to 1;
+        - ``maps``: mean absolute difference of two maps of the label, each divided by its largest absolute value, 0 to
+          2, and 0 to 1 for non-negative maps; lower is more similar. Maps of zeros are left out;
+        - ``map_ranks``: Spearman's ρ of the pixels of two maps, higher is more similar;
+        - ``exciting``: share of the most exciting images of a channel that the two networks have in common, 0 to 1,
+          higher is more similar, over all channels of the CAM layer, or of each ``layer`` that the config names.
+          ``chance`` is the expected share for independent channels. Channels and named layers of unrelated networks
+          have no counterpart and are paired by their order; ``layer`` then has both names.
     """
     rows = []
     for entry in told.datasets:
@@ -106,7 +106,7 @@ def _pairs(entry: ComparedNetworks) -> Iterator[tuple[str, Network, Network]]:
 
 
 def _compared(told: Similarity, one: Network, two: Network) -> Iterator[dict[str, Any]]:
-    # Those of one network stand for both: every other store is read by them.
+    # The ids of one store. Every other store is read by ids and refuses others.
     ids = open_store(_drops(told, one) + ".zarr").image_ids[: told.images]
     first, second = (_said(told, net, ids) for net in (one, two))
     rows = rows_of_store(_drops(told, one) + ".zarr", len(ids))
@@ -134,7 +134,7 @@ def _compared(told: Similarity, one: Network, two: Network) -> Iterator[dict[str
             yield {"quantity": "map_ranks", **labels, "values": rows.mean_by_image(spearman_rows(*flat))}
     if _have_channels(told, one, two):
         most = min(MOST, told.images // 2)
-        # Layers of unrelated networks have no counterpart either.
+        # Layers of unrelated networks have no counterpart and are paired by their order.
         layers = (_layers(told, net, ids).items() for net in (one, two))
         for (layer, first_of), (other, second_of) in zip(*layers, strict=False):
             both = " / ".join(dict.fromkeys((layer, other)))
@@ -143,29 +143,29 @@ def _compared(told: Similarity, one: Network, two: Network) -> Iterator[dict[str
 
 
 def shared_images(one: np.ndarray, two: np.ndarray, most: int = MOST) -> np.ndarray:
-    """Return, for each channel, the share of its most exciting images that are the same in two networks.
+    """Return for each channel the share of its most exciting images that are the same in two networks.
 
     Parameters
     ----------
     one, two
-        (N, channels), as `heatproof.perturbation.channels.channel_activations` makes them; of the wider one the first
-        channels are taken.
+        (N, channels), the activations of `heatproof.perturbation.channels.channel_activations`. Only the first channels
+        of the wider network are used.
     most
-        How many images are compared, at most N.
+        Number of images that are compared, at most N.
 
     Returns
     -------
     numpy.ndarray
-        (channels,) in [0, 1]; NaN for a channel that answers to all images alike, as a dead one does.
+        (channels,) in [0, 1]; NaN for a channel whose activation is the same for all images, for example a dead one.
     """
     width = min(one.shape[1], two.shape[1])
-    # The place of each image among those of its channel.
+    # The rank of each image in each channel.
     tops = [np.argsort(np.argsort(-values[:, :width], axis=0, kind="stable"), axis=0) < most for values in (one, two)]
     return np.where(_alive(one, two), (tops[0] & tops[1]).sum(axis=0) / most, np.nan)
 
 
 def _alive(*activations: np.ndarray) -> np.ndarray:
-    """Tell which channels of several networks differ between images in each of them, up to the narrowest one."""
+    """Return which channels vary over images in each of several networks, up to the width of the narrowest one."""
     width = min(values.shape[1] for values in activations)
     return np.all([np.ptp(values[:, :width], axis=0) > 0 for values in activations], axis=0)
 
@@ -176,7 +176,7 @@ def _scaled(maps: np.ndarray) -> np.ndarray:
 
 
 def _said(told: Similarity, net: Network, ids: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return what a network says of the intact images, and where it is right."""
+    """Return the outputs of a network for the intact images, and where its decision is right."""
     names = ("logit", "log_probability", "predicted", "target_rank")
     said = {name: read(_drops(told, net) + ".zarr", name, 0, len(ids), ids)[:, 0] for name in names}
     rows = rows_of_store(_drops(told, net) + ".zarr", len(ids))
@@ -185,7 +185,7 @@ def _said(told: Similarity, net: Network, ids: Sequence[str]) -> dict[str, np.nd
 
 
 def _layers(told: Similarity, net: Network, ids: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return the activations (N, channels) of each layer that the config names; of the CAM layer, under no name."""
+    """Return the activations (N, channels) of each layer that the config names, or of the CAM layer as ``""``."""
     store = _channel_store(told, net) + ".zarr"
     every = read(store, "activation", 0, len(ids), ids)
     if not told.channels:
@@ -212,16 +212,17 @@ def _have_channels(told: Similarity, *nets: Network) -> bool:
 
 @plain
 def draw_similarity(table: pd.DataFrame) -> Figure:
-    """Draw every quantity: pairs before and after finetuning beside pairs of unrelated networks.
+    """Draw every quantity for pairs of networks before and after finetuning and for pairs of unrelated networks.
 
     Parameters
     ----------
     table
-        As `similarity_table` returns it.
+        The table of `similarity_table`.
 
     Returns
     -------
     matplotlib.figure.Figure
+        One panel for each quantity.
     """
     names = {
         "softmax": "difference of\nprobabilities",
@@ -247,22 +248,22 @@ def draw_similarity(table: pd.DataFrame) -> Figure:
 
 @plain
 def draw_exciting(told: Similarity) -> Figure:
-    """Draw the images that excite some channels most, before and after finetuning (Hesse et al. 2024, appendix A).
+    """Draw the most exciting images of some channels, before and after finetuning (Hesse et al. 2024, appendix A).
 
-    Channels that the config names are shown of every model that has them, and of a layer that it names three at even
-    steps from those that differ between images. Where it names none, three of the first model with channels are shown,
-    of the layer that CAMs read, and the same channels of an unrelated network. Of several finetuned weights the first
-    are shown.
+    Channels that the config names are drawn for every model that has them. For a named layer, these are three channels
+    at even steps among those that vary over images. If the config names none, three channels of the CAM layer are drawn
+    for the first model with channels, and the same channels for an unrelated network. If a model has several finetuned
+    weights, the first ones are drawn.
 
     Parameters
     ----------
     told
-        As for `similarity_table`.
+        The spec of the job.
 
     Returns
     -------
     matplotlib.figure.Figure
-        Without axes where no pair has channels.
+        A figure without axes if no pair of networks has channels.
     """
     rows: list[_Row] = []
     for entry in told.datasets:
@@ -273,7 +274,7 @@ def draw_exciting(told: Similarity) -> Figure:
             continue
         opened = open_dataset(entry.dataset)
         ids = opened.splits["evaluation"].ids[: told.images]
-        # Only those that are drawn are read: all of them may not fit into memory.
+        # Images are read one by one when they are drawn, because all of them may not fit into memory.
         images = partial(_image, opened)
         if told.channels:
             rows += [row for nets in shown for row in _named_rows(told, list(nets), ids, images)]
@@ -290,7 +291,7 @@ def _image(dataset: Dataset, index: int) -> np.ndarray:
 
 
 class _Row(NamedTuple):
-    """A channel of a network: what it is called, its activations (N,), and what reads an image (C, H, W)."""
+    """A channel of a network: its label, its activations (N,), and a function that reads an image (C, H, W)."""
 
     label: str
     active: np.ndarray
@@ -300,7 +301,7 @@ class _Row(NamedTuple):
 def _named_rows(
     told: Similarity, nets: list[Network], ids: Sequence[str], images: Callable[[int], np.ndarray]
 ) -> Iterator[_Row]:
-    """Yield the rows of the channels that the config names and the networks have, in its order."""
+    """Yield the rows of the channels that the config names, as far as the networks have them, in its order."""
     layers = [_layers(told, net, ids) for net in nets]
     for layer, channel in map(layer_and_channel, told.channels):
         if layer in layers[0]:
@@ -310,7 +311,7 @@ def _named_rows(
 
 
 def _spread(active: Sequence[np.ndarray]) -> Sequence[int]:
-    """Return channels at even steps of those that differ between images in each network."""
+    """Return channels at even steps among those that vary over images in each network."""
     alive = np.flatnonzero(_alive(*active))
     return alive[np.linspace(0, len(alive) - 1, min(SHOWN, len(alive))).astype(int)].tolist() if len(alive) else []
 
