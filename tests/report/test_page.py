@@ -31,7 +31,7 @@ from heatproof.plan.validate import make_plan
 from heatproof.report.page import data as page_data
 from heatproof.report.page.data import how_many, low_is_good, mean_curve, title
 from heatproof.report.page.page import judged_claims, report_page
-from heatproof.report.results import spec
+from heatproof.report.results import format_number
 from heatproof.stages.checks import Checks
 from heatproof.stages.methods import PlannedMethod
 from heatproof.stages.pages import PageCurve, PageDataset, PageNetwork, PageTable, ReportPage
@@ -520,7 +520,7 @@ def test_many_maps_are_cut_to_what_fits():
 
 @pytest.mark.parametrize(("value", "shown"), [("0.0004", "0.000"), ("-0.25", "−0.250"), ("", ""), ("a", "a")])
 def test_numbers_are_told(value, shown):
-    assert spec(value) == shown
+    assert format_number(value) == shown
 
 
 def test_plan_names_other_metrics_only_where_asked_for():

@@ -105,8 +105,8 @@ def above_reference(table: pd.DataFrame, references: Collection[str], directions
 
 
 def publish(
-    told: Stage,
-    made: Mapping[str, pd.DataFrame | Figure | str | None],
+    spec: Stage,
+    contents: Mapping[str, pd.DataFrame | Figure | str | None],
     inputs: Iterable[str | Path],
     shows: Iterable[tuple[DatasetSpec, int]] = (),
 ) -> None:
@@ -114,9 +114,9 @@ def publish(
 
     Parameters
     ----------
-    told
+    spec
         The spec of the job, with its key and the path of its manifest.
-    made
+    contents
         The table, the figure or the text of the page for each path; None for a file that has already been written.
     inputs
         Files of earlier stages that the job read.
@@ -128,7 +128,7 @@ def publish(
     HeatproofError
         If an input is missing or damaged.
     """
-    for path, content in made.items():
+    for path, content in contents.items():
         if isinstance(content, pd.DataFrame):
             write_table(content, path)
         elif isinstance(content, str):
@@ -142,7 +142,7 @@ def publish(
     shards = {path: one for path, one in shards.items() if "shard" in one}
     read = {path: one["key"] for path, one in shards.items()}
     facts = {"read": read} if read else {}
-    publish_tables(told, made, inputs, data=joined_data([*shards.values(), *shown]), **facts)
+    publish_tables(spec, contents, inputs, data=joined_data([*shards.values(), *shown]), **facts)
 
 
 def save(figure: Figure, path: str | Path) -> None:
@@ -186,15 +186,15 @@ def render(name: str, *, script: str | None = None, **values: Any) -> str:
     return environment.get_template(name).render(script=own, sha256=sha256, **values)
 
 
-def draw_figure(told: FigureOf) -> None:
+def draw_figure(spec: FigureOf) -> None:
     """Draw a registered figure as SVG and PNG. The same table leads to the same bytes."""
-    import_module(told.module)
-    draw = FIGURES[told.figure].draw
+    import_module(spec.module)
+    draw = FIGURES[spec.figure].draw
     wanted = [name for name, one in inspect.signature(draw).parameters.items() if one.kind is one.KEYWORD_ONLY]
-    beside = {name: read_table(read.table) for name, read in told.beside.items()}
-    given = {"references": told.references, "level": told.level, "plain": told.plain, **beside}
-    drawn = draw(read_table(told.read.table), **{name: given.get(name) for name in wanted})
-    publish(told, dict.fromkeys(told.files.values(), drawn), [one.table for one in (told.read, *told.beside.values())])
+    beside = {name: read_table(read.table) for name, read in spec.beside.items()}
+    given = {"references": spec.references, "level": spec.level, "plain": spec.plain, **beside}
+    drawn = draw(read_table(spec.read.table), **{name: given.get(name) for name in wanted})
+    publish(spec, dict.fromkeys(spec.files.values(), drawn), [one.table for one in (spec.read, *spec.beside.values())])
 
 
 # ---- formatted numbers: rounded, with a true minus sign --------------------------------------------------------------
@@ -211,12 +211,12 @@ def formatted(value: float, form: str) -> str:
     return format(value, form).replace("-", "−")
 
 
-def score_told(value: float) -> str:
+def format_score(value: float) -> str:
     """Format the score of an image or a method; NaN becomes "undefined"."""
     return "undefined" if math.isnan(value) else rounded(value, 2)
 
 
-def told(value: str, places: int = 3) -> str:
+def format_number(value: str, places: int = 3) -> str:
     """Format the text of a number: rounded, with a true minus sign. Other text is returned unchanged."""
     try:
         number = float(value)
@@ -225,16 +225,16 @@ def told(value: str, places: int = 3) -> str:
     return "" if math.isnan(number) else rounded(number, places)
 
 
-def digits_told(value: str) -> str:
+def format_digits(value: str) -> str:
     """Format the text of a number of any size with three significant digits."""
     return formatted(float(value), ".3g") if value else ""
 
 
-def share_told(value: str) -> str:
+def format_share(value: str) -> str:
     """Format the text of a share in [0, 1] as a percentage."""
     return f"{float(value):.1%}" if value else ""
 
 
-def interval_told(low: str, high: str) -> str:
+def format_interval(low: str, high: str) -> str:
     """Format an interval; "" where there is none."""
-    return f"{told(low, 2)} to {told(high, 2)}" if low else ""
+    return f"{format_number(low, 2)} to {format_number(high, 2)}" if low else ""

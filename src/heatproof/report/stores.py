@@ -106,8 +106,8 @@ def read_store_info(path: str | Path) -> StoreInfo:
         image_ids=found["image_ids"],
         maps=tuple(found["coordinates"]["map"]) if "attribution" in arrays else (),
         shape=arrays["attribution"][2:] if "attribution" in arrays else largest,
-        computed=tuple(sorted(tuple(made["images"]) for made in manifests if not made.get("gap"))),
-        gap=next((made["gap"] for made in manifests if made.get("gap")), None),
+        computed=tuple(sorted(tuple(manifest["images"]) for manifest in manifests if not manifest.get("gap"))),
+        gap=next((manifest["gap"] for manifest in manifests if manifest.get("gap")), None),
     )
 
 
@@ -139,10 +139,10 @@ def _says_what_made_it(made_by: Any) -> bool:
     """Return whether ``made_by`` is a mapping whose values have the types that readers expect."""
     if not isinstance(made_by, dict):
         return False
-    said = {name: value for name, value in made_by.items() if value is not None}
-    parts = all(has_fields(kind, said[name]) for name, kind in _PARTS.items() if name in said)
-    values = all(type(said[name]) is kind for name, kind in _VALUES.items() if name in said)
-    return parts and values and ("grid" not in said or _is_grid(said["grid"]))
+    recorded = {name: value for name, value in made_by.items() if value is not None}
+    parts = all(has_fields(kind, recorded[name]) for name, kind in _PARTS.items() if name in recorded)
+    values = all(type(recorded[name]) is kind for name, kind in _VALUES.items() if name in recorded)
+    return parts and values and ("grid" not in recorded or _is_grid(recorded["grid"]))
 
 
 def _is_grid(value: Any) -> bool:
@@ -175,35 +175,35 @@ def dataset_of_store(stored: StoreInfo, config: str | Path | None = None) -> Dat
     from heatproof.data.registry import DATASETS
     from heatproof.plan.resolve import read_dataset
 
-    said = stored.made_by.get("dataset")
-    if said is None:
+    recorded = stored.made_by.get("dataset")
+    if recorded is None:
         raise HeatproofError(f"{stored.path} does not say what dataset it was made from: make it again with a run.")
-    rows = _rows_of(said)
+    rows = _rows_of(recorded)
     if config is None:
-        if said["kind"] not in DATASETS:
+        if recorded["kind"] not in DATASETS:
             raise HeatproofError(
-                f"{stored.path} was made from the dataset {said['kind']!r}, which is code outside heatproof: name your "
-                "config with --config, because a store does not decide what code is run."
+                f"{stored.path} was made from the dataset {recorded['kind']!r}, which is code outside heatproof: name "
+                "your config with --config, because a store does not decide what code is run."
             )
-        if any(isinstance(value, str) and value.startswith(ELSEWHERE) for value in said["options"].values()):
+        if any(isinstance(value, str) and value.startswith(ELSEWHERE) for value in recorded["options"].values()):
             raise HeatproofError(
-                f"{stored.path} does not say where the files of the dataset {said['name']!r} are, because a store may "
-                "be published: name your config with --config."
+                f"{stored.path} does not say where the files of the dataset {recorded['name']!r} are, because a store "
+                "may be published: name your config with --config."
             )
         # The options of a store are validated like those of a config.
-        entry = read_dataset(said["name"], {**said["options"], "dataset": said["kind"]})
+        entry = read_dataset(recorded["name"], {**recorded["options"], "dataset": recorded["kind"]})
         return DatasetSpec(
-            entry["kind"], entry["module"], entry["options"], said["seed"], said["name"], **_rows_of(said)
+            entry["kind"], entry["module"], entry["options"], recorded["seed"], recorded["name"], **_rows_of(recorded)
         )
     given = normalise(read_config(config))
-    entry = read_dataset(said["name"], dict(look_up(given["datasets"], said["name"], f"dataset in {config}")))
-    return DatasetSpec(entry["kind"], entry["module"], entry["options"], given["seed"], said["name"], **rows)
+    entry = read_dataset(recorded["name"], dict(look_up(given["datasets"], recorded["name"], f"dataset in {config}")))
+    return DatasetSpec(entry["kind"], entry["module"], entry["options"], given["seed"], recorded["name"], **rows)
 
 
-def _rows_of(said: Mapping[str, Any]) -> dict[str, Any]:
+def _rows_of(recorded: Mapping[str, Any]) -> dict[str, Any]:
     """Return the task of a store's dataset and the meaning of its rows, as far as the store records them."""
     known = {"task": TASKS, "rows": ("label", "picture", "distinct")}
-    return {key: said[key] for key, words in known.items() if said.get(key) in words}
+    return {key: recorded[key] for key, words in known.items() if recorded.get(key) in words}
 
 
 def stores_below(folder: str | Path) -> Iterator[Path]:

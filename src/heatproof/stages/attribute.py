@@ -181,8 +181,8 @@ class AttributeReference(MapsStage):
     @classmethod
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return the spec of the job of a shard, and the files that it waits for."""
-        told = cls.on(graph, Network(where["dataset"], NO_MODEL, NO_MODEL), where)
-        return told, [told.inputs.dataset.manifest]
+        spec = cls.on(graph, Network(where["dataset"], NO_MODEL, NO_MODEL), where)
+        return spec, [spec.inputs.dataset.manifest]
 
 
 def _maps_of(graph: JobGraph, network: Network) -> MapInputs:
@@ -218,7 +218,7 @@ def _stored(graph: JobGraph, network: Network, name: str) -> StoredExplainer:
     drops = (plan.finetuning(model, weights) if known else None) or plan.config["finetuning"]
     options = plan.explainer_options(name, drops["baseline"])
     filled = options.get("baseline")
-    told = StoredExplainer(
+    stored = StoredExplainer(
         name=name,
         kind=entry.kind,
         module=entry.module,
@@ -235,5 +235,11 @@ def _stored(graph: JobGraph, network: Network, name: str) -> StoredExplainer:
     if known and "cam_layer" not in entry.needs:
         # The layer that CAMs read does not affect other maps.
         inputs = replace(inputs, model=plan.trained_spec(model))
-    settings = {"kind": told.kind, "module": told.module, "options": told.options, "maps": told.maps, "grid": told.grid}
-    return replace(told, key=key_of([inputs, settings], modules))
+    settings = {
+        "kind": stored.kind,
+        "module": stored.module,
+        "options": stored.options,
+        "maps": stored.maps,
+        "grid": stored.grid,
+    }
+    return replace(stored, key=key_of([inputs, settings], modules))

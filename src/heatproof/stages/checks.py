@@ -79,7 +79,7 @@ class Checks(Scored):
         """Return the spec of the job, and the files that it waits for."""
         plan = graph.plan
         cases = compared_cases(plan)
-        told = cls(
+        spec = cls(
             comparisons=all_comparisons(plan),
             images={case.metric: plan.images_of(case.metric) for case in cases},
             least_coverage=plan.config["scores"]["least_coverage"],
@@ -92,7 +92,7 @@ class Checks(Scored):
             templates=templates(),
             **scored(graph, cases),
         )
-        return told, plan.score_files(cases)
+        return spec, plan.score_files(cases)
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return the function that writes the tables, the charts and their page."""

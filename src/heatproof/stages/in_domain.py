@@ -84,10 +84,10 @@ class InDomain(Report):
             metrics = plan.metrics_of(network.weights, network.model)
             tuned = [drops[:2] for metric, drops in metrics.items() if base_name(metric) == "idsds"]
             for grid, baseline in plan.combinations_on(network.weights, network.model):
-                asked = Features({"grid": grid, "baseline": baseline})
-                store = plan.store_of(network, asked)
+                response = Features({"grid": grid, "baseline": baseline})
+                store = plan.store_of(network, response)
                 scored.append(StoredFeatures(*network, grid, baseline, (grid, baseline) in tuned, store))
-                upstream.append(response_key(graph, network, asked))
+                upstream.append(response_key(graph, network, response))
                 shards = plan.shards(plan.drop_images)
                 inputs += [file for shard in shards for file in response_files(Features, store, shard)]
         # Without manifests, which also record times: the table depends only on the data.

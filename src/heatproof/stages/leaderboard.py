@@ -56,14 +56,14 @@ class Leaderboard(Scored, Ranked):
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return the spec of the job, and the files that it waits for."""
         plan = graph.plan
-        asked = plan.config["leaderboard"]
-        cases = [case for case in plan.all_cases() if case.metric in asked["metrics"]]
-        told = cls(
-            **asked,
+        settings = plan.config["leaderboard"]
+        cases = [case for case in plan.all_cases() if case.metric in settings["metrics"]]
+        spec = cls(
+            **settings,
             **scored(graph, cases),
             **ranked(plan),
         )
-        return told, plan.score_files(cases)
+        return spec, plan.score_files(cases)
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return the function that writes the table."""

@@ -86,15 +86,15 @@ class Montage(Report):
         """Return the spec of the job, and the files that it waits for."""
         plan = graph.plan
         cases = plain_cases(plan)
-        told = cls(
+        spec = cls(
             images=min(images_with_maps(plan), IMAGES),
             datasets={dataset: plan.dataset_spec(dataset) for dataset in plan.datasets},
             cases=[(*case.network, case.metric) for case in cases],
             methods=planned_methods(plan),
             upstream=keys_of(graph, cases),
         )
-        maps = map_files(plan, [case.network for case in cases], told.images, plan.explainers)
-        return told, [*maps, *plan.score_files(cases)]
+        maps = map_files(plan, [case.network for case in cases], spec.images, plan.explainers)
+        return spec, [*maps, *plan.score_files(cases)]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return the function that draws the montages."""

@@ -44,12 +44,12 @@ def tables_of(plan: Plan) -> dict[str, tuple[str, str]]:
     Claims and the ranking of all test cases are included only if all metrics are, because most claims need more than
     patch drops.
     """
-    asked = {
+    requested = {
         name: kind
         for name, kind in STAGES.items()
         if kind.tables and kind.is_requested(plan) and [*kind.all_wildcards(plan)]
     }
-    return {table: (name, output) for name, kind in asked.items() for table, output in kind.tables.items()}
+    return {table: (name, output) for name, kind in requested.items() for table, output in kind.tables.items()}
 
 
 def figures_of(plan: Plan) -> list[str]:

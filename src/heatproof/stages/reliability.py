@@ -86,7 +86,7 @@ class Reliability(Scored, Ranked):
         plan = graph.plan
         cases = plan.all_cases()
         tested = sorted({case.metric for case in plan.test_cases()})
-        told = cls(
+        spec = cls(
             tested=[name for name in tested if base_name(name) == "idsds"] or tested,
             # Part deletion is known to rank methods truly where the parts of the images can be removed.
             truths=[name for name, entry in plan.metrics.items() if entry.metric.name == "part_deletion"],
@@ -100,7 +100,7 @@ class Reliability(Scored, Ranked):
             **scored(graph, cases),
             **ranked(plan),
         )
-        return told, plan.score_files(cases)
+        return spec, plan.score_files(cases)
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return the function that writes the tables and figures."""

@@ -119,29 +119,29 @@ class ResponseStage(ShardStage):
     def of_network(cls, graph: JobGraph, response: Response, where: Wildcards) -> tuple[Self, list[str]]:
         """Return the spec of the job of a shard of a response without maps, and the files that it waits for."""
         plan, network = graph.plan, Network(where["dataset"], where["model"], where["weights"])
-        spec, key = graph.compute_once(_asked, network, response)
-        told = cls(
-            network=spec,
+        network_spec, key = graph.compute_once(_network_and_key, network, response)
+        spec = cls(
+            network=network_spec,
             response=response.spec,
             store=plan.store_of(network, response),
             key=key,
             shard=shard_range(plan, where["shard"], plan.response_images(response)),
         )
-        return told, inputs_of(graph, spec, where)
+        return spec, inputs_of(graph, network_spec, where)
 
 
 def response_key(graph: JobGraph, network: Network, response: Response) -> Key:
     """Return the key of a response without maps."""
-    return graph.compute_once(_asked, network, response)[1]
+    return graph.compute_once(_network_and_key, network, response)[1]
 
 
-def _asked(graph: JobGraph, network: Network, response: Response) -> tuple[NetworkSpec, Key]:
+def _network_and_key(graph: JobGraph, network: Network, response: Response) -> tuple[NetworkSpec, Key]:
     """Return the network of a response without maps, and the key of the response."""
-    spec = network_of(graph, network, response.rule)
+    network_spec = network_of(graph, network, response.rule)
     if response.uses_hooks:
         # Only responses that read a layer of the network depend on the layer that CAMs read.
-        spec = replace(spec, model=graph.plan.model_spec(network.model))
-    return spec, key_of([spec, response.spec], _modules(graph.plan, network, response))
+        network_spec = replace(network_spec, model=graph.plan.model_spec(network.model))
+    return network_spec, key_of([network_spec, response.spec], _modules(graph.plan, network, response))
 
 
 def _modules(plan: Plan, network: Network, response: Response) -> list[str]:
@@ -306,7 +306,7 @@ class Curves(ResponseStage):
         plan, network = graph.plan, Network(where["dataset"], where["model"], where["weights"])
         chosen = [where["explainer"]] if "explainer" in where else list(plan.explainers)
         response = plan.method_responses[where["response"]]
-        told = cls(
+        spec = cls(
             network=network_of(graph, network, response.rule),
             response=response.spec,
             store=plan.store_of(network, response, "{explainer}"),
@@ -315,8 +315,8 @@ class Curves(ResponseStage):
             facts=plan.models[network.model].facts,
             shard=shard_range(plan, where["shard"], plan.response_images(response)),
         )
-        maps = [map_file(one.maps_store, where["shard"]) for one in told.explainers]
-        return told, [*inputs_of(graph, told.network, where), *maps]
+        maps = [map_file(one.maps_store, where["shard"]) for one in spec.explainers]
+        return spec, [*inputs_of(graph, spec.network, where), *maps]
 
 
 def _read_on(plan: Plan, all_wildcards: Iterable[Wildcards], responses: Mapping[str, Response]) -> list[Wildcards]:

@@ -139,7 +139,7 @@ class Score(Stage):
             for name, explainer in plan.explainers.items()
             for one in explainer.rows
         ]
-        told = cls(
+        spec = cls(
             case=case,
             kind=entry.metric.name,
             module=entry.module,
@@ -158,7 +158,7 @@ class Score(Stage):
             seed=plan.config["seed"],
             upstream=_upstream(graph, case),
         )
-        return told, inputs_of(plan, case)
+        return spec, inputs_of(plan, case)
 
     @property
     def modules(self) -> list[str]:

@@ -103,7 +103,7 @@ class Similarity(Report):
             for shard in plan.shards(images):
                 inputs += response_files(Patches, drops["/".join(network)], shard)
                 inputs += response_files(Channels, plan.store_of(network, plan.channels), shard)
-        told = cls(
+        spec = cls(
             datasets=[
                 ComparedNetworks(plan.dataset_spec(name), dict.fromkeys(plan.models_of(name), plan.weights))
                 for name in plan.datasets
@@ -115,7 +115,7 @@ class Similarity(Report):
             shards=len(plan.shards(images)),
             upstream=Key.joined(upstream),
         )
-        return told, inputs + map_files(plan, networks, images, plan.model_explainers)
+        return spec, inputs + map_files(plan, networks, images, plan.model_explainers)
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return the function that writes the table and its figures."""

@@ -109,7 +109,7 @@ class Sorting(Report):
         chosen = [max(of_pair.items(), key=lambda item: len(item[1])) for of_pair in by_pair.values()]
         drawn = {(network, metric) for network, metrics in chosen for metric in metrics}
         cases = [case for case in cases if (case.network, case.metric) in drawn]
-        told = cls(
+        spec = cls(
             images=images_with_maps(plan),
             datasets={dataset: plan.dataset_spec(dataset) for dataset in plan.datasets},
             networks=[SortedNetwork(network._asdict(), metrics) for network, metrics in chosen],
@@ -118,8 +118,8 @@ class Sorting(Report):
             magnitudes=magnitudes(plan),
             upstream=keys_of(graph, cases),
         )
-        maps = map_files(plan, [network for network, _ in chosen], told.images, plan.explainers)
-        return told, [*maps, *plan.score_files(cases)]
+        maps = map_files(plan, [network for network, _ in chosen], spec.images, plan.explainers)
+        return spec, [*maps, *plan.score_files(cases)]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return the function that draws the figures."""

@@ -236,8 +236,8 @@ class Tables(Report, Ranked):
             for shard in shards
         ]
         # The comparison of precisions is requested together with the tables.
-        beside = [graph.spec("precision").files["table"]] if plan.has_precision_guard else []
-        return spec, [*spec.scores, *ranks, *dict.fromkeys(answers), *beside]
+        precision_table = [graph.spec("precision").files["table"]] if plan.has_precision_guard else []
+        return spec, [*spec.scores, *ranks, *dict.fromkeys(answers), *precision_table]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return the function that writes the tables."""

@@ -27,7 +27,7 @@ from heatproof.metrics.arrays import spearman_rows
 from heatproof.plan.folder import NO_MODEL
 from heatproof.report.figures.drawing import broken, draw_colour_bar, draw_map, lay_out, look, new_figure, plain
 from heatproof.report.figures.pictures import COLOURS, PERCENTILE, channels_last, describe_channels, label_of
-from heatproof.report.results import formatted, rounded, score_told
+from heatproof.report.results import format_score, formatted, rounded
 from heatproof.report.stores import StoreInfo, dataset_of_store, read_store_info, stores_below
 from heatproof.stores.rows import rows_of_store
 from heatproof.stores.store import read
@@ -255,17 +255,17 @@ def _figure(
         axes.set(xticks=[], yticks=[])
         axes.spines[:].set(color="0.6", linewidth=0.6)
         if isinstance(panel, Panel):
-            title, said = panel.method, _draw_map(axes, panel, grid, drops, side)
+            title, below = panel.method, _draw_map(axes, panel, grid, drops, side)
         elif isinstance(panel, Drops):
-            title, said = f"{panel.of} drop without patch", _draw_drops(axes, pixels, panel)
+            title, below = f"{panel.of} drop without patch", _draw_drops(axes, pixels, panel)
         else:
-            title, said = "input image", ""
+            title, below = "input image", ""
             axes.imshow(pixels, interpolation="nearest")
             _draw_grid(axes, pixels.shape[:2], grid or 1)
         # About 14 characters at 8 points fit into an inch. Names break behind an underscore.
         lines = textwrap.wrap(title.replace("_", "_ "), int(side * 14))
         axes.set_title("\n".join(lines).replace("_ ", "_"), size=8, pad=4, linespacing=1.0)
-        axes.set_xlabel(said, size=6.5, color="0.35", labelpad=3, linespacing=1.15)
+        axes.set_xlabel(below, size=6.5, color="0.35", labelpad=3, linespacing=1.15)
     place: dict[str, Any] = {"ax": [axes for axes, _ in laid], "location": "bottom", "anchor": (0, 0)}
     draw_colour_bar(figure, shrink=0.4, aspect=26, **place)
     return figure
@@ -287,7 +287,7 @@ def _draw_map(axes: Axes, panel: Panel, grid: Grid | None, drops: Drops | None, 
         notes.append("numbers are patch sums" + _draw_numbers(axes, sums, panel.values.shape, grid))
         if drops:
             correlation = spearman_rows(sums[None], drops.values[None])[0]
-            notes.append(f"rank correlation with drops {score_told(correlation)}")
+            notes.append(f"rank correlation with drops {format_score(correlation)}")
     return "\n".join(notes)
 
 
@@ -299,8 +299,8 @@ def _draw_drops(axes: Axes, pixels: np.ndarray, drops: Drops) -> str:
     tint, extent = drops.values.reshape(grid_shape(drops.grid)), (-0.5, width - 0.5, height - 0.5, -0.5)
     axes.imshow(tint, COLOURS, vmin=-limit, vmax=limit, alpha=0.55, extent=extent, interpolation="nearest")
     unit = _draw_numbers(axes, drops.values, (height, width), drops.grid)
-    told = f", numbers{unit}" if unit else ""
-    note = f"baseline {drops.baseline}{told}\n{drops.of} of the intact image {formatted(drops.logit, '.3g')}"
+    scaling = f", numbers{unit}" if unit else ""
+    note = f"baseline {drops.baseline}{scaling}\n{drops.of} of the intact image {formatted(drops.logit, '.3g')}"
     return f"{note}\n{drops.answer}".rstrip()
 
 

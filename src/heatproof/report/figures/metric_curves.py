@@ -52,54 +52,54 @@ class Line:
     linestyle: str
 
 
-def metric_curves(told: MetricCurves) -> None:
+def metric_curves(spec: MetricCurves) -> None:
     """Write the figure and the table of one network."""
-    table = pd.DataFrame([row for one in told.scores for row in rows_of(one)], columns=COLUMNS[len(NETWORK) :])
-    table = table.assign(**dict(zip(NETWORK, told.network, strict=True)))[COLUMNS]
+    table = pd.DataFrame([row for one in spec.scores for row in rows_of(one)], columns=COLUMNS[len(NETWORK) :])
+    table = table.assign(**dict(zip(NETWORK, spec.network, strict=True)))[COLUMNS]
     # A metric that is the difference of two curves would repeat them where both have panels.
-    kinds = {one.kind for one in told.scores}
-    again = [one.case.metric for one in told.scores if len(parts := METRICS[one.kind].derived_from) > 1
+    kinds = {one.kind for one in spec.scores}
+    repeated = [one.case.metric for one in spec.scores if len(parts := METRICS[one.kind].derived_from) > 1
              and kinds.issuperset(parts)]  # fmt: skip
-    table = table[~table["metric"].isin(again)]
-    lines = lines_of(told.scores[0].methods, told.references)
-    dataset, model, weights = told.network
+    table = table[~table["metric"].isin(repeated)]
+    lines = lines_of(spec.scores[0].methods, spec.references)
+    dataset, model, weights = spec.network
     figure = draw_metric_curves(table, lines, f"{model}, {weights} ({dataset})")
-    publish(told, {told.files["figure"]: figure, told.files["table"]: table}, [one.manifest for one in told.scores])
+    publish(spec, {spec.files["figure"]: figure, spec.files["table"]: table}, [one.manifest for one in spec.scores])
 
 
-def rows_of(told: Score) -> Iterator[tuple[Any, ...]]:
+def rows_of(spec: Score) -> Iterator[tuple[Any, ...]]:
     """Yield each point of a metric's mean curves: metric, curve, names of both axes, direction, method, x and y."""
     sequences = {
         argument: Perturbation.from_settings(one.response.settings)
-        for argument, one in told.responses.items()
+        for argument, one in spec.responses.items()
         if one.response.kind == "curves"
     }
-    for scored in stored_curves(told):
-        for name, x_name, x, y_name, y in curves_of(told, sequences, scored):
+    for scored in stored_curves(spec):
+        for name, x_name, x, y_name, y in curves_of(spec, sequences, scored):
             sequence = _sequence_of(name, sequences) if len(sequences) > 1 else None
-            higher = told.higher_is_better if sequence is None else not low_is_good(sequence.to_settings())
+            higher = spec.higher_is_better if sequence is None else not low_is_good(sequence.to_settings())
             for place, value in zip(x, y, strict=True):
                 if np.isfinite(value):
-                    yield told.case.metric, name, x_name, y_name, higher, scored.method, float(place), float(value)
+                    yield spec.case.metric, name, x_name, y_name, higher, scored.method, float(place), float(value)
 
 
 def curves_of(
-    told: Score, sequences: Mapping[str, Perturbation], scored: Scored
+    spec: Score, sequences: Mapping[str, Perturbation], scored: Scored
 ) -> Iterator[tuple[str, str, np.ndarray, str, np.ndarray]]:
     """Yield the mean curves of one method: name, name of the x axis, x (S,), name of the y axis, y (S,).
 
     Parameters
     ----------
-    told
+    spec
         The spec of the job that scored the metric.
     sequences
         The perturbation sequence that each argument of the metric's function reads.
     scored
         The scores of the method, with the curves of each image.
     """
-    output = OUTPUTS.get(str(told.options.get("output")), "response")
+    output = OUTPUTS.get(str(spec.options.get("output")), "response")
     # A regression has no logits.
-    output = output if task_provides(rows_of_store(told.drops + ".zarr", 0).task, "probability") else "output"
+    output = output if task_provides(rows_of_store(spec.drops + ".zarr", 0).task, "probability") else "output"
     curves = {name: values for name, values in scored.curves.items() if values.ndim == 2}
     # Without the curves from which those of MAS are computed.
     curves = {name: values for name, values in curves.items() if name.endswith("_mas")} or curves
@@ -107,18 +107,18 @@ def curves_of(
         if "performance" in scored.curves:
             at = soundness_at_levels(scored.curves["performance"], values, LEVELS)
             yield name, f"{output} that is reached", np.array(LEVELS), name, _mean(at)
-        elif told.kind in ("sic", "aic"):
-            few = np.linspace(0, values.shape[1] - 1, KEPT).round().astype(int)
-            said = "accuracy" if told.kind == "aic" else OUTPUTS["probability"]
-            x = information_axis(values.shape[1] - 1)[few]
-            yield name, "information, of that of the image", x, f"{said}, normalised", _mean(values)[few]
+        elif spec.kind in ("sic", "aic"):
+            indices = np.linspace(0, values.shape[1] - 1, KEPT).round().astype(int)
+            y_name = "accuracy" if spec.kind == "aic" else OUTPUTS["probability"]
+            x = information_axis(values.shape[1] - 1)[indices]
+            yield name, "information, of that of the image", x, f"{y_name}, normalised", _mean(values)[indices]
         elif (sequence := _sequence_of(name, sequences)) is not None and sequence.thresholds is not None:
             x = 1 - np.array(sequence.thresholds)
             yield name, "threshold of the map, of its maximum", x, f"loss of {output}", _mean(values)
         elif sequence is not None:
             argument = next(one for one, known in sequences.items() if known is sequence)
-            said = f"{output}, aligned with the map" if name.endswith("_mas") else output
-            yield name, _of_sequence(sequence), scored.inputs[argument].fractions.mean(axis=0), said, _mean(values)
+            y_name = f"{output}, aligned with the map" if name.endswith("_mas") else output
+            yield name, _of_sequence(sequence), scored.inputs[argument].fractions.mean(axis=0), y_name, _mean(values)
 
 
 def _sequence_of(name: str, sequences: Mapping[str, Perturbation]) -> Perturbation | None:

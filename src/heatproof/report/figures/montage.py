@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from heatproof.data.checks import open_dataset
 from heatproof.report.figures.drawing import draw_colour_bar, draw_map, plain
 from heatproof.report.figures.pictures import channels_last, describe_channels, image_scores, read_maps
-from heatproof.report.results import CASE, publish, save, score_told
+from heatproof.report.results import CASE, format_score, publish, save
 
 if TYPE_CHECKING:
     from heatproof.stages.montage import Montage
@@ -27,24 +27,24 @@ LETTER, LINE = 0.078, 0.14
 MOST_ROWS = 12
 
 
-def montage(told: Montage) -> None:
+def montage(spec: Montage) -> None:
     """Write the montage of every network."""
     outputs, files = [], []
-    for case in told.cases:
+    for case in spec.cases:
         where = dict(zip(CASE, case, strict=True))
-        opened = open_dataset(told.datasets[where["dataset"]])
-        ids = opened.splits["evaluation"].ids[: told.images]
-        scores = image_scores(told.results, where, ids)
-        read = {one.method: read_maps(told.results, where, one, ids) for one in told.methods}
+        opened = open_dataset(spec.datasets[where["dataset"]])
+        ids = opened.splits["evaluation"].ids[: spec.images]
+        scores = image_scores(spec.results, where, ids)
+        read = {one.method: read_maps(spec.results, where, one, ids) for one in spec.methods}
         maps = {name: values for name, values in read.items() if not isinstance(values, str)}
         # Best first; methods that are undefined on all images come last.
         means = scores.groupby(level="method").mean().reindex([*maps]).sort_values(ascending=False, kind="stable")
         each = scores.unstack("image").reindex(index=means.index, columns=ids)
         title = "{dataset} · {model} ({weights}): {metric} of each map, and its mean over all images".format_map(where)
-        files.append(told.results.scores.format(**where))
-        outputs.append(told.files["{dataset}/{model}".format_map(where)])
-        save(draw_montage(opened.images("evaluation", 0, told.images), maps, means, each, title), outputs[-1])
-    publish(told, dict.fromkeys(outputs), files, [(one, told.images) for one in told.datasets.values()])
+        files.append(spec.results.scores.format(**where))
+        outputs.append(spec.files["{dataset}/{model}".format_map(where)])
+        save(draw_montage(opened.images("evaluation", 0, spec.images), maps, means, each, title), outputs[-1])
+    publish(spec, dict.fromkeys(outputs), files, [(one, spec.images) for one in spec.datasets.values()])
 
 
 @plain
@@ -102,10 +102,10 @@ def draw_montage(
     for place, method in enumerate(means.index):
         block, line = divmod(place, height)
         label, *own = cells[line + 1, block]
-        label.text(0.97, 0.5, f"{method}\n{score_told(means[method])}", ha="right", va="center", size=7)
+        label.text(0.97, 0.5, f"{method}\n{format_score(means[method])}", ha="right", va="center", size=7)
         for axes, values, score in zip(own, maps[method], scores.loc[method], strict=True):
             draw_map(axes, values)
-            axes.text(0.5, -0.04, score_told(score), transform=axes.transAxes, ha="center", va="top", size=6)
+            axes.text(0.5, -0.04, format_score(score), transform=axes.transAxes, ha="center", va="top", size=6)
     draw_colour_bar(
         figure,
         cax=figure.add_axes((0.5 - 0.9 / width, 0.24 / tall, 1.8 / width, 0.07 / tall)),

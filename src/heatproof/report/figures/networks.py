@@ -68,8 +68,8 @@ def draw_over_accuracy(table: pd.DataFrame, accuracy: pd.DataFrame, references: 
         for model, method, score, top1 in rows[["model", "method", "score", "top1_clean"]].to_numpy().tolist():
             axes.plot(100 * top1, score, "o", color=colours[method], label=method)
             axes.annotate(model, (100 * top1, score), (4, 3), textcoords="offset points", size=7)
-        said = _rho(rows["top1_clean"], rows["score"], LEAST_NETWORKS, ": ρ = ")
-        axes.set_title(f"{dataset}, {len(rows)} networks{said}", loc="left", size=9)
+        correlation = _rho(rows["top1_clean"], rows["score"], LEAST_NETWORKS, ": ρ = ")
+        axes.set_title(f"{dataset}, {len(rows)} networks{correlation}", loc="left", size=9)
         metric = "SDS" if set(rows["metric"]) == {"sds"} else "IDSDS"
         axes.set(xlabel="top-1 accuracy on intact images (%)", ylabel=f"best {metric}")
         axes.margins(0.15)
@@ -114,8 +114,10 @@ def draw_protocols(table: pd.DataFrame, references: Sequence[str]) -> Figure:
         axes.plot(scores[metric], range(len(scores)), "o", color=colours[metric], markersize=4.5)
         first = scores.columns[0]
         name = PROTOCOLS[first][0].partition(",")[0]
-        said = "" if metric == first else _rho(scores[first], scores[metric], LEAST_METHODS, f"\nρ with {name}: ")
-        axes.set_title(PROTOCOLS[metric][0] + said, loc="left", size=8)
+        correlation = (
+            "" if metric == first else _rho(scores[first], scores[metric], LEAST_METHODS, f"\nρ with {name}: ")
+        )
+        axes.set_title(PROTOCOLS[metric][0] + correlation, loc="left", size=8)
         axes.set_xlabel("score", size=8)
     return figure
 
@@ -141,7 +143,7 @@ def draw_published(table: pd.DataFrame, orders: pd.DataFrame) -> Figure:
     if not panels:
         figure.text(0.5, 0.5, "No test case shares five methods with the published tables.", ha="center", size=10)
         return figure
-    told = orders.set_index([*CASE, "published"]).to_dict("index")
+    agreements = orders.set_index([*CASE, "published"]).to_dict("index")
     colour = sns.color_palette("colorblind")[0]
     for axes, (case, part) in lay_out(figure, rows):
         most = len(part) + 0.5
@@ -155,7 +157,7 @@ def draw_published(table: pd.DataFrame, orders: pd.DataFrame) -> Figure:
                 textcoords="offset points", ha="right" if left else "left",
             )  # fmt: skip
         axes.set(xlim=(0.5, most), ylim=(most, 0.5))
-        agreement = told[case]
+        agreement = agreements[case]
         axes.set_title(f"{case[1]} {case[2]}, {case[3]}\nρ {agreement['spearman']:.2f}", size=8.5, loc="left")
         axes.set_xlabel(f"mean rank, {int(agreement['networks'])} networks on {case[4]}", size=8)
         axes.set_ylabel("rank here (1 is the best)", size=8)

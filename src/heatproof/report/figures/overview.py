@@ -23,22 +23,22 @@ DUAL = [*NETWORK, "method", "soundness", "completeness"]
 CAPTIONS = ["figure", "shows", "conclusion"]
 
 
-def overview(told: Overview) -> None:
+def overview(spec: Overview) -> None:
     """Write the tables of `places_table` and `dual_table`, their figures, and captions with conclusions."""
-    scores = read_table(told.scores)
+    scores = read_table(spec.scores)
     scores["higher_is_better"] = scores["higher_is_better"] == "True"
-    places, dual = places_table(scores), dual_table(scores, told.kinds)
+    places, dual = places_table(scores), dual_table(scores, spec.kinds)
     shows, conclusion = told_places(places)
     conclusion = " ".join(filter(None, [conclusion, disagreement(scores)]))
-    captions = [[told.files["places_png"], shows, conclusion], [told.files["dual_png"], *told_dual(dual)]]
-    made: dict[str, Any] = {
+    captions = [[spec.files["places_png"], shows, conclusion], [spec.files["dual_png"], *told_dual(dual)]]
+    contents: dict[str, Any] = {
         "places": places,
         "dual": dual,
         "places_png": draw_places(places),
         "dual_png": draw_dual(dual),
         "captions": pd.DataFrame(captions, columns=CAPTIONS),
     }
-    publish(told, {told.files[name]: content for name, content in made.items()}, [told.scores])
+    publish(spec, {spec.files[name]: content for name, content in contents.items()}, [spec.scores])
 
 
 def places_table(scores: pd.DataFrame) -> pd.DataFrame:

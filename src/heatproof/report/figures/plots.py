@@ -159,20 +159,20 @@ def _write_undefined(axes: Axes, part: pd.DataFrame) -> None:
         counts = [f"{count:.0f}" for count in dict.fromkeys(rows["n_undefined"])]
         if counts != ["0"]:
             place = (rows["ci_high"].fillna(rows["score"]).max(), row)
-            said = f"{' and '.join(counts)} undefined"
-            axes.annotate(said, place, xytext=(4, 0), textcoords="offset points", **SMALL)
+            note = f"{' and '.join(counts)} undefined"
+            axes.annotate(note, place, xytext=(4, 0), textcoords="offset points", **SMALL)
 
 
 def _write_gaps(axes: Axes, part: pd.DataFrame, middle: float) -> None:
-    said = part["n_undefined"].map("undefined on all {:.0f} images".format)
-    part = part.assign(reason=said.mask(part["gap"] != "", "does not apply: " + part["gap"]))
+    undefined = part["n_undefined"].map("undefined on all {:.0f} images".format)
+    part = part.assign(reason=undefined.mask(part["gap"] != "", "does not apply: " + part["gap"]))
     # The text is on the side where the row has no points of other weights.
     left = part.groupby("row")["score"].mean() > middle
     for row, rows in part[part["score"].isna()].groupby("row", sort=False):
         reasons = dict(zip(rows["weights"], rows["reason"], strict=True))
         everywhere = len(reasons) == part["weights"].nunique() and len(set(reasons.values())) == 1
-        told = list(reasons.values())[:1] if everywhere else [f"{name}: {why}" for name, why in reasons.items()]
-        text = textwrap.fill("; ".join(told), REASON, max_lines=2, placeholder=" …")
+        notes = list(reasons.values())[:1] if everywhere else [f"{name}: {why}" for name, why in reasons.items()]
+        text = textwrap.fill("; ".join(notes), REASON, max_lines=2, placeholder=" …")
         x, side = (0.015, "left") if left[row] else (0.985, "right")
         axes.text(x, rows["row"].iloc[0], text, transform=axes.get_yaxis_transform(), ha=side, linespacing=1.0, **SMALL)
 

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from heatproof.data.checks import open_dataset
 from heatproof.report.figures.drawing import draw_colour_bar, draw_map, plain
 from heatproof.report.figures.pictures import channels_last, image_scores, label_of, read_maps
-from heatproof.report.results import publish, save, score_told
+from heatproof.report.results import format_score, publish, save
 
 if TYPE_CHECKING:
     from heatproof.stages.sorting import Sorting
@@ -24,24 +24,24 @@ CELL, WRITTEN, GAP, NAME, TOP, BOTTOM = 0.8, 0.3, 0.06, 0.085, 0.75, 0.4
 LETTERS = 17
 
 
-def sorting(told: Sorting) -> None:
+def sorting(spec: Sorting) -> None:
     """Write the figure of every network."""
     outputs, files = [], []
-    for one in told.networks:
+    for one in spec.networks:
         where = one.where
-        opened = open_dataset(told.datasets[where["dataset"]])
-        ids = opened.splits["evaluation"].ids[: told.images]
+        opened = open_dataset(spec.datasets[where["dataset"]])
+        ids = opened.splits["evaluation"].ids[: spec.images]
         found = {}
         for metric in one.metrics:
             place = {**where, "metric": metric}
-            files.append(told.results.scores.format(**place))
-            found[metric] = image_scores(told.results, place, ids)
+            files.append(spec.results.scores.format(**place))
+            found[metric] = image_scores(spec.results, place, ids)
         number = best_known(found, ids)
-        read = {method.method: read_maps(told.results, where, method, ids) for method in told.methods}
+        read = {method.method: read_maps(spec.results, where, method, ids) for method in spec.methods}
         own = {name: values[number] for name, values in read.items() if not isinstance(values, str)}
         # A metric that is not applicable reads no maps.
         applied = [metric for metric, of in found.items() if of.notna().any()]
-        drawn = told.magnitudes.counted_methods([*own], *applied)
+        drawn = spec.magnitudes.counted_methods([*own], *applied)
         maps = {name: own[name] for name in drawn}
         scores = pd.DataFrame(
             {
@@ -51,10 +51,10 @@ def sorting(told: Sorting) -> None:
             index=drawn,
         ).T
         title = "{dataset} · {model} ({weights})".format_map(where) + f": {ids[number]}, {label_of(opened, number)}"
-        outputs.append(told.files["{dataset}/{model}".format_map(where)])
+        outputs.append(spec.files["{dataset}/{model}".format_map(where)])
         image = opened.images("evaluation", number, number + 1)[0]
-        save(draw_sorting(image, maps, scores, told.directions, title), outputs[-1])
-    publish(told, dict.fromkeys(outputs), files, [(one, told.images) for one in told.datasets.values()])
+        save(draw_sorting(image, maps, scores, spec.directions, title), outputs[-1])
+    publish(spec, dict.fromkeys(outputs), files, [(one, spec.images) for one in spec.datasets.values()])
 
 
 def best_known(scores: Mapping[str, pd.Series], ids: Sequence[str]) -> int:
@@ -118,7 +118,7 @@ def draw_sorting(
         better = "↑" if directions[str(metric)] else "↓"
         axes.text(-0.1, 0.5, f"{metric} {better}", ha="right", va="center", size=8)
         for column, (name, score) in enumerate(order.items(), start=1):
-            below = "\n".join([*_fitted(str(name)), score_told(score)])
+            below = "\n".join([*_fitted(str(name)), format_score(score)])
             axes.text(column * across + 0.5, 1.03, below, ha="center", va="top", size=4.6, linespacing=1.05)
             if place == 0:
                 axes.text(column * across + 0.5, -0.05, f"rank {column}", ha="center", va="bottom", size=6.5)

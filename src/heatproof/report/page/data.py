@@ -56,7 +56,7 @@ def how_many(images: int, networks: int, methods: int, shape: tuple[int, ...]) -
     return (min(images, max(1, fit // max(networks, 1))), networks) if networks <= fit else (1, fit)
 
 
-def maps(entry: PageDataset, told: ReportPage) -> dict[str, Any]:
+def maps(entry: PageDataset, spec: ReportPage) -> dict[str, Any]:
     """Return the maps of the first images of a dataset.
 
     Returns
@@ -70,17 +70,17 @@ def maps(entry: PageDataset, told: ReportPage) -> dict[str, Any]:
         the maps can be sorted its name, whether higher is better, and the scores of all methods.
     """
     dataset = open_dataset(entry.dataset)
-    pixels = dataset.images("evaluation", 0, told.images)
+    pixels = dataset.images("evaluation", 0, spec.images)
     ids = dataset.splits["evaluation"].ids[: len(pixels)]
     networks, columns, sorts = [], [], []
-    for asked in entry.networks:
-        where = asked.where
-        scores = [image_scores(told.results, {**where, "metric": metric}, ids) for metric in asked.shown]
-        networks.append({**where, "metrics": asked.shown, "drops": _drops(told.results, where, asked.drops, ids)})
+    for network in entry.networks:
+        where = network.where
+        scores = [image_scores(spec.results, {**where, "metric": metric}, ids) for metric in network.shown]
+        networks.append({**where, "metrics": network.shown, "drops": _drops(spec.results, where, network.drops, ids)})
         # Method by method, so that the maps of only one method are in memory at a time.
         methods = []
-        for method in told.methods:
-            values = read_maps(told.results, where, method, ids)
+        for method in spec.methods:
+            values = read_maps(spec.results, where, method, ids)
             of_images = [(method.method, image) for image in ids]
             methods.append(
                 [{"gap": values}] * len(ids)
@@ -88,7 +88,7 @@ def maps(entry: PageDataset, told: ReportPage) -> dict[str, Any]:
                 else [_cell(one, [of.get(row) for of in scores]) for one, row in zip(values, of_images, strict=True)]
             )
         columns.append(zip(*methods, strict=True))
-        sorts.append(_sorts(asked, told, ids))
+        sorts.append(_sorts(network, spec, ids))
     return {
         "name": entry.dataset.name,
         "size": [int(length) for length in pixels.shape[:-3:-1]],
@@ -103,35 +103,35 @@ def maps(entry: PageDataset, told: ReportPage) -> dict[str, Any]:
     }
 
 
-def _sorts(asked: PageNetwork, told: ReportPage, ids: Sequence[str]) -> list[list[dict[str, Any]]]:
+def _sorts(network: PageNetwork, spec: ReportPage, ids: Sequence[str]) -> list[list[dict[str, Any]]]:
     """Return for each image the metrics by which a network's maps can be sorted, with the scores of all methods."""
     found: list[list[dict[str, Any]]] = [[] for _ in ids]
-    for metric in asked.sorts:
-        every = image_scores(told.results, {**asked.where, "metric": metric}, ids)
+    for metric in network.sorts:
+        every = image_scores(spec.results, {**network.where, "metric": metric}, ids)
         of = every[every.index.get_level_values("image").isin(ids)].to_dict()
         for image, into in zip(ids, found, strict=True):
-            scores = np.array([of.get((one.method, image), np.nan) for one in told.methods])
-            into.append({"metric": metric, "higher": told.directions[metric], "scores": short(scores)})
+            scores = np.array([of.get((one.method, image), np.nan) for one in spec.methods])
+            into.append({"metric": metric, "higher": spec.directions[metric], "scores": short(scores)})
     return found
 
 
 def _cell(values: np.ndarray, scores: list[float | None]) -> dict[str, Any]:
     png, limit = map_png(values, SIDE)
-    told = [None if score is None or np.isnan(score) else float(score) for score in scores]
-    return {"uri": data_uri(png), "limit": float(f"{limit:.2g}"), "scores": told}
+    cell_scores = [None if score is None or np.isnan(score) else float(score) for score in scores]
+    return {"uri": data_uri(png), "limit": float(f"{limit:.2g}"), "scores": cell_scores}
 
 
 def _drops(
-    results: Folder, where: Mapping[str, str], asked: tuple[Grid, str, str], ids: Sequence[str]
+    results: Folder, where: Mapping[str, str], settings: tuple[Grid, str, str], ids: Sequence[str]
 ) -> dict[str, Any]:
-    grid, baseline, output = asked
+    grid, baseline, output = settings
     store = results.drops.format(**where, grid=grid, baseline=baseline) + ".zarr"
-    said = read(store, "logit" if output == "logit" else "log_probability", 0, len(ids), ids).astype(np.float64)
-    said = said if output == "logit" else np.exp(said)
+    outputs = read(store, "logit" if output == "logit" else "log_probability", 0, len(ids), ids).astype(np.float64)
+    outputs = outputs if output == "logit" else np.exp(outputs)
     # A regression has no logits.
     output = output if task_provides(rows_of_store(store, 0).task, "probability") else "output"
-    told = {"grid": grid_name(grid), "shape": grid_shape(grid), "baseline": baseline, "output": output}
-    return {**told, "values": short(said[:, :1] - said[:, 1:])}
+    facts = {"grid": grid_name(grid), "shape": grid_shape(grid), "baseline": baseline, "output": output}
+    return {**facts, "values": short(outputs[:, :1] - outputs[:, 1:])}
 
 
 def fitting(shown: list[dict[str, Any]], methods: int) -> list[dict[str, Any]]:
@@ -161,7 +161,7 @@ def short(values: np.ndarray, digits: int = 4) -> list[Any]:
     return [None if np.isnan(value) else float(f"{value:.{digits}g}") for value in values]
 
 
-def curves(told: ReportPage) -> dict[str, Any]:
+def curves(spec: ReportPage) -> dict[str, Any]:
     """Return the mean response curve of every method, on every network, to every perturbation sequence.
 
     The curves of single images are interpolated linearly at common shares of changed pixels and averaged over images.
@@ -175,8 +175,8 @@ def curves(told: ReportPage) -> dict[str, Any]:
         a curve for each method, None where the method is not applicable.
     """
     # Curves that no metric of the run reads are not computed.
-    responses, methods = [one for one in told.curves if one.datasets], [method.method for method in told.methods]
-    wheres = [network.where for entry in told.datasets for network in entry.networks]
+    responses, methods = [one for one in spec.curves if one.datasets], [method.method for method in spec.methods]
+    wheres = [network.where for entry in spec.datasets for network in entry.networks]
     lines = max(1, 2 * len(wheres) * len(responses) * len(methods))
     shares = np.linspace(0, 1, int(np.clip(CURVE_BYTES // (POINT * lines), *CURVE_POINTS)))
     return {
@@ -187,7 +187,7 @@ def curves(told: ReportPage) -> dict[str, Any]:
             for one in responses
         ],
         "panels": [
-            {**where, "response": number, **_panel(told, where, response, shares)}
+            {**where, "response": number, **_panel(spec, where, response, shares)}
             for where in wheres
             for number, response in enumerate(responses)
             if where["dataset"] in response.datasets
@@ -196,15 +196,15 @@ def curves(told: ReportPage) -> dict[str, Any]:
     }
 
 
-def _panel(told: ReportPage, where: Mapping[str, str], response: PageCurve, shares: np.ndarray) -> dict[str, list[Any]]:
-    base = partial(told.results.store("curves").format, **where, response=response.name)
+def _panel(spec: ReportPage, where: Mapping[str, str], response: PageCurve, shares: np.ndarray) -> dict[str, list[Any]]:
+    base = partial(spec.results.store("curves").format, **where, response=response.name)
     stored = cache(lambda explainer: _stored(base(explainer=explainer), response))
 
     def line(method: PlannedMethod, output: str) -> list[Any] | None:
         of = {name: values[:, method.place] for name, values in stored(method.explainer).items()}
         return short(mean_curve(of["changed"], of[output], shares)) if of else None
 
-    return {output: [line(method, output) for method in told.methods] for output in ("probability", "logit")}
+    return {output: [line(method, output) for method in spec.methods] for output in ("probability", "logit")}
 
 
 def _stored(base: str, response: PageCurve) -> dict[str, np.ndarray]:
@@ -214,8 +214,8 @@ def _stored(base: str, response: PageCurve) -> dict[str, np.ndarray]:
     names = describe_store(base + ".zarr")["coordinates"]["quantity"]
     values = read(base + ".zarr", "response", 0, response.images)
     of = dict(zip(names, np.moveaxis(values, 2, 0), strict=True))
-    said = {"probability": np.exp(of["log_probability_label"]), "logit": of["logit_label"]}
-    return {**said, "changed": of["changed"] / of["pixels"]}
+    outputs = {"probability": np.exp(of["log_probability_label"]), "logit": of["logit_label"]}
+    return {**outputs, "changed": of["changed"] / of["pixels"]}
 
 
 def mean_curve(changed: np.ndarray, values: np.ndarray, shares: np.ndarray) -> np.ndarray:

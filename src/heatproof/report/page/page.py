@@ -57,54 +57,54 @@ LACKS = {
 }
 
 
-def report_page(told: ReportPage) -> None:
+def report_page(spec: ReportPage) -> None:
     """Write the index page, and the page of maps where images are shown."""
-    tables = {name: read_text(facts.path) for name, facts in told.tables_shown.items()}
+    tables = {name: read_text(facts.path) for name, facts in spec.tables_shown.items()}
     # The ranking of the test cases that the table of scores shows.
     ranked = tables.get("ranking", tables["meta_rank"])
     alone = tables["meta_rank"] if "ranking" in tables else None
-    link = partial(address, told.files["page"])
+    link = partial(address, spec.files["page"])
     look: dict[str, Any] = {"scale": SCALE, "colours": colours(), "numbers": results}
     data = {
-        "scores-data": leaderboard(tables.get("scores", tables["idsds_table"]), told, link),
-        "provenance-data": provenance(told, link),
+        "scores-data": leaderboard(tables.get("scores", tables["idsds_table"]), spec, link),
+        "provenance-data": provenance(spec, link),
     }
-    made = {}
-    if told.images:
-        maps = [page_data.maps(entry, told) for entry in told.datasets]
+    pages = {}
+    if spec.images:
+        maps = [page_data.maps(entry, spec) for entry in spec.datasets]
         gallery: dict[str, Any] = {
             "title": "Attribution maps",
             "datasets": maps,
-            "methods": told.methods,
+            "methods": spec.methods,
             "side": SIDE,
         }
-        made[told.files["gallery"]] = render("gallery.html", **gallery, **look)
-        named = [{"method": method.method, "reference": method.reference} for method in told.methods]
+        pages[spec.files["gallery"]] = render("gallery.html", **gallery, **look)
+        named = [{"method": method.method, "reference": method.reference} for method in spec.methods]
         data["maps-data"] = {"methods": named, "datasets": page_data.fitting(maps, len(named))}
     # Curves that no metric of the run reads are not computed.
-    if any(one.datasets for one in told.curves):
+    if any(one.datasets for one in spec.curves):
         ranks = ranked.set_index("method")["rank"]
-        best = [name for name in ranks[ranks != ""].astype(float).sort_values().index if name not in told.references]
-        data["curves-data"] = {**page_data.curves(told), "best": best[:4], "references": told.references}
-    made[told.files["page"]] = render(
+        best = [name for name in ranks[ranks != ""].astype(float).sort_values().index if name not in spec.references]
+        data["curves-data"] = {**page_data.curves(spec), "best": best[:4], "references": spec.references}
+    pages[spec.files["page"]] = render(
         "index.html",
         title="Which attribution method can be trusted",
-        told=told,
-        rows=_rows_told(told),
+        spec=spec,
+        rows=_rows_told(spec),
         tables={name: table.to_dict("records") for name, table in tables.items()},
         about_baselines=describe_conclusions(tables["baselines_conclusions"])
         if "baselines_conclusions" in tables
         else "",
         ranking=ranking(ranked, alone),
         leaderboard=ranking(tables["leaderboard"]) if "leaderboard" in tables else [],
-        about_metrics=against(tables["scores"], told) if "scores" in tables else "",
-        beside=side_by_side(tables["idsds_table"], told.references),
+        about_metrics=against(tables["scores"], spec) if "scores" in tables else "",
+        beside=side_by_side(tables["idsds_table"], spec.references),
         figures=[
             {**vars(one), "uri": data_uri(verified_bytes(one.path, listed=False), "image/svg+xml")}
-            for one in told.figures
+            for one in spec.figures
         ],
         claims=judged_claims(tables["claims"]) if "claims" in tables else {},
-        downloads=[_download(facts.path, link) for facts in told.tables_shown.values()],
+        downloads=[_download(facts.path, link) for facts in spec.tables_shown.values()],
         link=link,
         named=NAMED,
         data=data,
@@ -112,16 +112,16 @@ def report_page(told: ReportPage) -> None:
         **look,
         **_library(),
     )
-    for path, page in made.items():
+    for path, page in pages.items():
         size = len(page.encode())
-        (log.warning if path == told.files["page"] and size > PAGE_BYTES else log.info)("%s: %d kB", path, size // 1000)
-    shows = [(entry.dataset, told.images) for entry in told.datasets]
-    publish(told, made, [facts.path for facts in told.tables_shown.values()], shows)
+        (log.warning if path == spec.files["page"] and size > PAGE_BYTES else log.info)("%s: %d kB", path, size // 1000)
+    shows = [(entry.dataset, spec.images) for entry in spec.datasets]
+    publish(spec, pages, [facts.path for facts in spec.tables_shown.values()], shows)
 
 
-def _rows_told(told: ReportPage) -> str:
+def _rows_told(spec: ReportPage) -> str:
     """Return the name of the rows that are counted as images: images, labels of images or numbers of images."""
-    specs = [entry.dataset for entry in told.datasets]
+    specs = [entry.dataset for entry in spec.datasets]
     words = dict.fromkeys(ROWS.get(spec.task, "images") if spec.rows == "label" else "images" for spec in specs)
     return " or ".join(words)
 
@@ -174,14 +174,14 @@ def _download(path: str, link: Link) -> dict[str, Any]:
 # ---- scores and ranking ----------------------------------------------------------------------------------------------
 
 
-def leaderboard(table: pd.DataFrame, told: ReportPage, link: Link) -> dict[str, Any]:
+def leaderboard(table: pd.DataFrame, spec: ReportPage, link: Link) -> dict[str, Any]:
     """Return the scores of all methods for the page's script.
 
     Parameters
     ----------
     table
         The rows of idsds_table.csv or scores.csv, as text.
-    told
+    spec
         The spec of the job.
     link
         Maps the path of a file to its address on the page.
@@ -196,7 +196,7 @@ def leaderboard(table: pd.DataFrame, told: ReportPage, link: Link) -> dict[str, 
     """
     counts = ["rank", "n_images", "n_undefined"]
     known = table.assign(**table[[*ENDS, *counts]].apply(pd.to_numeric))
-    known["above"] = above_reference(known, told.references, told.directions)
+    known["above"] = above_reference(known, spec.references, spec.directions)
     ends = known.groupby("metric")[ENDS]
     low, high = ends.min().min(axis=1).clip(upper=0).fillna(0), ends.max().max(axis=1).clip(lower=0).fillna(0)
     # Six digits are enough to sort and draw numbers.
@@ -204,8 +204,8 @@ def leaderboard(table: pd.DataFrame, told: ReportPage, link: Link) -> dict[str, 
     cases = []
     for case in dict.fromkeys(zip(*(known[key] for key in CASE), strict=True)):
         names = dict(zip(CASE, case, strict=True))
-        manifest, metric = told.results.scores_manifest.format(**names), names["metric"]
-        of = {"higher": told.directions[metric], "range": ranges[metric]}
+        manifest, metric = spec.results.scores_manifest.format(**names), names["metric"]
+        of = {"higher": spec.directions[metric], "range": ranges[metric]}
         key = (read_checksummed(manifest) or {}).get("key") or ""
         cases.append({**names, **of, "href": link(manifest), "key": key})
     places = known.groupby(CASE, sort=False).ngroup()
@@ -215,9 +215,9 @@ def leaderboard(table: pd.DataFrame, told: ReportPage, link: Link) -> dict[str, 
     return {"cases": cases, "rows": [[place, method, *row, gap] for place, method, row, gap in facts]}
 
 
-def against(table: pd.DataFrame, told: ReportPage) -> str:
+def against(table: pd.DataFrame, spec: ReportPage) -> str:
     """Describe which metrics of scores.csv disagree about the order of the methods, and what to do about it."""
-    scores = table.assign(score=pd.to_numeric(table["score"]), higher_is_better=table["metric"].map(told.directions))
+    scores = table.assign(score=pd.to_numeric(table["score"]), higher_is_better=table["metric"].map(spec.directions))
     return disagreement(scores)
 
 
@@ -263,37 +263,37 @@ def side_by_side(table: pd.DataFrame, references: Collection[str]) -> dict[Any, 
 # ---- provenance ------------------------------------------------------------------------------------------------------
 
 
-def manifests(told: ReportPage) -> Iterator[tuple[str, str, str, int]]:
+def manifests(spec: ReportPage) -> Iterator[tuple[str, str, str, int]]:
     """Yield the kind, the name and the path of each manifest, and the number of its shards.
 
     The order is from the tables back to the images. A store is yielded once, with its path without ending and the
     number of its shards; other manifests have 0 shards.
     """
-    for facts in told.tables_shown.values():
+    for facts in spec.tables_shown.values():
         yield "table", Path(facts.path).name, facts.manifest, 0
-    explainers = {method.explainer: method for method in told.methods}
-    for entry in told.datasets:
+    explainers = {method.explainer: method for method in spec.methods}
+    for entry in spec.datasets:
         name = entry.dataset.name
         for network in entry.networks:
             where = network.where
             of = " · ".join(map(str, where.values()))
             for metric in network.scored:
-                scores = told.results.scores_manifest.format(**where, metric=metric)
+                scores = spec.results.scores_manifest.format(**where, metric=metric)
                 yield "scores", f"{of} · {metric}", scores, 0
             for explainer, method in explainers.items():
                 whose = name if method.reference else of
-                yield "maps", f"{whose} · {explainer}", maps_base(told.results, where, method), told.shards
-                for response in (one for one in told.curves if name in one.datasets):
-                    base = told.results.store("curves").format(**where, explainer=explainer, response=response.name)
+                yield "maps", f"{whose} · {explainer}", maps_base(spec.results, where, method), spec.shards
+                for response in (one for one in spec.curves if name in one.datasets):
+                    base = spec.results.store("curves").format(**where, explainer=explainer, response=response.name)
                     yield "curves", f"{of} · {explainer} · {response.name}", base, response.shards
             for grid, baseline in network.grids:
-                base = told.results.drops.format(**where, grid=grid, baseline=baseline)
-                yield "patch drops", f"{of} · grid {grid}, {baseline}", base, told.drop_shards
-            yield "weights", of, told.results.weights_manifest.format(**where), 0
+                base = spec.results.drops.format(**where, grid=grid, baseline=baseline)
+                yield "patch drops", f"{of} · grid {grid}, {baseline}", base, spec.drop_shards
+            yield "weights", of, spec.results.weights_manifest.format(**where), 0
         yield "dataset", name, entry.dataset.manifest, 0
 
 
-def provenance(told: ReportPage, link: Link) -> dict[str, Any]:
+def provenance(spec: ReportPage, link: Link) -> dict[str, Any]:
     """Return the facts of all manifests behind the page.
 
     Returns
@@ -305,18 +305,18 @@ def provenance(told: ReportPage, link: Link) -> dict[str, Any]:
     rows: list[list[Any]] = []
     versions: Counter[str] = Counter()
     # Reference maps are listed once, although they are shared by all networks of a dataset.
-    for what, of, path, shards in dict.fromkeys(manifests(told)):
+    for what, of, path, shards in dict.fromkeys(manifests(spec)):
         if shards:
-            made, path = read_shard(path, 0), f"{path}.0.json"
+            manifest, path = read_shard(path, 0), f"{path}.0.json"
             of += f" (first of {shards} shards)" if shards > 1 else ""
         else:
-            made = require_manifest(path) if os.path.exists(path) else {}
-        made_by = made.get("made_by", {})
-        keys = [made.get("key") or "", *Key.of(made)]
-        images = made["images"][1] if "images" in made else None
-        seed, device = made_by.get("seed", told.seed), made.get("device") or ""
+            manifest = require_manifest(path) if os.path.exists(path) else {}
+        made_by = manifest.get("made_by", {})
+        keys = [manifest.get("key") or "", *Key.of(manifest)]
+        images = manifest["images"][1] if "images" in manifest else None
+        seed, device = made_by.get("seed", spec.seed), manifest.get("device") or ""
         rows.append([what, of, link(path), path, *keys, seed, images, device])
-        if "versions" in made:
-            versions[json.dumps(made["versions"], sort_keys=True)] += 1
-    distinct = [{"libraries": json.loads(said), "count": count} for said, count in versions.items()]
+        if "versions" in manifest:
+            versions[json.dumps(manifest["versions"], sort_keys=True)] += 1
+    distinct = [{"libraries": json.loads(libraries), "count": count} for libraries, count in versions.items()]
     return {"rows": rows, "versions": distinct}

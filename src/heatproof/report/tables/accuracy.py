@@ -136,9 +136,9 @@ def quality_of_labels(labels: np.ndarray, logits: np.ndarray) -> pd.DataFrame:
     from sklearn.metrics import average_precision_score, roc_auc_score
 
     rows = []
-    for there, said in zip(labels.T, logits.T, strict=True):
-        known = there >= 0
-        present, scores = there[known] == 1, said[known]
+    for label, logit in zip(labels.T, logits.T, strict=True):
+        known = label >= 0
+        present, scores = label[known] == 1, logit[known]
         row = {"auroc": np.nan, "average_precision": np.nan, "base_rate": np.nan, "p_chance": np.nan}
         if present.any():
             row["base_rate"] = float(present.mean())
@@ -170,24 +170,24 @@ def chance_of_labels(labels: np.ndarray, logits: np.ndarray) -> float:
     from scipy.stats import rankdata
 
     present, absent = (labels == 1).astype(np.float64), (labels == 0).astype(np.float64)
-    told = (present.sum(0) > 0) & (absent.sum(0) > 0)
-    if not told.any():
+    testable = (present.sum(0) > 0) & (absent.sum(0) > 0)
+    if not testable.any():
         return float("nan")
-    weights = present[:, told] / present[:, told].sum(0) - absent[:, told] / absent[:, told].sum(0)
-    ranks = rankdata(logits[:, told], axis=0)
+    weights = present[:, testable] / present[:, testable].sum(0) - absent[:, testable] / absent[:, testable].sum(0)
+    ranks = rankdata(logits[:, testable], axis=0)
     return _permuted(lambda order: float((ranks * weights[order]).sum()), len(labels))
 
 
-def _of_numbers(known: ScoredRows, said: np.ndarray, target: str | int) -> list[dict[str, Any]]:
+def _of_numbers(known: ScoredRows, outputs: np.ndarray, target: str | int) -> list[dict[str, Any]]:
     """Return the quality of the outputs (N, variants) of a regression, one row for each number that is predicted."""
-    labels, every = known.ground_truth.astype(np.float64), known.target_names(known.targets)
+    labels, names = known.ground_truth.astype(np.float64), known.target_names(known.targets)
     if isinstance(target, int):
         # All images are explained for the same number.
-        labels, every = labels.reshape(len(labels), -1)[:, target], np.full(len(labels), "", dtype=object)
+        labels, names = labels.reshape(len(labels), -1)[:, target], np.full(len(labels), "", dtype=object)
     rows = []
-    for name in dict.fromkeys(every.tolist()):
-        own = every == name
-        rows.append({"label": name, **quality_of_numbers(labels[own], said[own])})
+    for name in dict.fromkeys(names.tolist()):
+        own = names == name
+        rows.append({"label": name, **quality_of_numbers(labels[own], outputs[own])})
     if len(rows) > 1:
         mean = {key: float(np.mean([row[key] for row in rows])) for key in ("r2", "spearman")}
         # The network is better than guessing if it is for one number; Bonferroni's correction is for their count.
@@ -196,14 +196,14 @@ def _of_numbers(known: ScoredRows, said: np.ndarray, target: str | int) -> list[
     return rows
 
 
-def quality_of_numbers(labels: np.ndarray, said: np.ndarray) -> dict[str, Any]:
+def quality_of_numbers(labels: np.ndarray, outputs: np.ndarray) -> dict[str, Any]:
     """Return how close the outputs of a network are to the labels of a regression.
 
     Parameters
     ----------
     labels
         (N,).
-    said
+    outputs
         (N, variants), the outputs for each image: first intact, then with each patch deleted.
 
     Returns
@@ -219,16 +219,18 @@ def quality_of_numbers(labels: np.ndarray, said: np.ndarray) -> dict[str, Any]:
 
     varied = len(labels) > 1 and np.ptp(labels) > 0
     return {
-        "mae_clean": float(mean_absolute_error(labels, said[:, 0])),
-        "mae_worst_patch": float(np.abs(said[:, 1:] - labels[:, None]).max(axis=1).mean()),
-        "r2": float(r2_score(labels, said[:, 0])) if varied else np.nan,
-        "spearman": float(spearmanr(labels, said[:, 0]).statistic) if varied and np.ptp(said[:, 0]) > 0 else np.nan,
-        "p_chance": chance_of_numbers(labels, said[:, 0]),
+        "mae_clean": float(mean_absolute_error(labels, outputs[:, 0])),
+        "mae_worst_patch": float(np.abs(outputs[:, 1:] - labels[:, None]).max(axis=1).mean()),
+        "r2": float(r2_score(labels, outputs[:, 0])) if varied else np.nan,
+        "spearman": float(spearmanr(labels, outputs[:, 0]).statistic)
+        if varied and np.ptp(outputs[:, 0]) > 0
+        else np.nan,
+        "p_chance": chance_of_numbers(labels, outputs[:, 0]),
         "n_images": len(labels),
     }
 
 
-def chance_of_numbers(labels: np.ndarray, said: np.ndarray) -> float:
+def chance_of_numbers(labels: np.ndarray, outputs: np.ndarray) -> float:
     """Return the p-value of the hypothesis that the outputs (N,) of a regression do not rise with the labels (N,).
 
     The test is one-sided and uses Spearman's ρ. A network that predicts in another unit has an R² below 0 but is not
@@ -244,11 +246,11 @@ def chance_of_numbers(labels: np.ndarray, said: np.ndarray) -> float:
 
     if len(labels) < 2 or np.ptp(labels) == 0:
         return float("nan")
-    if np.ptp(said) == 0:
+    if np.ptp(outputs) == 0:
         return 1.0
     if len(labels) > EXACT:
-        return float(spearmanr(labels, said, alternative="greater").pvalue)
-    ranks, own = rankdata(said), rankdata(labels)
+        return float(spearmanr(labels, outputs, alternative="greater").pvalue)
+    ranks, own = rankdata(outputs), rankdata(labels)
     return _permuted(lambda order: float(ranks @ own[order]), len(labels))
 
 

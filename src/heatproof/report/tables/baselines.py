@@ -89,9 +89,9 @@ class Domains:
         """Yield each conclusion about the methods, and whether it holds under each baseline."""
         for conclusion, differences in self._differences():
             for baseline, values in zip(self.baselines, differences, strict=True):
-                told = self.bounds("difference", values)
-                verdict = HOLDS if told["ci_low"] > 0 else REVERSED if told["ci_high"] < 0 else OPEN
-                yield {"conclusion": conclusion, "baseline": baseline, **told, "verdict": verdict}
+                bounds = self.bounds("difference", values)
+                verdict = HOLDS if bounds["ci_low"] > 0 else REVERSED if bounds["ci_high"] < 0 else OPEN
+                yield {"conclusion": conclusion, "baseline": baseline, **bounds, "verdict": verdict}
 
     def _differences(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yield each conclusion with a difference (B, 1 + R) that is positive where the conclusion holds."""
@@ -113,11 +113,11 @@ class Domains:
             yield "the median method scores above all reference maps", np.nanmedian(self.means[:, others], 1) - best
 
 
-def compare_baselines(told: Baselines) -> None:
+def compare_baselines(spec: Baselines) -> None:
     """Write results/baselines.csv, the two tables in results/baselines, and a summary in words."""
-    methods = pd.DataFrame(told.methods)
+    methods = pd.DataFrame(spec.methods)
     scores, agreement, conclusions = [], [], []
-    for (dataset, model), cases in pd.DataFrame(told.cases).groupby(["dataset", "model"], sort=False):
+    for (dataset, model), cases in pd.DataFrame(spec.cases).groupby(["dataset", "model"], sort=False):
         tables = [
             one_score_per_image(read_parquet(path))
             .pivot(index="method", columns="image", values="score")
@@ -125,24 +125,24 @@ def compare_baselines(told: Baselines) -> None:
             for path in cases["scores"]
         ]
         values = np.stack([table.reindex(columns=tables[0].columns).to_numpy(dtype=np.float64) for table in tables])
-        domains = Domains(list(cases["baseline"]), methods, values, **told.resampling)
+        domains = Domains(list(cases["baseline"]), methods, values, **spec.resampling)
         where = {"dataset": dataset, "model": model}
         agreement += [{**where, **row} for row in domains.agreement()]
         conclusions += [{**where, **row} for row in domains.conclusions()]
         for case, part in zip(cases.to_dict("records"), values, strict=True):
-            found = summarise(part, **told.resampling)
+            found = summarise(part, **spec.resampling)
             table = methods.join(pd.DataFrame(found)).rename(columns={"mean": "score"})
             about = {key: case[key] for key in (*NETWORK, "baseline", "metric")}
             table = table.assign(**about, rank=rank_methods(found["mean"], True))
             scores.append(table[SCORES].sort_values(["rank", "method"]))
     drawn = as_drawn(pd.DataFrame(conclusions, columns=CONCLUSIONS))
-    made: dict[str, pd.DataFrame | str] = {
+    contents: dict[str, pd.DataFrame | str] = {
         "scores": pd.concat(scores, ignore_index=True).astype({"rank": "Int64"}),
         "agreement": pd.DataFrame(agreement, columns=AGREEMENT),
         "conclusions": drawn,
         "summary": describe_conclusions(drawn) + "\n",
     }
-    publish(told, {told.files[name]: table for name, table in made.items()}, [case.scores for case in told.cases])
+    publish(spec, {spec.files[name]: table for name, table in contents.items()}, [case.scores for case in spec.cases])
 
 
 def as_drawn(conclusions: pd.DataFrame) -> pd.DataFrame:
@@ -154,12 +154,12 @@ def as_drawn(conclusions: pd.DataFrame) -> pd.DataFrame:
     means = conclusions["conclusion"].map(first.groupby("conclusion")["difference"].mean())
     turned = conclusions["conclusion"].str.replace(ABOVE.format("(.+)", "(.+)"), ABOVE.format(r"\2", r"\1"), regex=True)
     rows = (turned != conclusions["conclusion"]) & (means < 0)
-    told = conclusions.copy()
-    told["conclusion"] = turned.where(rows, conclusions["conclusion"])
+    table = conclusions.copy()
+    table["conclusion"] = turned.where(rows, conclusions["conclusion"])
     for end, other in (("difference", "difference"), ("ci_low", "ci_high"), ("ci_high", "ci_low")):
-        told[end] = conclusions[end].mask(rows, -conclusions[other])
-    told["verdict"] = conclusions["verdict"].mask(rows, conclusions["verdict"].map(OPPOSITE))
-    return told
+        table[end] = conclusions[end].mask(rows, -conclusions[other])
+    table["verdict"] = conclusions["verdict"].mask(rows, conclusions["verdict"].map(OPPOSITE))
+    return table
 
 
 def describe_conclusions(conclusions: pd.DataFrame) -> str:

@@ -23,11 +23,11 @@ COLUMNS += ["on_front"]
 PANELS_IN_A_ROW = 2
 
 
-def costs(told: Costs) -> None:
+def costs(spec: Costs) -> None:
     """Write costs.csv."""
-    measured = {case: manifest["costs"] for case, manifest in read_manifests(told.scores).items()}
-    table = cost_table(read_table(told.table), measured, told.methods)
-    publish(told, {told.files["costs"]: table}, [told.table, *told.scores])
+    measured = {case: manifest["costs"] for case, manifest in read_manifests(spec.scores).items()}
+    table = cost_table(read_table(spec.table), measured, spec.methods)
+    publish(spec, {spec.files["costs"]: table}, [spec.table, *spec.scores])
 
 
 def cost_table(
@@ -107,8 +107,8 @@ def draw_costs(table: pd.DataFrame, level: float = 0.95) -> Figure:
         front = part[part["on_front"]].sort_values("cost")
         axes.step(front["cost"], front["score"], where="post", color="0.25", linewidth=1.2, zorder=1)
         _write_names(axes, part)
-        told = [str(name) for name, key in zip(case, CASE, strict=True) if key == "model" or table[key].nunique() > 1]
-        axes.set_title(" · ".join(told), size=10, weight="bold", loc="left")
+        names = [str(name) for name, key in zip(case, CASE, strict=True) if key == "model" or table[key].nunique() > 1]
+        axes.set_title(" · ".join(names), size=10, weight="bold", loc="left")
         axes.axhline(0, color="0.6", linewidth=0.7)
         axes.tick_params(labelsize=8, labelbottom=True)
         axes.margins(x=0.16)

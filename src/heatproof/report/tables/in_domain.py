@@ -40,17 +40,17 @@ COLUMNS = [*WHERE, "layer", *PROBED, *ANSWERED, "n_images", "gap"]
 Measure = Callable[[np.ndarray], float]
 
 
-def in_domain(told: InDomain) -> None:
+def in_domain(spec: InDomain) -> None:
     """Write in_domain.csv."""
-    publish(told, {told.files["in_domain"]: in_domain_table(told)}, told.data)
+    publish(spec, {spec.files["in_domain"]: in_domain_table(spec)}, spec.data)
 
 
-def in_domain_table(told: InDomain) -> pd.DataFrame:
+def in_domain_table(spec: InDomain) -> pd.DataFrame:
     """Test for every network, grid and baseline whether deleted patches are in domain.
 
     Parameters
     ----------
-    told
+    spec
         The spec of the job.
 
     Returns
@@ -66,30 +66,30 @@ def in_domain_table(told: InDomain) -> pd.DataFrame:
         network whose layers cannot be traced has one row with the reason in ``gap``.
     """
     rows = []
-    for item in told.scored:
+    for item in spec.scored:
         where = {key: getattr(item, key) for key in WHERE} | {"grid": grid_table_value(item.grid)}
         if gap := read_shard(item.features, 0)["gap"]:
             rows.append({**where, "n_images": 0, "gap": gap})
             continue
-        store, images = item.features + ".zarr", told.images
+        store, images = item.features + ".zarr", spec.images
         opened = open_store(store)
         layers, features = opened.coordinates["layer"], read(store, "features", 0, images)
         known = rows_of_store(store, images)
         # Each image once: the rows of an image with several labels have the same features.
         features, labels = features[known.first_rows], np.asarray(opened.labels[:images])[known.first_rows]
         images = len(features)
-        scores = [probe_scores(features[:, :, place], labels, told.seed) for place in range(len(layers))]
+        scores = [probe_scores(features[:, :, place], labels, spec.seed) for place in range(len(layers))]
         measures = [area_under_curve(one) for one in scores]
         if known.has_classes:
             confidence, predicted = (read(store, name, 0, images) for name in ("confidence", "predicted"))
             right = predicted == labels[:, None]
             measures += [_mean_of(values) for values in (*right.T, *confidence.T)]
             measures += [calibration_error(*answer) for answer in zip(confidence.T, right.T, strict=True)]
-        found = with_intervals(measures, images, told.seed, told.bootstrap, told.level)
+        found = with_intervals(measures, images, spec.seed, spec.bootstrap, spec.level)
         areas, answers = np.split(found, [len(layers)])
         where["n_images"] = images
         for layer, one, area in zip(layers, scores, areas, strict=True):
-            share = [*paired_share(one, told.level), *widened(area)]
+            share = [*paired_share(one, spec.level), *widened(area)]
             rows.append({**where, "layer": layer, **dict(zip(PROBED, share, strict=True))})
         if known.has_classes:
             rows.append({**where, "layer": OUTPUT, **dict(zip(ANSWERED, answers.ravel(), strict=True))})
@@ -138,8 +138,8 @@ def probe_scores(features: np.ndarray, labels: np.ndarray, seed: int) -> np.ndar
     drawn = derive_seed(seed, "folds of the probe") % 2**32
     folds = StratifiedGroupKFold(min(FOLDS, images), shuffle=True, random_state=drawn)
     splits = list(folds.split(flat, np.repeat(_strata(labels, folds.n_splits), 2), groups))
-    said = cross_val_predict(probe, flat, deleted, cv=splits, method="decision_function")
-    return said.reshape(images, 2)
+    scores = cross_val_predict(probe, flat, deleted, cv=splits, method="decision_function")
+    return scores.reshape(images, 2)
 
 
 def _strata(labels: np.ndarray, folds: int) -> np.ndarray:

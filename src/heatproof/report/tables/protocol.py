@@ -48,35 +48,35 @@ NOTED = 0.05
 UNTOLD = 0.5
 
 
-def checks(told: Checks) -> None:
+def checks(spec: Checks) -> None:
     """Write the tables of all comparisons, a chart and a caption of each factor, and their page."""
-    files, scores = read_scores(told.results.scores, told.cases) if told.comparisons else ([], pd.DataFrame())
-    methods, summary = check_tables(scores, told)
+    files, scores = read_scores(spec.results.scores, spec.cases) if spec.comparisons else ([], pd.DataFrame())
+    methods, summary = check_tables(scores, spec)
     shown = []
-    made: dict[str, Any] = {told.files["methods"]: methods, told.files["summary"]: summary}
+    contents: dict[str, Any] = {spec.files["methods"]: methods, spec.files["summary"]: summary}
     # The factors of the plan and not of the tables, because the workflow waits for a chart of each.
-    for factor in dict.fromkeys(asked.factor for asked in told.comparisons):
+    for factor in dict.fromkeys(comparison.factor for comparison in spec.comparisons):
         rows, pairs = methods[methods["factor"] == factor], summary[summary["factor"] == factor]
         figure = draw_bumps(rows, factor)
-        png, svg = (told.files[f"{factor}.{ending}"] for ending in ("png", "svg"))
+        png, svg = (spec.files[f"{factor}.{ending}"] for ending in ("png", "svg"))
         for path in (png, svg):
             save(figure, path)
-            made[path] = None
-        said = dict(zip(CAPTION_COLUMNS, (factor, png, *caption(factor, rows, pairs)), strict=True))
-        shown.append({**said, "uri": data_uri(read_result_bytes(png)), "rows": _told(pairs)})
-    made[told.files["captions"]] = pd.DataFrame(shown, columns=CAPTION_COLUMNS)
-    made[told.files["page"]] = render("checks.html", title="Protocol checks", factors=shown)
-    publish(told, made, files)
+            contents[path] = None
+        entry = dict(zip(CAPTION_COLUMNS, (factor, png, *caption(factor, rows, pairs)), strict=True))
+        shown.append({**entry, "uri": data_uri(read_result_bytes(png)), "rows": _formatted_rows(pairs)})
+    contents[spec.files["captions"]] = pd.DataFrame(shown, columns=CAPTION_COLUMNS)
+    contents[spec.files["page"]] = render("checks.html", title="Protocol checks", factors=shown)
+    publish(spec, contents, files)
 
 
-def check_tables(scores: pd.DataFrame, told: Checks) -> tuple[pd.DataFrame, pd.DataFrame]:
+def check_tables(scores: pd.DataFrame, spec: Checks) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Compare the levels of every factor on every network.
 
     Parameters
     ----------
     scores
         Tidy: dataset, model, weights, metric, method, image, score (NaN where undefined).
-    told
+    spec
         The spec of the job.
 
     Returns
@@ -91,26 +91,26 @@ def check_tables(scores: pd.DataFrame, told: Checks) -> tuple[pd.DataFrame, pd.D
         # Images are in the same order at every level, so that a resample draws the same images.
         wide[key] = table.reindex(index=rows["method"].unique(), columns=rows["image"].unique())
     methods, pairs = [], []
-    for asked in told.comparisons:
-        for dataset, model in asked.networks:
+    for comparison in spec.comparisons:
+        for dataset, model in comparison.networks:
             tables, directions, numbers = {}, {}, {}
-            known = [level for level in asked.levels if (dataset, model, *level[1:3]) in wide]
+            known = [level for level in comparison.levels if (dataset, model, *level[1:3]) in wide]
             for level, weights, metric, transform in known:
                 found = wide[dataset, model, weights, metric]
-                scored = _transformed(found, told.transforms, transform, asked.factor)
+                scored = _transformed(found, spec.transforms, transform, comparison.factor)
                 if not scored.empty:
-                    tables[level], directions[level] = scored, told.directions[metric]
-                    numbers[level] = told.images.get(metric, 0)
+                    tables[level], directions[level] = scored, spec.directions[metric]
+                    numbers[level] = spec.images.get(metric, 0)
             # A network on which no explainer is applicable has no scores.
-            if len(tables) < 2 or asked.reference not in tables:
+            if len(tables) < 2 or comparison.reference not in tables:
                 continue
             names = list(dict.fromkeys(name for table in tables.values() for name in table.index))
             # Metrics are compared on the images of the metric with the fewest.
             images = list(tables[min(tables, key=lambda level: numbers[level])].columns)
             values = {level: table.reindex(index=names, columns=images).to_numpy() for level, table in tables.items()}
-            where = dict(zip(WHERE, (asked.factor, asked.setting, dataset, model), strict=True))
-            drawn: dict[str, Any] = {**told.resampling, "least_coverage": told.least_coverage}
-            of_methods, of_pairs = compare_levels(values, names, asked.reference, directions, **drawn)
+            where = dict(zip(WHERE, (comparison.factor, comparison.setting, dataset, model), strict=True))
+            drawn: dict[str, Any] = {**spec.resampling, "least_coverage": spec.least_coverage}
+            of_methods, of_pairs = compare_levels(values, names, comparison.reference, directions, **drawn)
             methods.append(of_methods.assign(**where))
             pairs.append(of_pairs.assign(**where))
     return _together(methods, METHOD_COLUMNS), _together(pairs, PAIR_COLUMNS)
@@ -127,8 +127,8 @@ def _transformed(table: pd.DataFrame, transforms: Mapping[str, str], transform: 
         return table
     # In the order of the table, because the JSON of a job does not keep the order of a mapping.
     chosen = {raw: transforms[raw] if transform == "abs" else raw for raw in table.index if raw in transforms}
-    kept = {raw: name for raw, name in chosen.items() if name in table.index}
-    return table.loc[list(kept.values())].set_axis(list(kept), axis=0)
+    present = {raw: name for raw, name in chosen.items() if name in table.index}
+    return table.loc[list(present.values())].set_axis(list(present), axis=0)
 
 
 def caption(factor: str, methods: pd.DataFrame, pairs: pd.DataFrame) -> tuple[str, str]:
@@ -165,7 +165,7 @@ def caption(factor: str, methods: pd.DataFrame, pairs: pd.DataFrame) -> tuple[st
         return shows, "Too few methods have a score at every level for a rank correlation."
     lowest = known.iloc[int(known["spearman"].argmin())]
     rho, low, high = lowest[["spearman", "spearman_low", "spearman_high"]]
-    said = [
+    sentences = [
         f"Spearman's ρ between levels is {known['spearman'].mean():.2f} in the mean of {len(known)} pair"
         f"{'s' * (len(known) > 1)}, lowest {rho:.2f} ({low:.2f} to {high:.2f}) between {lowest['level']} and "
         f"{lowest['other_level']}{_place(lowest, drawn)}."
@@ -178,34 +178,34 @@ def caption(factor: str, methods: pd.DataFrame, pairs: pd.DataFrame) -> tuple[st
         if same < UNTOLD:
             depends = "These images cannot tell: halves of them hardly agree on one level."
         halves = f"one level agrees with itself at {same:.2f}, with another at {other:.2f}."
-        said = [depends, *said, f"Between two halves of the images {halves}"]
+        sentences = [depends, *sentences, f"Between two halves of the images {halves}"]
     moves = rows["rank_change"].abs()
     if moves.max() > 0:
         most = rows.iloc[int(moves.argmax())]
         verb = "falls" if most["rank_change"] > 0 else "rises"
         low, high = sorted((most["rank_change_low"], most["rank_change_high"]))
-        said.append(
+        sentences.append(
             f"Farthest moves {most['method']}, which {verb} from {most['rank'] - most['rank_change']:.0f} to "
             f"{most['rank']:.0f} at {most['level']}{_place(most, drawn)}, by {low:+.0f} to {high:+.0f} under resampled "
             "images."
         )
-    told, moved, surely = drawn[["n_methods", "n_moved", "n_moved_surely"]].sum()
-    said.append(
-        f"Of {told} comparisons of a method between two levels, {moved} move by more than {PLACES} places, and "
+    compared, moved, surely = drawn[["n_methods", "n_moved", "n_moved_surely"]].sum()
+    sentences.append(
+        f"Of {compared} comparisons of a method between two levels, {moved} move by more than {PLACES} places, and "
         f"{surely} by an interval that leaves 0 out."
     )
     same_first = (drawn["first"] == drawn["other_first"]).sum()
-    said.append(f"The first method is the same in {same_first} of {len(drawn)} pairs of levels.")
+    sentences.append(f"The first method is the same in {same_first} of {len(drawn)} pairs of levels.")
     changes = drawn.dropna(subset=["score_change"])
     if len(changes):
         largest = changes.iloc[int(changes["score_change"].abs().argmax())]
         apart = ((changes["score_change_low"] > 0) | (changes["score_change_high"] < 0)).sum()
         change, low, high = largest[["score_change", "score_change_low", "score_change_high"]]
-        said.append(
+        sentences.append(
             f"The mean score changes beyond its interval in {apart} of {len(changes)} pairs, most by {change:+.2f} "
             f"({low:+.2f} to {high:+.2f}) from {largest['level']} to {largest['other_level']}{_place(largest, drawn)}."
         )
-    return shows, " ".join(said)
+    return shows, " ".join(sentences)
 
 
 def _network(rows: pd.DataFrame) -> str:
@@ -218,14 +218,14 @@ def _place(row: pd.Series, rows: pd.DataFrame) -> str:
     return f" ({' · '.join(varied)})" if varied else ""
 
 
-def _told(pairs: pd.DataFrame) -> list[dict[Any, str]]:
+def _formatted_rows(pairs: pd.DataFrame) -> list[dict[Any, str]]:
     """Return the rows of the table on the page, with formatted numbers."""
-    told = pairs.map(lambda value: formatted(value, ".2f") if isinstance(value, float) else str(value))
-    told = told.mask(pairs.isna(), "")
+    table = pairs.map(lambda value: formatted(value, ".2f") if isinstance(value, float) else str(value))
+    table = table.mask(pairs.isna(), "")
     for key in ("spearman", "score_change"):
-        interval = " (" + told[f"{key}_low"] + " to " + told[f"{key}_high"] + ")"
-        told[key] += interval.mask(told[key] == "", "")
-    return told.to_dict("records")
+        interval = " (" + table[f"{key}_low"] + " to " + table[f"{key}_high"] + ")"
+        table[key] += interval.mask(table[key] == "", "")
+    return table.to_dict("records")
 
 
 # ---- bump charts ----------------------------------------------------------------------------------------------------
@@ -289,11 +289,11 @@ def _draw_panel(axes: Axes, part: pd.DataFrame, title: str, count: int) -> None:
         look = COLOURED_LINE if method in colours else FAR_LINE if method in far else QUIET_LINE
         colour = colours.get(method, look["color"])
         axes.plot(range(len(levels)), row, marker="o", **{**look, "color": colour})
-        said: dict[str, Any] = {"va": "center", "size": 6.5, "color": colour if method in far else "0.35"}
-        said["weight"] = "bold" if method in colours else "normal"
+        label: dict[str, Any] = {"va": "center", "size": 6.5, "color": colour if method in far else "0.35"}
+        label["weight"] = "bold" if method in colours else "normal"
         left, right = (f"{wide[level][method]:.0f}" for level in (levels[0], levels[-1]))
-        axes.text(-0.12, row.iloc[0], f"{method}  {left}", ha="right", **said)
-        axes.text(len(levels) - 0.88, row.iloc[-1], f"{right}  {method}", ha="left", **said)
+        axes.text(-0.12, row.iloc[0], f"{method}  {left}", ha="right", **label)
+        axes.text(len(levels) - 0.88, row.iloc[-1], f"{right}  {method}", ha="left", **label)
     axes.set_xticks(range(len(levels)), levels, size=7)
     axes.xaxis.tick_top()
     axes.tick_params(axis="x", length=0)

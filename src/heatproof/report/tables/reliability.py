@@ -38,7 +38,7 @@ APART = 0.3
 LINE = 0.21
 
 
-def reliability(told: Reliability) -> None:
+def reliability(spec: Reliability) -> None:
     """Write the tables and figures on the reliability of the ranking of a run.
 
     The tables, by the names of the stage's outputs:
@@ -60,36 +60,36 @@ def reliability(told: Reliability) -> None:
     The level of tests is 1 - level. Rankings leave out metrics that are represented by another one, and methods that
     are defined on too few images.
     """
-    files, scores = read_scores(told.results.scores, told.cases)
-    scores["higher_is_better"] = scores["metric"].map(told.directions)
-    drawn, level = told.resampling, told.level
-    means = mean_scores(scores, told.directions, told.least_coverage)
-    means["property"] = means["metric"].map({name: property_of(name, told.kinds) for name in told.directions})
-    stands = duplicate_metrics(means, told.kinds)
-    means["counted_as"] = means["metric"].map({name: stands.get(name, "") for name in told.directions})
-    means = with_kinds(means, told.model_kinds)
+    files, scores = read_scores(spec.results.scores, spec.cases)
+    scores["higher_is_better"] = scores["metric"].map(spec.directions)
+    drawn, level = spec.resampling, spec.level
+    means = mean_scores(scores, spec.directions, spec.least_coverage)
+    means["property"] = means["metric"].map({name: property_of(name, spec.kinds) for name in spec.directions})
+    stands = duplicate_metrics(means, spec.kinds)
+    means["counted_as"] = means["metric"].map({name: stands.get(name, "") for name in spec.directions})
+    means = with_kinds(means, spec.model_kinds)
     found = rank_table(means, images=scores, **drawn)
     # A method that is defined on too few images is not compared with others.
     known = scores.groupby([*CASE, "method"])["score"].transform(lambda values: values.notna().mean())
-    compared = scores[scores["metric"].isin(told.tested) & (known >= max(told.least_coverage, 1e-9))]
+    compared = scores[scores["metric"].isin(spec.tested) & (known >= max(spec.least_coverage, 1e-9))]
     tests = [pairwise_wilcoxon(wide, level=1 - level).assign(**case) for case, wide in iterate_test_cases(compared)]
     significance = pd.concat(tests, ignore_index=True) if tests else pd.DataFrame(columns=CASE)
     # Images without scores are counted as undefined, and methods without any score are left out of the test case.
     scored = scores[scores.groupby([*CASE, "method"])["score"].transform("count") > 0]
-    truth = truth_table(scores, told.truths, told.references, **drawn)
-    made: dict[str, Any] = {
+    truth = truth_table(scores, spec.truths, spec.references, **drawn)
+    contents: dict[str, Any] = {
         "ranking": found.meta_rank,
         **found.tables,
-        "reliability": reliability_table(scored, told.magnitudes),
-        "icr": consistency_table(scored, told.magnitudes, told.kinds, told.baselines_of),
+        "reliability": reliability_table(scored, spec.magnitudes),
+        "icr": consistency_table(scored, spec.magnitudes, spec.kinds, spec.baselines_of),
         "significance": significance[[*CASE, *significance.columns.drop(CASE)]],
         "truth": truth,
-        "variance": variance_table(with_kinds(scores, told.model_kinds)),
+        "variance": variance_table(with_kinds(scores, spec.model_kinds)),
         "consistency_png": draw(found),
         "difference_png": draw_critical_difference(compared, level=1 - level),
         "truth_png": draw_truth(truth, level),
     }
-    publish(told, {told.files[name]: content for name, content in made.items()}, files)
+    publish(spec, {spec.files[name]: content for name, content in contents.items()}, files)
 
 
 @white
@@ -187,9 +187,9 @@ def draw_truth(table: pd.DataFrame, level: float = 0.95) -> Figure:
         rows.append([(network, part, names, *panel) for panel in PANELS])
         heights.append(len(names))
     figure = new_figure(WIDTH, ROW * sum(heights) + 0.75 * len(rows) + 0.5)
-    for axes, (network, part, names, columns, said) in lay_out(figure, rows, sharex=True, height_ratios=heights):
+    for axes, (network, part, names, columns, label) in lay_out(figure, rows, sharex=True, height_ratios=heights):
         handles = _draw_truth(axes, part, names, columns)
-        axes.set_xlabel(f"{said}, {level:.0%} interval", size=8.5)
+        axes.set_xlabel(f"{label}, {level:.0%} interval", size=8.5)
         if columns == PANELS[0][0]:
             axes.set_title("{} · {} · {}: agreement with {}".format(*network), size=10, loc="left")
         else:

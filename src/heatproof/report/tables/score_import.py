@@ -192,8 +192,8 @@ def _directions(path: Path, long: pd.DataFrame, metrics: pd.Series) -> pd.Series
     usual = metrics.map(known).astype("boolean").fillna(True).astype(bool)
     if "higher_is_better" not in long:
         return usual
-    said = long["higher_is_better"].str.strip().str.lower()
-    wrong = ~said.isin([*TRUTH, *MISSING])
+    text = long["higher_is_better"].str.strip().str.lower()
+    wrong = ~text.isin([*TRUTH, *MISSING])
     if wrong.any():
-        raise HeatproofError(f"{path} has {said[wrong].iloc[0]!r} under 'higher_is_better': write true or false.")
-    return said.map(TRUTH).astype("boolean").fillna(usual).astype(bool)
+        raise HeatproofError(f"{path} has {text[wrong].iloc[0]!r} under 'higher_is_better': write true or false.")
+    return text.map(TRUTH).astype("boolean").fillna(usual).astype(bool)

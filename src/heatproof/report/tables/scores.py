@@ -31,27 +31,27 @@ SCORE_COLUMNS += ["in_best_set"]
 APPLICABILITY = [*NETWORK, "explainer", "images", "figure", "value", "limit", "gap"]
 
 
-def tables(told: Tables) -> None:
+def tables(spec: Tables) -> None:
     """Write verdict.csv, idsds_table.csv, meta_rank.csv, accuracy.csv and applicability.csv."""
-    rows = [read_parquet(path) for path in told.scores]
+    rows = [read_parquet(path) for path in spec.scores]
     scores = pd.concat([one_score_per_image(one) for one in rows], ignore_index=True)
-    table = _scored(scores, told.scores, told)
+    table = _scored(scores, spec.scores, spec)
     directions = {metric: higher_is_better(metric) for metric in table["metric"].unique()}
     # A metric of the same deletion with another output is not a separate test case.
-    others = {name: name.removesuffix("_probability") for name in directions.keys() - told.ranked}
+    others = {name: name.removesuffix("_probability") for name in directions.keys() - spec.ranked}
     _insert(table, "in_best_set", {"counted_as": [others.get(name, "") for name in table["metric"]]})
     _require_ranks(table)
     ranked = counted_rows(table.assign(higher_is_better=table["metric"].map(directions)))
-    accuracy = accuracy_table(told.drops, told.images, told.target)
-    _insert(table, "n_images", passes(table, told.scores, told.explainer_of))
-    made = {
-        "verdict": verdicts(rows, table, accuracy, told.deletions, told.references, told.ablating, told.level),
+    accuracy = accuracy_table(spec.drops, spec.images, spec.target)
+    _insert(table, "n_images", passes(table, spec.scores, spec.explainer_of))
+    contents = {
+        "verdict": verdicts(rows, table, accuracy, spec.deletions, spec.references, spec.ablating, spec.level),
         "idsds_table": table,
-        "meta_rank": meta_rank_table(ranked, images=scores, **told.resampling),
+        "meta_rank": meta_rank_table(ranked, images=scores, **spec.resampling),
         "accuracy": accuracy,
-        "applicability": applicability_table(told.scores),
+        "applicability": applicability_table(spec.scores),
     }
-    publish(told, {told.files[name]: table for name, table in made.items()}, told.scores)
+    publish(spec, {spec.files[name]: table for name, table in contents.items()}, spec.scores)
 
 
 def _require_ranks(table: pd.DataFrame) -> None:
@@ -71,36 +71,36 @@ def _require_ranks(table: pd.DataFrame) -> None:
         )
 
 
-def all_scores(told: AllScores) -> None:
+def all_scores(spec: AllScores) -> None:
     """Write scores.csv, the scores by every metric of the config.
 
     The table has the columns of idsds_table.csv, ``higher_is_better``, ``above_reference`` (see `above_reference`), the
     ``property`` that the metric measures, and ``counted_as``, the metric that represents this one in rankings, or "" if
     the metric represents itself.
     """
-    files, scores = read_scores(told.results.scores, told.cases)
-    directions = told.directions
-    table = _scored(scores, files, told, directions)
-    stands = duplicate_metrics(mean_scores(scores, directions, told.least_coverage), told.kinds)
+    files, scores = read_scores(spec.results.scores, spec.cases)
+    directions = spec.directions
+    table = _scored(scores, files, spec, directions)
+    stands = duplicate_metrics(mean_scores(scores, directions, spec.least_coverage), spec.kinds)
     added = {
         "higher_is_better": table["metric"].map(directions),
-        "above_reference": above_reference(table, told.references, directions),
-        "property": table["metric"].map({name: property_of(name, told.kinds) for name in directions}),
+        "above_reference": above_reference(table, spec.references, directions),
+        "property": table["metric"].map({name: property_of(name, spec.kinds) for name in directions}),
         "counted_as": table["metric"].map({name: stands.get(name, "") for name in directions}),
     }
     _insert(table, "in_best_set", added)
-    publish(told, {told.files["scores"]: table}, files)
+    publish(spec, {spec.files["scores"]: table}, files)
 
 
 def _scored(
     scores: pd.DataFrame,
     files: Sequence[str],
-    told: Tables | AllScores,
+    spec: Tables | AllScores,
     directions: Mapping[str, bool] | None = None,
 ) -> pd.DataFrame:
     """Return `score_table` with the kinds of models and the share of intact images on which the network is wrong."""
-    drawn: dict[str, Any] = {**told.resampling, "least_coverage": told.least_coverage}
-    table = with_kinds(score_table(scores, read_gaps(files), directions=directions, **drawn), told.model_kinds)
+    drawn: dict[str, Any] = {**spec.resampling, "least_coverage": spec.least_coverage}
+    table = with_kinds(score_table(scores, read_gaps(files), directions=directions, **drawn), spec.model_kinds)
     shares = {
         case: np.nan if manifest["share_wrong"] is None else manifest["share_wrong"]
         for case, manifest in read_manifests(files).items()
@@ -272,10 +272,10 @@ def applicability_table(scores: list[str]) -> pd.DataFrame:
         row without a figure.
     """
     rows = [
-        {**dict(zip(CASE, case, strict=True)), **record, "explainer": explainer, "figure": figure, **said}
+        {**dict(zip(CASE, case, strict=True)), **record, "explainer": explainer, "figure": figure, **measured}
         for case, manifest in read_manifests(scores).items()
         for explainer, record in manifest["gates"].items()
-        for figure, said in (record["figures"] or {None: {}}).items()
+        for figure, measured in (record["figures"] or {None: {}}).items()
     ]
     # All metrics of patch drops read the same maps, so that their manifests repeat the records.
     one = [*NETWORK, "explainer", "figure"]

@@ -37,30 +37,30 @@ MOST = 9
 SHOWN = 3
 
 
-def similarity(told: Similarity) -> None:
+def similarity(spec: Similarity) -> None:
     """Write the table of `similarity_table`, its figure, and the figure of the most exciting images of channels."""
-    table = similarity_table(told)
-    made: dict[str, Any] = {"output": table, "figure": draw_similarity(table), "exciting": draw_exciting(told)}
-    shows = [(entry.dataset, told.images) for entry in told.datasets]
-    publish(told, {told.files[name]: content for name, content in made.items()}, _manifests(told), shows)
+    table = similarity_table(spec)
+    contents: dict[str, Any] = {"output": table, "figure": draw_similarity(table), "exciting": draw_exciting(spec)}
+    shows = [(entry.dataset, spec.images) for entry in spec.datasets]
+    publish(spec, {spec.files[name]: content for name, content in contents.items()}, _manifests(spec), shows)
 
 
-def _manifests(told: Similarity) -> list[str]:
+def _manifests(spec: Similarity) -> list[str]:
     """Return the manifests of all stores that are read."""
-    bases = list(told.drops.values())
-    for net in (Network(*name.split("/")) for name in told.drops):
-        bases += [_channel_store(told, net), *(_map_store(told, net, one.name) for one in told.explainers)]
-    return [f"{base}.{shard}.json" for base in bases for shard in range(told.shards)]
+    bases = list(spec.drops.values())
+    for net in (Network(*name.split("/")) for name in spec.drops):
+        bases += [_channel_store(spec, net), *(_map_store(spec, net, one.name) for one in spec.explainers)]
+    return [f"{base}.{shard}.json" for base in bases for shard in range(spec.shards)]
 
 
-def similarity_table(told: Similarity) -> pd.DataFrame:
+def similarity_table(spec: Similarity) -> pd.DataFrame:
     """Compare networks before and after finetuning, and pairs of unrelated networks as a yardstick.
 
     The comparison follows Hesse et al. 2024, section 4.1, network similarity.
 
     Parameters
     ----------
-    told
+    spec
         The spec of the job.
 
     Returns
@@ -86,12 +86,12 @@ def similarity_table(told: Similarity) -> pd.DataFrame:
           have no counterpart and are paired by their order; ``layer`` then has both names.
     """
     rows = []
-    for entry in told.datasets:
+    for entry in spec.datasets:
         for kind, one, two in _pairs(entry):
             where = dict(zip(PAIR, (one.dataset, kind, *one[1:], *two[1:]), strict=True))
-            for found in _compared(told, one, two):
+            for found in _compared(spec, one, two):
                 values = np.asarray(found.pop("values"), dtype=np.float64)
-                summary = summarise(values[None], **told.resampling)
+                summary = summarise(values[None], **spec.resampling)
                 rows.append({**where, **found, **{name: of[0] for name, of in summary.items()}})
     return pd.DataFrame(rows).rename(columns={"mean": "value", "n_images": "n"}).reindex(columns=COLUMNS)
 
@@ -105,11 +105,11 @@ def _pairs(entry: ComparedNetworks) -> Iterator[tuple[str, Network, Network]]:
     yield from (("unrelated", one, two) for one, two in itertools.combinations(base, 2))
 
 
-def _compared(told: Similarity, one: Network, two: Network) -> Iterator[dict[str, Any]]:
+def _compared(spec: Similarity, one: Network, two: Network) -> Iterator[dict[str, Any]]:
     # The ids of one store. Every other store is read by ids and refuses others.
-    ids = open_store(_drops(told, one) + ".zarr").image_ids[: told.images]
-    first, second = (_said(told, net, ids) for net in (one, two))
-    rows = rows_of_store(_drops(told, one) + ".zarr", len(ids))
+    ids = open_store(_drops(spec, one) + ".zarr").image_ids[: spec.images]
+    first, second = (_intact_outputs(spec, net, ids) for net in (one, two))
+    rows = rows_of_store(_drops(spec, one) + ".zarr", len(ids))
     has_answers = task_provides(rows.task, "decision")
     if has_answers:
         yield {
@@ -121,8 +121,8 @@ def _compared(told: Similarity, one: Network, two: Network) -> Iterator[dict[str
         answer = "predicted" if rows.has_classes else "right"
         yield {"quantity": "disagreement", "values": rows.mean_by_image(first[answer] != second[answer])}
         yield {"quantity": "accuracy_change", "values": rows.mean_by_image(second["right"] - first["right"])}
-    for explainer in told.explainers:
-        bases = [_map_store(told, net, explainer.name) for net in (one, two)]
+    for explainer in spec.explainers:
+        bases = [_map_store(spec, net, explainer.name) for net in (one, two)]
         if any(read_shard(base, 0)["gap"] for base in bases):
             continue
         maps = [stored_maps(f"{base}.zarr", 0, len(ids), ids).values for base in bases]
@@ -132,14 +132,14 @@ def _compared(told: Similarity, one: Network, two: Network) -> Iterator[dict[str
             apart = np.abs(_scaled(flat[0]) - _scaled(flat[1])).mean(1)
             yield {"quantity": "maps", **labels, "values": rows.mean_by_image(apart)}
             yield {"quantity": "map_ranks", **labels, "values": rows.mean_by_image(spearman_rows(*flat))}
-    if _have_channels(told, one, two):
-        most = min(MOST, told.images // 2)
+    if _have_channels(spec, one, two):
+        most = min(MOST, spec.images // 2)
         # Layers of unrelated networks have no counterpart and are paired by their order.
-        layers = (_layers(told, net, ids).items() for net in (one, two))
+        layers = (_layers(spec, net, ids).items() for net in (one, two))
         for (layer, first_of), (other, second_of) in zip(*layers, strict=False):
             both = " / ".join(dict.fromkeys((layer, other)))
             values = shared_images(first_of, second_of, most)
-            yield {"quantity": "exciting", "layer": both or None, "values": values, "chance": most / told.images}
+            yield {"quantity": "exciting", "layer": both or None, "values": values, "chance": most / spec.images}
 
 
 def shared_images(one: np.ndarray, two: np.ndarray, most: int = MOST) -> np.ndarray:
@@ -175,39 +175,39 @@ def _scaled(maps: np.ndarray) -> np.ndarray:
     return np.divide(maps, largest, out=np.full(maps.shape, np.nan), where=largest > 0)
 
 
-def _said(told: Similarity, net: Network, ids: Sequence[str]) -> dict[str, np.ndarray]:
+def _intact_outputs(spec: Similarity, net: Network, ids: Sequence[str]) -> dict[str, np.ndarray]:
     """Return the outputs of a network for the intact images, and where its decision is right."""
     names = ("logit", "log_probability", "predicted", "target_rank")
-    said = {name: read(_drops(told, net) + ".zarr", name, 0, len(ids), ids)[:, 0] for name in names}
-    rows = rows_of_store(_drops(told, net) + ".zarr", len(ids))
-    right = said["target_rank"] < 1 if rows.has_classes else said["logit"] > 0
-    return {**said, "probability": np.exp(said["log_probability"]), "right": right.astype(float)}
+    outputs = {name: read(_drops(spec, net) + ".zarr", name, 0, len(ids), ids)[:, 0] for name in names}
+    rows = rows_of_store(_drops(spec, net) + ".zarr", len(ids))
+    right = outputs["target_rank"] < 1 if rows.has_classes else outputs["logit"] > 0
+    return {**outputs, "probability": np.exp(outputs["log_probability"]), "right": right.astype(float)}
 
 
-def _layers(told: Similarity, net: Network, ids: Sequence[str]) -> dict[str, np.ndarray]:
+def _layers(spec: Similarity, net: Network, ids: Sequence[str]) -> dict[str, np.ndarray]:
     """Return the activations (N, channels) of each layer that the config names, or of the CAM layer as ``""``."""
-    store = _channel_store(told, net) + ".zarr"
+    store = _channel_store(spec, net) + ".zarr"
     every = read(store, "activation", 0, len(ids), ids)
-    if not told.channels:
+    if not spec.channels:
         return {"": every}
     names = np.array([layer_and_channel(name)[0] for name in open_store(store).coordinates["channel"]])
     return {str(layer): every[:, names == layer] for layer in dict.fromkeys(names.tolist())}
 
 
-def _channel_store(told: Similarity, net: Network) -> str:
-    return told.results.store("channels").format(**net._asdict())
+def _channel_store(spec: Similarity, net: Network) -> str:
+    return spec.results.store("channels").format(**net._asdict())
 
 
-def _map_store(told: Similarity, net: Network, explainer: str) -> str:
-    return told.results.maps.format(**net._asdict(), explainer=explainer)
+def _map_store(spec: Similarity, net: Network, explainer: str) -> str:
+    return spec.results.maps.format(**net._asdict(), explainer=explainer)
 
 
-def _drops(told: Similarity, net: Network) -> str:
-    return told.drops["/".join(net)]
+def _drops(spec: Similarity, net: Network) -> str:
+    return spec.drops["/".join(net)]
 
 
-def _have_channels(told: Similarity, *nets: Network) -> bool:
-    return not any(read_shard(_channel_store(told, net), 0)["gap"] for net in nets)
+def _have_channels(spec: Similarity, *nets: Network) -> bool:
+    return not any(read_shard(_channel_store(spec, net), 0)["gap"] for net in nets)
 
 
 @plain
@@ -247,7 +247,7 @@ def draw_similarity(table: pd.DataFrame) -> Figure:
 
 
 @plain
-def draw_exciting(told: Similarity) -> Figure:
+def draw_exciting(spec: Similarity) -> Figure:
     """Draw the most exciting images of some channels, before and after finetuning (Hesse et al. 2024, appendix A).
 
     Channels that the config names are drawn for every model that has them. For a named layer, these are three channels
@@ -257,7 +257,7 @@ def draw_exciting(told: Similarity) -> Figure:
 
     Parameters
     ----------
-    told
+    spec
         The spec of the job.
 
     Returns
@@ -266,24 +266,24 @@ def draw_exciting(told: Similarity) -> Figure:
         A figure without axes if no pair of networks has channels.
     """
     rows: list[_Row] = []
-    for entry in told.datasets:
-        pairs = [pair for pair in _pairs(entry) if _have_channels(told, *pair[1:])]
+    for entry in spec.datasets:
+        pairs = [pair for pair in _pairs(entry) if _have_channels(spec, *pair[1:])]
         finetuned = {one.model: (one, two) for kind, one, two in reversed(pairs) if kind == "finetuning"}
         shown = [finetuned[model] for model in entry.models if model in finetuned]
-        if not shown or (rows and not told.channels):
+        if not shown or (rows and not spec.channels):
             continue
         opened = open_dataset(entry.dataset)
-        ids = opened.splits["evaluation"].ids[: told.images]
+        ids = opened.splits["evaluation"].ids[: spec.images]
         # Images are read one by one when they are drawn, because all of them may not fit into memory.
         images = partial(_image, opened)
-        if told.channels:
-            rows += [row for nets in shown for row in _named_rows(told, list(nets), ids, images)]
+        if spec.channels:
+            rows += [row for nets in shown for row in _named_rows(spec, list(nets), ids, images)]
         else:
             unrelated = next((pair for kind, *pair in pairs if kind == "unrelated" and shown[0][0] in pair), [])
             nets = [*shown[0], *(net for net in unrelated if net != shown[0][0])]
-            active = [_layers(told, net, ids)[""] for net in nets]
+            active = [_layers(spec, net, ids)[""] for net in nets]
             rows += _rows_of(nets, active, "", _spread(active), images)
-    return _strips(rows, min(MOST, told.images // 2)) if rows else Figure()
+    return _strips(rows, min(MOST, spec.images // 2)) if rows else Figure()
 
 
 def _image(dataset: Dataset, index: int) -> np.ndarray:
@@ -299,11 +299,11 @@ class _Row(NamedTuple):
 
 
 def _named_rows(
-    told: Similarity, nets: list[Network], ids: Sequence[str], images: Callable[[int], np.ndarray]
+    spec: Similarity, nets: list[Network], ids: Sequence[str], images: Callable[[int], np.ndarray]
 ) -> Iterator[_Row]:
     """Yield the rows of the channels that the config names, as far as the networks have them, in its order."""
-    layers = [_layers(told, net, ids) for net in nets]
-    for layer, channel in map(layer_and_channel, told.channels):
+    layers = [_layers(spec, net, ids) for net in nets]
+    for layer, channel in map(layer_and_channel, spec.channels):
         if layer in layers[0]:
             active = [of[layer] for of in layers]
             chosen = _spread(active) if channel is None else [channel] if channel < active[0].shape[1] else []

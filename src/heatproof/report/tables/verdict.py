@@ -102,13 +102,13 @@ def verdicts(
                 accuracy=guessing_of(row),
                 right=None if np.isnan(wrong) or not of_classes else round((1 - wrong) * wide.shape[1]),
             )
-            told = _told(found, by, wide, references)
+            record = _verdict_columns(found, by, wide, references)
             if label and (reason := found.measures[by]).reason:
                 # The images of one label can be too few where those of all labels suffice, whatever the accuracy is.
                 needed = minimum_images(count_ordered_pairs(len(wide)), level)
-                told |= {"verdict": TOO_FEW, "sentence": reason.sentence, "images_needed": needed}
-            told["sentence"] += "" if of_classes else _of_task(row, found.verdict)
-            (by_label if label else rows).append({**where, "label": label, **told})
+                record |= {"verdict": TOO_FEW, "sentence": reason.sentence, "images_needed": needed}
+            record["sentence"] += "" if of_classes else _of_task(row, found.verdict)
+            (by_label if label else rows).append({**where, "label": label, **record})
     table = pd.DataFrame([*rows, *by_label], columns=COLUMNS).astype({"images_needed": "Int64", "n_best": "Int64"})
     return table if by_label else table.drop(columns="label")
 
@@ -126,13 +126,13 @@ def has_classes(row: Mapping[str, Any]) -> bool:
     return row.get("task") not in (*TASKS, CALLABLE)
 
 
-def _told(found: Verdict, by: str, wide: pd.DataFrame, references: Collection[str]) -> dict[str, Any]:
+def _verdict_columns(found: Verdict, by: str, wide: pd.DataFrame, references: Collection[str]) -> dict[str, Any]:
     """Return the columns of a verdict by one metric."""
     one = found.measures[by]
-    told: dict[str, Any] = {"best": " ".join(found.best), "n_best": None if one.reason else len(found.best)}
-    told |= {"n_above_references": len(one.above.methods), "images_needed": one.above.needed}
-    told |= {"n_methods": int((~wide.index.isin(references)).sum()), "n_images": wide.shape[1]}
-    return told | {"verdict": found.verdict, "sentence": found.sentence, "cannot_see": LIMITS_OF_DELETION}
+    record: dict[str, Any] = {"best": " ".join(found.best), "n_best": None if one.reason else len(found.best)}
+    record |= {"n_above_references": len(one.above.methods), "images_needed": one.above.needed}
+    record |= {"n_methods": int((~wide.index.isin(references)).sum()), "n_images": wide.shape[1]}
+    return record | {"verdict": found.verdict, "sentence": found.sentence, "cannot_see": LIMITS_OF_DELETION}
 
 
 def _of_task(row: Mapping[str, Any], verdict: str) -> str:
