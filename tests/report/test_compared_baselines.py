@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from scipy.stats import spearmanr
 
-from heatproof.report.tables.baselines import Domains, as_drawn, describe_conclusions
+from heatproof.report.tables.baselines import BaselineScores, describe_conclusions, orient_conclusions
 
 METHODS = pd.DataFrame(
     {
@@ -22,7 +22,7 @@ def domains(*means, noise=0.1, images=60):
     draws = np.random.default_rng(0).normal(size=(len(means), 4, images))
     draws -= draws.mean(axis=2, keepdims=True)
     scores = np.array(means)[:, :, None] + noise * draws
-    return Domains([f"b{place}" for place in range(len(means))], METHODS, scores, 0, 200, 0.95)
+    return BaselineScores([f"b{place}" for place in range(len(means))], METHODS, scores, 0, 200, 0.95)
 
 
 def verdicts(*means):
@@ -57,6 +57,6 @@ def test_the_sentence_tells_what_holds_everywhere_from_what_the_baseline_decides
         domains([0.7, 0.1, 0.4, 0.0], [0.7, 0.8, 0.2, 0.1]),
     ]
     rows = [{"dataset": "d", "model": place, **row} for place, one in enumerate(networks) for row in one.conclusions()]
-    told = describe_conclusions(as_drawn(pd.DataFrame(rows)))
+    told = describe_conclusions(orient_conclusions(pd.DataFrame(rows)))
     assert told.startswith("Under all 2 baselines (b0, b1): path methods score above cam methods")
     assert "raw maps score above their absolute values (holds under b0; reversed under b1)" in told

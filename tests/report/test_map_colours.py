@@ -99,7 +99,7 @@ def test_a_colour_bar_says_what_the_ends_mean(draw):
     figure, _ = draw()
     FigureCanvasAgg(figure).draw()
     every = [axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)]
-    assert drawing.ENDS in [[one.get_text() for one in axis.get_ticklabels()] for axis in every]
+    assert drawing.COLOUR_BAR_LABELS in [[one.get_text() for one in axis.get_ticklabels()] for axis in every]
 
 
 def test_a_map_without_signs_is_white_to_red():

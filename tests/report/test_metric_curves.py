@@ -11,7 +11,7 @@ from heatproof.config.files import merge, read_config
 from heatproof.metrics.soundness import soundness_at_levels
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
-from heatproof.report.figures.metric_curves import COLUMNS, LEVELS, draw_metric_curves, lines_of
+from heatproof.report.figures.metric_curves import COLUMNS, SOUNDNESS_LEVELS, draw_metric_curves, line_styles
 
 METRICS = [
     {"soundness": {"fractions": [0.2, 0.4, 0.6, 0.8]}},
@@ -78,7 +78,7 @@ def test_the_points_are_those_behind_the_scores(made):
     stored = one.scores("soundness").groupby("method")["score"].mean()
     for method, value in sound.items():
         assert value == pytest.approx(stored[method], abs=1e-9)
-    assert set(table.loc[table["metric"] == "soundness", "x"]) <= set(LEVELS)
+    assert set(table.loc[table["metric"] == "soundness", "x"]) <= set(SOUNDNESS_LEVELS)
 
 
 def test_a_difference_has_no_panels_where_its_parts_have(tmp_path):
@@ -116,7 +116,7 @@ def test_maps_and_their_absolute_values_share_a_colour_and_references_are_grey()
         *(method(f"m{k}{'_abs' * is_abs}", "e", k, "abs" if is_abs else "raw") for k in range(24) for is_abs in (0, 1)),
         method("random", "random"),
     ]
-    lines = lines_of(methods, ["random"])
+    lines = line_styles(methods, ["random"])
     assert len({lines[f"m{k}"].color for k in range(24)}) == 24
     for k in range(24):
         raw, absolute = lines[f"m{k}"], lines[f"m{k}_abs"]
@@ -139,7 +139,7 @@ def table_of(metrics, methods):
 @pytest.mark.parametrize("methods", [["a"], [f"method_{k}" for k in range(40)]])
 def test_a_panel_a_metric_with_named_axes_and_a_direction(count, methods):
     metrics = [(f"metric{k}", bool(k % 2)) for k in range(count)]
-    lines = lines_of([method(name, name) for name in methods], [])
+    lines = line_styles([method(name, name) for name in methods], [])
     figure = draw_metric_curves(table_of(metrics, methods), lines, "net")
     panels = [axes for axes in figure.axes if axes.get_visible()]
     assert len(panels) == count

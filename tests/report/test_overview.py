@@ -9,7 +9,14 @@ import pytest
 from heatproof.base.provenance import Key
 from heatproof.files.writing import write_table
 from heatproof.plan.folder import Folder
-from heatproof.report.figures.overview import CAPTIONS, dual_table, overview, places_table, told_dual, told_places
+from heatproof.report.figures.overview import (
+    CAPTION_COLUMNS,
+    describe_dual,
+    describe_places,
+    dual_table,
+    overview,
+    places_table,
+)
 from heatproof.stages.overview import Overview
 from heatproof.stores.manifest import publish_tables
 
@@ -63,11 +70,11 @@ def test_places_are_means_over_networks_ties_share_and_gaps_are_left_out():
 def test_a_metric_that_ranks_the_other_way_is_named():
     scores = [6, 5, 4, 3, 2, 1]
     same = {f"m{number}": (scores, True) for number in range(4)}
-    _, said = told_places(places_table(table({**same, "odd": (scores[::-1], True)})))
+    _, said = describe_places(places_table(table({**same, "odd": (scores[::-1], True)})))
     assert "a is first under 4 of 5 metrics" in said
     assert "(odd)" in said
     assert "by odd alone is another ranking" in said
-    _, agreed = told_places(places_table(table(same)))
+    _, agreed = describe_places(places_table(table(same)))
     assert "All metrics agree" in agreed
 
 
@@ -75,7 +82,7 @@ def test_soundness_that_all_share_is_said():
     rows = table({"soundness": ([1, 1, 1, 1, 0.5, 1], True), "completeness": ([1, 2, 3, 4, 5, 6], True)})
     dual = dual_table(rows, KINDS)
     assert list(dual["method"]) == METHODS
-    _, said = told_dual(dual)
+    _, said = describe_dual(dual)
     assert "83% of the methods share one soundness" in said
 
 
@@ -85,7 +92,7 @@ def test_nothing_to_draw_is_no_crash(tmp_path, monkeypatch):
     publish_tables(SCORES, ["results/scores.csv"], [])
     overview(told({}))
     captions = pd.read_csv(OVERVIEW["captions"])
-    assert list(captions.columns) == CAPTIONS
+    assert list(captions.columns) == CAPTION_COLUMNS
     assert "nothing to conclude" in captions["conclusion"][1]
     assert all((tmp_path / path).stat().st_size > 0 for path in OVERVIEW.values())
 

@@ -29,8 +29,8 @@ from heatproof.plan.folder import Folder
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 from heatproof.report.page import data as page_data
-from heatproof.report.page.data import how_many, low_is_good, mean_curve, title
-from heatproof.report.page.page import judged_claims, report_page
+from heatproof.report.page.data import count_that_fits, low_is_good, mean_curve, title
+from heatproof.report.page.page import group_claims, report_page
 from heatproof.report.results import format_number
 from heatproof.stages.checks import Checks
 from heatproof.stages.methods import PlannedMethod
@@ -339,7 +339,7 @@ def test_claims_that_can_be_judged_stand_first_and_others_are_folded_away(spec_j
 def test_reasons_that_lack_one_thing_of_many_stand_together():
     reasons = ["the config has no rise", "the config has none of a, b", "no two networks differ in bias alone", "other"]
     row = {"verdict": "not testable here", "published_verdict": "not testable here"}
-    made = judged_claims(pd.DataFrame([{**row, "reason": f"because {reason}"} for reason in reasons]))
+    made = group_claims(pd.DataFrame([{**row, "reason": f"because {reason}"} for reason in reasons]))
     assert [len(rows) for rows in made["untested"].values()] == [2, 1, 1]
     assert [one["lack"] for one in made["untested"]["a method or a network is not in the config"]] == reasons[:2]
     assert made["untested"]["other"][0]["lack"] == ""
@@ -511,8 +511,8 @@ def test_direction_of_a_curve(mode, order, low):
 
 
 def test_many_maps_are_cut_to_what_fits():
-    assert how_many(4, 6, 26, (32, 32)) == (4, 6)
-    images, networks = how_many(50, 100, 200, (224, 224))
+    assert count_that_fits(4, 6, 26, (32, 32)) == (4, 6)
+    images, networks = count_that_fits(50, 100, 200, (224, 224))
     assert images == 1
     assert 0 < networks < 100
     assert images * networks * 200 * 96 * 96 < 8_000_000
@@ -647,7 +647,7 @@ def test_maps_sort_by_every_metric_that_scores_an_image(sortable):
         assert (only["metric"], only["higher"]) == ("infidelity", False)
         known = {"smooth": 3.0, "random": 1.0, "variance": 2.0}
         assert dict(zip(names, only["scores"], strict=True)) == {name: known.get(name) for name in names}
-    (shown,) = page_data.fitting([made], len(names))
+    (shown,) = page_data.fit_to_page([made], len(names))
     assert len(shown["sorts"]) == len(shown["cells"])
 
 

@@ -9,7 +9,7 @@ import pytest
 from heatproof.plan.comparisons import Compared
 from heatproof.plan.folder import Folder
 from heatproof.report.tables import protocol
-from heatproof.report.tables.protocol import COLOURED, caption, check_tables, draw_bumps
+from heatproof.report.tables.protocol import MOST_COLOURS, caption, check_tables, draw_bumps
 from heatproof.stages.checks import Checks
 
 NAMES = [f"method_{place}" for place in range(12)]
@@ -92,7 +92,7 @@ def test_no_more_colours_than_can_be_told_apart(found):
     reversed_ranks = rows["level"] == "probability"
     rows.loc[reversed_ranks, "rank"] = 13 - rows.loc[rows["level"] == "logit", "rank"].to_numpy()
     (axes,) = draw_bumps(rows, "output").axes
-    assert sum(line.get_linewidth() > 1.5 for line in axes.lines) == COLOURED
+    assert sum(line.get_linewidth() > 1.5 for line in axes.lines) == MOST_COLOURS
 
 
 def test_a_factor_without_scores_has_its_chart_and_says_so(tmp_path, monkeypatch):

@@ -20,9 +20,9 @@ from heatproof.report.figures.pictures import COLOURS, colour_limit
 
 Panel = TypeVar("Panel")
 # Names with two dollar signs are not formulas, and the ids in an SVG do not change from run to run.
-LOOK: Any = {"text.parse_math": False, "svg.hashsalt": "heatproof"}
+STYLE_SETTINGS: Any = {"text.parse_math": False, "svg.hashsalt": "heatproof"}
 # Labels of the colour bar of maps, from blue to red.
-ENDS = ["against the target", "0", "for it"]
+COLOUR_BAR_LABELS = ["against the target", "0", "for it"]
 
 
 @contextmanager
@@ -34,7 +34,7 @@ def look(style: Any = None) -> Iterator[None]:
     """
     with rc_context():
         rcdefaults()
-        rcParams.update({**(style or {}), **LOOK})
+        rcParams.update({**(style or {}), **STYLE_SETTINGS})
         yield
 
 
@@ -59,12 +59,12 @@ def draw_legend(figure: Figure, handles: Mapping[str, Any], **look: Any) -> None
     figure.legend(list(handles.values()), list(handles), **look)
 
 
-def broken(panels: Sequence[Panel], most: int) -> list[Sequence[Panel]]:
+def split_rows(panels: Sequence[Panel], most: int) -> list[Sequence[Panel]]:
     """Split a row of panels into rows of at most `most` panels."""
     return [panels[start : start + most] for start in range(0, len(panels), most)]
 
 
-def lay_out(figure: Figure, rows: Sequence[Sequence[Panel]], **shared: Any) -> list[tuple[Axes, Panel]]:
+def panel_axes(figure: Figure, rows: Sequence[Sequence[Panel]], **shared: Any) -> list[tuple[Axes, Panel]]:
     """Add axes for rows of panels to a figure, and leave the rest of a shorter row empty.
 
     Parameters
@@ -160,5 +160,5 @@ def draw_colour_bar(figure: Any, **place: Any) -> None:
         the like.
     """
     bar = figure.colorbar(ScalarMappable(Normalize(-1, 1), COLOURS), **place)
-    bar.set_ticks([-1, 0, 1], labels=ENDS, size=6.5, color="0.25")
+    bar.set_ticks([-1, 0, 1], labels=COLOUR_BAR_LABELS, size=6.5, color="0.25")
     bar.outline.set(edgecolor="0.6", linewidth=0.6)

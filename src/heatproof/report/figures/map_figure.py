@@ -25,7 +25,7 @@ from heatproof.files.reading import resolve_user_folder
 from heatproof.files.writing import atomic_write
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.plan.folder import NO_MODEL
-from heatproof.report.figures.drawing import broken, draw_colour_bar, draw_map, lay_out, look, new_figure, plain
+from heatproof.report.figures.drawing import draw_colour_bar, draw_map, look, new_figure, panel_axes, plain, split_rows
 from heatproof.report.figures.pictures import COLOURS, PERCENTILE, channels_last, describe_channels, label_of
 from heatproof.report.results import format_score, formatted, rounded
 from heatproof.report.stores import StoreInfo, dataset_of_store, read_store_info, stores_below
@@ -50,7 +50,7 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Drops:
+class PatchDrops:
     """The drop of the output when each patch of the image is deleted.
 
     Attributes
@@ -171,10 +171,10 @@ def _panel(stores: dict[str, StoreInfo], method: str, image_id: str) -> Panel:
     if stored.gap:
         return Panel(method, None, stored.gap)
     shown = Method(method, stored.maps.index(name), transform)
-    return Panel(method, shown.of(stored_maps(stored.path, *_place(stored, image_id)))[0])
+    return Panel(method, shown.of(stored_maps(stored.path, *_image_range(stored, image_id)))[0])
 
 
-def _place(stored: StoreInfo, image_id: str) -> tuple[int, int]:
+def _image_range(stored: StoreInfo, image_id: str) -> tuple[int, int]:
     if image_id not in stored.image_ids:
         raise HeatproofError(f"{stored.path} knows no image {image_id!r}: it was made from another dataset.")
     number = stored.image_ids.index(image_id)
@@ -200,7 +200,7 @@ def _input(stored: StoreInfo, image_id: str, config: str | Path | None) -> tuple
     return np.clip(channels_last(image), 0, 1), label_of(dataset, number) + (f" · image {drawn}" if drawn else "")
 
 
-def _drops(stored: StoreInfo, store: Path, image_id: str, grid: Grid | None) -> Drops:
+def _drops(stored: StoreInfo, store: Path, image_id: str, grid: Grid | None) -> PatchDrops:
     if stored.model is None:
         raise HeatproofError(f"The maps in {store} know no model, so there are no logit drops: name a model's folder.")
     folder = stored.path.parent
@@ -219,7 +219,7 @@ def _drops(stored: StoreInfo, store: Path, image_id: str, grid: Grid | None) -> 
         raise HeatproofError(f"There are no logit drops for grid {grid} in {root}, only for {listed}: {remedy}")
     # Zeros are the default baseline. The note below the panel names the baseline.
     drops = next((other for other in chosen if other.made_by["baseline"] == "zeros"), chosen[0])
-    place = _place(drops, image_id)
+    place = _image_range(drops, image_id)
     logit = read(drops.path, "logit", *place)[0].astype(np.float64)
     task = rows_of_store(str(drops.path), 0).task
     if task == "multilabel":
@@ -230,7 +230,7 @@ def _drops(stored: StoreInfo, store: Path, image_id: str, grid: Grid | None) -> 
         answer = ""
     of = "logit" if answer else "output"
     made_by = drops.made_by
-    return Drops(made_by["grid"], made_by["baseline"], logit[0] - logit[1:], float(logit[0]), answer, of)
+    return PatchDrops(made_by["grid"], made_by["baseline"], logit[0] - logit[1:], float(logit[0]), answer, of)
 
 
 # ---- drawing ---------------------------------------------------------------------------------------------------------
@@ -238,25 +238,25 @@ def _drops(stored: StoreInfo, store: Path, image_id: str, grid: Grid | None) -> 
 
 @plain
 def _figure(
-    pixels: np.ndarray, panels: list[Panel], grid: Grid | None, drops: Drops | None, heading: tuple[str, str]
+    pixels: np.ndarray, panels: list[Panel], grid: Grid | None, drops: PatchDrops | None, heading: tuple[str, str]
 ) -> Figure:
     # The numbers in patches do not shrink with the patches.
     side = max(PANEL, 0.4 * max(grid_shape(grid))) if grid else PANEL
     note = NOTE + (0.11 if grid else 0) + (0.11 if drops else 0)
     shown: list[Any] = ["input", *([drops] if drops else []), *panels]
     columns = min(len(shown), max(3, math.ceil(math.sqrt(len(shown) * 1.5))))
-    rows = broken(shown, columns)
+    rows = split_rows(shown, columns)
     height = FRAME + len(rows) * (side + HEAD + note)
     figure = new_figure(max(WIDTH, 2 * MARGIN + columns * (side + GAP)), height)
     figure.suptitle("\n".join(heading), x=0.02, ha="left", size=11, weight="bold")
     figure.supxlabel(SCALES, x=0.02, ha="left", size=6.5, color="0.35")
-    laid = lay_out(figure, rows)
+    laid = panel_axes(figure, rows)
     for axes, panel in laid:
         axes.set(xticks=[], yticks=[])
         axes.spines[:].set(color="0.6", linewidth=0.6)
         if isinstance(panel, Panel):
             title, below = panel.method, _draw_map(axes, panel, grid, drops, side)
-        elif isinstance(panel, Drops):
+        elif isinstance(panel, PatchDrops):
             title, below = f"{panel.of} drop without patch", _draw_drops(axes, pixels, panel)
         else:
             title, below = "input image", ""
@@ -271,7 +271,7 @@ def _figure(
     return figure
 
 
-def _draw_map(axes: Axes, panel: Panel, grid: Grid | None, drops: Drops | None, side: float) -> str:
+def _draw_map(axes: Axes, panel: Panel, grid: Grid | None, drops: PatchDrops | None, side: float) -> str:
     """Draw a map, or the reason why there is none; return the text below the panel."""
     if panel.values is None:
         axes.set_facecolor("0.94")
@@ -291,7 +291,7 @@ def _draw_map(axes: Axes, panel: Panel, grid: Grid | None, drops: Drops | None, 
     return "\n".join(notes)
 
 
-def _draw_drops(axes: Axes, pixels: np.ndarray, drops: Drops) -> str:
+def _draw_drops(axes: Axes, pixels: np.ndarray, drops: PatchDrops) -> str:
     """Draw drops over the image in grey; return the text below the panel."""
     height, width = pixels.shape[:2]
     axes.imshow(0.55 + 0.45 * pixels.mean(-1), cmap="gray", vmin=0, vmax=1, interpolation="nearest")

@@ -22,7 +22,7 @@ from heatproof.metrics.pic import information_axis
 from heatproof.metrics.registry import METRICS
 from heatproof.metrics.scoring import Scored
 from heatproof.metrics.soundness import soundness_at_levels
-from heatproof.report.figures.drawing import broken, draw_legend, lay_out, new_figure, white
+from heatproof.report.figures.drawing import draw_legend, new_figure, panel_axes, split_rows, white
 from heatproof.report.page.data import low_is_good
 from heatproof.report.results import NETWORK, publish
 from heatproof.stores.rows import rows_of_store
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
 
 COLUMNS = [*NETWORK, "metric", "curve", "x_name", "y_name", "higher_is_better", "method", "x", "y"]
 # Levels of the performance at which soundness is evaluated.
-LEVELS = tuple(round(0.02 * step, 5) for step in range(1, 51))
+SOUNDNESS_LEVELS = tuple(round(0.02 * step, 5) for step in range(1, 51))
 OUTPUTS = {"accuracy": "accuracy", "probability": "probability of the target", "logit": "logit of the target"}
 PANELS_IN_A_ROW, LEGEND_COLUMNS = 3, 4
 MARKERS = "osD^vP*X<>"
 # About so many points of a line have a marker. The table has all points.
-MARKED = 8
+MARKERS_PER_LINE = 8
 # Number of points of the SIC and AIC curves in the table, of the many at which they are interpolated.
-KEPT = 51
+INTERPOLATED_POINTS = 51
 
 
 @dataclass(frozen=True)
-class Line:
+class LineStyle:
     """The style of a method's line. A map and its absolute values share a colour and a marker."""
 
     color: Any
@@ -54,20 +54,20 @@ class Line:
 
 def metric_curves(spec: MetricCurves) -> None:
     """Write the figure and the table of one network."""
-    table = pd.DataFrame([row for one in spec.scores for row in rows_of(one)], columns=COLUMNS[len(NETWORK) :])
+    table = pd.DataFrame([row for one in spec.scores for row in curve_points(one)], columns=COLUMNS[len(NETWORK) :])
     table = table.assign(**dict(zip(NETWORK, spec.network, strict=True)))[COLUMNS]
     # A metric that is the difference of two curves would repeat them where both have panels.
     kinds = {one.kind for one in spec.scores}
     repeated = [one.case.metric for one in spec.scores if len(parts := METRICS[one.kind].derived_from) > 1
              and kinds.issuperset(parts)]  # fmt: skip
     table = table[~table["metric"].isin(repeated)]
-    lines = lines_of(spec.scores[0].methods, spec.references)
+    lines = line_styles(spec.scores[0].methods, spec.references)
     dataset, model, weights = spec.network
     figure = draw_metric_curves(table, lines, f"{model}, {weights} ({dataset})")
     publish(spec, {spec.files["figure"]: figure, spec.files["table"]: table}, [one.manifest for one in spec.scores])
 
 
-def rows_of(spec: Score) -> Iterator[tuple[Any, ...]]:
+def curve_points(spec: Score) -> Iterator[tuple[Any, ...]]:
     """Yield each point of a metric's mean curves: metric, curve, names of both axes, direction, method, x and y."""
     sequences = {
         argument: Perturbation.from_settings(one.response.settings)
@@ -75,7 +75,7 @@ def rows_of(spec: Score) -> Iterator[tuple[Any, ...]]:
         if one.response.kind == "curves"
     }
     for scored in stored_curves(spec):
-        for name, x_name, x, y_name, y in curves_of(spec, sequences, scored):
+        for name, x_name, x, y_name, y in mean_curves(spec, sequences, scored):
             sequence = _sequence_of(name, sequences) if len(sequences) > 1 else None
             higher = spec.higher_is_better if sequence is None else not low_is_good(sequence.to_settings())
             for place, value in zip(x, y, strict=True):
@@ -83,7 +83,7 @@ def rows_of(spec: Score) -> Iterator[tuple[Any, ...]]:
                     yield spec.case.metric, name, x_name, y_name, higher, scored.method, float(place), float(value)
 
 
-def curves_of(
+def mean_curves(
     spec: Score, sequences: Mapping[str, Perturbation], scored: Scored
 ) -> Iterator[tuple[str, str, np.ndarray, str, np.ndarray]]:
     """Yield the mean curves of one method: name, name of the x axis, x (S,), name of the y axis, y (S,).
@@ -105,10 +105,10 @@ def curves_of(
     curves = {name: values for name, values in curves.items() if name.endswith("_mas")} or curves
     for name, values in curves.items():
         if "performance" in scored.curves:
-            at = soundness_at_levels(scored.curves["performance"], values, LEVELS)
-            yield name, f"{output} that is reached", np.array(LEVELS), name, _mean(at)
+            at = soundness_at_levels(scored.curves["performance"], values, SOUNDNESS_LEVELS)
+            yield name, f"{output} that is reached", np.array(SOUNDNESS_LEVELS), name, _mean(at)
         elif spec.kind in ("sic", "aic"):
-            indices = np.linspace(0, values.shape[1] - 1, KEPT).round().astype(int)
+            indices = np.linspace(0, values.shape[1] - 1, INTERPOLATED_POINTS).round().astype(int)
             y_name = "accuracy" if spec.kind == "aic" else OUTPUTS["probability"]
             x = information_axis(values.shape[1] - 1)[indices]
             yield name, "information, of that of the image", x, f"{y_name}, normalised", _mean(values)[indices]
@@ -140,7 +140,7 @@ def _mean(values: np.ndarray) -> np.ndarray:
     return np.where(known, values, 0).sum(axis=0) / np.where(count == 0, np.nan, count)
 
 
-def lines_of(methods: Sequence[Any], references: Sequence[str]) -> dict[str, Line]:
+def line_styles(methods: Sequence[Any], references: Sequence[str]) -> dict[str, LineStyle]:
     """Return the line style of each method: colours and markers by map, dashes for absolute values.
 
     Parameters
@@ -154,7 +154,7 @@ def lines_of(methods: Sequence[Any], references: Sequence[str]) -> dict[str, Lin
     colours = dict(zip(maps, sns.color_palette("husl" if len(maps) > 10 else "colorblind", len(maps)), strict=True))
     markers = dict(zip(maps, cycle(MARKERS), strict=False))
     return {
-        one.method: Line(
+        one.method: LineStyle(
             colours.get((one.explainer, one.index), "0.55"),
             markers.get((one.explainer, one.index), "."),
             "--" if one.transform == "abs" else "-",
@@ -164,7 +164,7 @@ def lines_of(methods: Sequence[Any], references: Sequence[str]) -> dict[str, Lin
 
 
 @white
-def draw_metric_curves(table: pd.DataFrame, lines: Mapping[str, Line], title: str) -> Figure:
+def draw_metric_curves(table: pd.DataFrame, lines: Mapping[str, LineStyle], title: str) -> Figure:
     """Draw the curves of one network.
 
     Parameters
@@ -184,18 +184,18 @@ def draw_metric_curves(table: pd.DataFrame, lines: Mapping[str, Line], title: st
     panels: list[tuple[Any, pd.DataFrame]] = list(table.groupby(["metric", "curve"], sort=False))
     if not panels:
         return Figure()
-    rows, drawn = broken(panels, PANELS_IN_A_ROW), dict[str, Any]()
+    rows, drawn = split_rows(panels, PANELS_IN_A_ROW), dict[str, Any]()
     shown = [name for name in lines if name in set(table["method"])]
     width = max(3.7 * len(rows[0]), 7.4)
     figure = new_figure(width, 3.1 * len(rows) + 0.17 * -(-len(shown) // LEGEND_COLUMNS) + 0.7)
     several = table.groupby("metric")["curve"].nunique()
-    for axes, ((metric, curve), part) in lay_out(figure, rows):
+    for axes, ((metric, curve), part) in panel_axes(figure, rows):
         first = part.iloc[0]
         for name in shown:
             of = part[part["method"] == name]
             if of.empty:
                 continue
-            every = max(1, len(of) // MARKED)
+            every = max(1, len(of) // MARKERS_PER_LINE)
             look: dict[str, Any] = {
                 "marker": lines[name].marker,
                 "markersize": 3.2,

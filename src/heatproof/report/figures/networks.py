@@ -9,7 +9,7 @@ import seaborn as sns
 from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
-from heatproof.report.figures.drawing import broken, lay_out, new_figure, palette, prepare_rows, white
+from heatproof.report.figures.drawing import new_figure, palette, panel_axes, prepare_rows, split_rows, white
 from heatproof.report.results import CASE, NETWORK, rounded
 
 # The protocol of each metric, and whether it uses the network before finetuning, in the order of the panels.
@@ -64,7 +64,7 @@ def draw_over_accuracy(table: pd.DataFrame, accuracy: pd.DataFrame, references: 
     panels = list(best.groupby("dataset", sort=False))
     figure = new_figure(4.8 * len(panels), 4.2)
     colours = palette(best["method"])
-    for axes, (dataset, rows) in lay_out(figure, [panels]):
+    for axes, (dataset, rows) in panel_axes(figure, [panels]):
         for model, method, score, top1 in rows[["model", "method", "score", "top1_clean"]].to_numpy().tolist():
             axes.plot(100 * top1, score, "o", color=colours[method], label=method)
             axes.annotate(model, (100 * top1, score), (4, 3), textcoords="offset points", size=7)
@@ -106,7 +106,7 @@ def draw_protocols(table: pd.DataFrame, references: Sequence[str]) -> Figure:
     scores = protocol_table(table, references)
     figure = new_figure(max(2.2 * len(scores.columns), 2.2) + 2.0, 1.2 + 0.19 * max(len(scores), 1))
     colours = palette(scores)
-    for axes, metric in lay_out(figure, [list(scores.columns) or ["none"]], sharey=True):
+    for axes, metric in panel_axes(figure, [list(scores.columns) or ["none"]], sharey=True):
         if metric not in scores:
             axes.set_title("no protocol has been scored", size=9)
             continue
@@ -138,14 +138,14 @@ def draw_published(table: pd.DataFrame, orders: pd.DataFrame) -> Figure:
         differ most are labelled.
     """
     panels = list(table.groupby([*CASE, "published"], sort=False))
-    rows = broken(panels, IN_A_ROW) or [[]]
+    rows = split_rows(panels, IN_A_ROW) or [[]]
     figure = new_figure(0.6 + 3.6 * max(len(rows[0]), 1), 0.6 + 3.4 * len(rows))
     if not panels:
         figure.text(0.5, 0.5, "No test case shares five methods with the published tables.", ha="center", size=10)
         return figure
     agreements = orders.set_index([*CASE, "published"]).to_dict("index")
     colour = sns.color_palette("colorblind")[0]
-    for axes, (case, part) in lay_out(figure, rows):
+    for axes, (case, part) in panel_axes(figure, rows):
         most = len(part) + 0.5
         axes.plot([0.5, most], [0.5, most], color="0.75", linewidth=1, zorder=0)
         axes.plot(part["published_rank"], part["rank"], "o", color=colour, markersize=4)

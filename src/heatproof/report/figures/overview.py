@@ -12,15 +12,15 @@ from matplotlib.figure import Figure
 
 from heatproof.ranking.consistency import MINIMUM_METHODS
 from heatproof.ranking.verdict import disagreement
-from heatproof.report.figures.drawing import broken, lay_out, new_figure, plain
+from heatproof.report.figures.drawing import new_figure, panel_axes, plain, split_rows
 from heatproof.report.results import CASE, NETWORK, publish, read_table
 
 if TYPE_CHECKING:
     from heatproof.stages.overview import Overview
 
-RANKS = ["method", "metric", "place", "n_cases"]
-DUAL = [*NETWORK, "method", "soundness", "completeness"]
-CAPTIONS = ["figure", "shows", "conclusion"]
+PLACE_COLUMNS = ["method", "metric", "place", "n_cases"]
+DUAL_COLUMNS = [*NETWORK, "method", "soundness", "completeness"]
+CAPTION_COLUMNS = ["figure", "shows", "conclusion"]
 
 
 def overview(spec: Overview) -> None:
@@ -28,15 +28,15 @@ def overview(spec: Overview) -> None:
     scores = read_table(spec.scores)
     scores["higher_is_better"] = scores["higher_is_better"] == "True"
     places, dual = places_table(scores), dual_table(scores, spec.kinds)
-    shows, conclusion = told_places(places)
+    shows, conclusion = describe_places(places)
     conclusion = " ".join(filter(None, [conclusion, disagreement(scores)]))
-    captions = [[spec.files["places_png"], shows, conclusion], [spec.files["dual_png"], *told_dual(dual)]]
+    captions = [[spec.files["places_png"], shows, conclusion], [spec.files["dual_png"], *describe_dual(dual)]]
     contents: dict[str, Any] = {
         "places": places,
         "dual": dual,
         "places_png": draw_places(places),
         "dual_png": draw_dual(dual),
-        "captions": pd.DataFrame(captions, columns=CAPTIONS),
+        "captions": pd.DataFrame(captions, columns=CAPTION_COLUMNS),
     }
     publish(spec, {spec.files[name]: content for name, content in contents.items()}, [spec.scores])
 
@@ -52,8 +52,8 @@ def places_table(scores: pd.DataFrame) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        `RANKS`. ``place`` is the mean over ``n_cases`` networks of (rank - 1) / (methods - 1), 0 for the first and 1
-        for the last, lower is better; ties share their mean rank. Methods are sorted by their mean place over all
+        `PLACE_COLUMNS`. ``place`` is the mean over ``n_cases`` networks of (rank - 1) / (methods - 1), 0 for the first
+        and 1 for the last, lower is better; ties share their mean rank. Methods are sorted by their mean place over all
         metrics, and metrics by name. Networks with a score of only one method are left out.
     """
     known = scores[scores["score"].notna()].copy()
@@ -62,7 +62,7 @@ def places_table(scores: pd.DataFrame) -> pd.DataFrame:
     known["place"] = (groups.rank(method="average") - 1) / (groups.transform("size") - 1).where(lambda n: n > 0)
     means = known.groupby(["method", "metric"])["place"].agg(place="mean", n_cases="count").dropna().reset_index()
     means["lead"] = means.groupby("method")["place"].transform("mean")
-    return means.sort_values(["lead", "method", "metric"], ignore_index=True)[RANKS]
+    return means.sort_values(["lead", "method", "metric"], ignore_index=True)[PLACE_COLUMNS]
 
 
 def dual_table(scores: pd.DataFrame, kinds: Mapping[str, str]) -> pd.DataFrame:
@@ -78,17 +78,17 @@ def dual_table(scores: pd.DataFrame, kinds: Mapping[str, str]) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        `DUAL`, both scores in their own units, higher is better.
+        `DUAL_COLUMNS`, both scores in their own units, higher is better.
     """
     if not kinds:
-        return pd.DataFrame(columns=DUAL)
+        return pd.DataFrame(columns=DUAL_COLUMNS)
     rows = scores[scores["metric"].isin(list(kinds.values())) & scores["score"].notna()]
     wide = rows.pivot_table(index=[*NETWORK, "method"], columns="metric", values="score", sort=False)
     wide = wide.reindex(columns=[kinds["soundness"], kinds["completeness"]]).dropna()
-    return wide.reset_index().set_axis(DUAL, axis=1)
+    return wide.reset_index().set_axis(DUAL_COLUMNS, axis=1)
 
 
-def told_places(places: pd.DataFrame) -> list[str]:
+def describe_places(places: pd.DataFrame) -> list[str]:
     """Return a description and the conclusion of the figure of all metrics."""
     shows = (
         "Place of every method under every metric, mean over networks: 0 is first, 100 last. Rows are sorted by their "
@@ -113,7 +113,7 @@ def told_places(places: pd.DataFrame) -> list[str]:
     return [shows, text]
 
 
-def told_dual(dual: pd.DataFrame) -> list[str]:
+def describe_dual(dual: pd.DataFrame) -> list[str]:
     """Return a description and the conclusion of the figure of soundness and completeness."""
     shows = "Soundness and completeness of every method, a panel a network; up and right is better."
     networks = [part for _, part in dual.groupby(NETWORK, sort=False)]
@@ -155,9 +155,9 @@ def draw_dual(dual: pd.DataFrame) -> Figure:
     groups = list(dual.groupby(NETWORK, sort=False))
     if not groups:
         return Figure()
-    rows = broken(groups, 3)
+    rows = split_rows(groups, 3)
     figure = new_figure(4.6 * len(rows[0]), 3.9 * len(rows))
-    for axes, ((dataset, model, weights), part) in lay_out(figure, rows):
+    for axes, ((dataset, model, weights), part) in panel_axes(figure, rows):
         axes.scatter(part["completeness"], part["soundness"], s=18, alpha=0.75)
         # Only the extremes of the cloud are labelled, because a label at each point would hide all points.
         for row in _corners(part).to_dict("records"):

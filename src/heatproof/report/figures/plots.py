@@ -16,13 +16,13 @@ from heatproof.errors import HeatproofError
 from heatproof.metrics.single_deletion import base_name
 from heatproof.ranking.variance import COMPONENTS
 from heatproof.report.figures.drawing import (
-    broken,
     draw_legend,
     draw_points,
-    lay_out,
     new_figure,
     palette,
+    panel_axes,
     prepare_rows,
+    split_rows,
     white,
 )
 from heatproof.report.results import CASE
@@ -35,12 +35,12 @@ MARKERS: dict[str, dict[str, Any]] = {
     "sds": {"marker": "D", "markersize": 3.6, "markeredgewidth": 1.1, "markerfacecolor": "white"},
 }
 # Style of the notes next to points.
-SMALL: dict[str, Any] = {"va": "center", "size": 5.5, "style": "italic", "color": "0.3"}
+NOTE_STYLE: dict[str, Any] = {"va": "center", "size": 5.5, "style": "italic", "color": "0.3"}
 PANELS_IN_A_ROW = 4
 # Inches.
 ROW, PANEL_WIDTH = 0.2, 2.9
 # Characters in a line of the reason why a method is not applicable.
-REASON = 50
+REASON_WIDTH = 50
 
 
 @white
@@ -85,7 +85,7 @@ def draw(table: pd.DataFrame, references: Sequence[str] = (), level: float = 0.9
     # A row of panels for each dataset and test condition, split where there are many models.
     rows = []
     for _, condition in table.groupby(["dataset", "suffix"], sort=False):
-        rows += broken(list(condition.groupby("model", sort=False)), PANELS_IN_A_ROW)
+        rows += split_rows(list(condition.groupby("model", sort=False)), PANELS_IN_A_ROW)
     names = 0.075 * max(map(len, order)) + 0.5
     # More than two weights in a row need more height.
     row = max(ROW, 0.05 * len(colours))
@@ -93,7 +93,7 @@ def draw(table: pd.DataFrame, references: Sequence[str] = (), level: float = 0.9
     figure = new_figure(max(width, 7.5), height)
     middle, last = (table["ci_low"].min() + table["ci_high"].max()) / 2, len(set(order) - set(references))
     handles: dict[str, Any] = {}
-    for axes, (_, part) in lay_out(figure, rows, sharex=True, sharey=True):
+    for axes, (_, part) in panel_axes(figure, rows, sharex=True, sharey=True):
         prepare_rows(axes, order)
         handles |= _draw_scores(axes, part, colours)
         _write_undefined(axes, part)
@@ -160,7 +160,7 @@ def _write_undefined(axes: Axes, part: pd.DataFrame) -> None:
         if counts != ["0"]:
             place = (rows["ci_high"].fillna(rows["score"]).max(), row)
             note = f"{' and '.join(counts)} undefined"
-            axes.annotate(note, place, xytext=(4, 0), textcoords="offset points", **SMALL)
+            axes.annotate(note, place, xytext=(4, 0), textcoords="offset points", **NOTE_STYLE)
 
 
 def _write_gaps(axes: Axes, part: pd.DataFrame, middle: float) -> None:
@@ -172,9 +172,11 @@ def _write_gaps(axes: Axes, part: pd.DataFrame, middle: float) -> None:
         reasons = dict(zip(rows["weights"], rows["reason"], strict=True))
         everywhere = len(reasons) == part["weights"].nunique() and len(set(reasons.values())) == 1
         notes = list(reasons.values())[:1] if everywhere else [f"{name}: {why}" for name, why in reasons.items()]
-        text = textwrap.fill("; ".join(notes), REASON, max_lines=2, placeholder=" …")
+        text = textwrap.fill("; ".join(notes), REASON_WIDTH, max_lines=2, placeholder=" …")
         x, side = (0.015, "left") if left[row] else (0.985, "right")
-        axes.text(x, rows["row"].iloc[0], text, transform=axes.get_yaxis_transform(), ha=side, linespacing=1.0, **SMALL)
+        axes.text(
+            x, rows["row"].iloc[0], text, transform=axes.get_yaxis_transform(), ha=side, linespacing=1.0, **NOTE_STYLE
+        )
 
 
 def _axis_label(table: pd.DataFrame, level: float) -> str:

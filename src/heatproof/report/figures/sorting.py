@@ -36,7 +36,7 @@ def sorting(spec: Sorting) -> None:
             place = {**where, "metric": metric}
             files.append(spec.results.scores.format(**place))
             found[metric] = image_scores(spec.results, place, ids)
-        number = best_known(found, ids)
+        number = index_of_most_scored(found, ids)
         read = {method.method: read_maps(spec.results, where, method, ids) for method in spec.methods}
         own = {name: values[number] for name, values in read.items() if not isinstance(values, str)}
         # A metric that is not applicable reads no maps.
@@ -57,7 +57,7 @@ def sorting(spec: Sorting) -> None:
     publish(spec, dict.fromkeys(outputs), files, [(one, spec.images) for one in spec.datasets.values()])
 
 
-def best_known(scores: Mapping[str, pd.Series], ids: Sequence[str]) -> int:
+def index_of_most_scored(scores: Mapping[str, pd.Series], ids: Sequence[str]) -> int:
     """Return the index of the first image among those with scores by the largest number of metrics."""
     known = [
         sum(bool(of[of.index.get_level_values("image") == one].notna().any()) for of in scores.values()) for one in ids
@@ -65,7 +65,7 @@ def best_known(scores: Mapping[str, pd.Series], ids: Sequence[str]) -> int:
     return int(np.argmax(known))
 
 
-def in_order(scores: pd.Series, higher_is_better: bool) -> pd.Series:
+def best_first(scores: pd.Series, higher_is_better: bool) -> pd.Series:
     """Return scores with the best first; equal scores keep their order, and undefined ones come last."""
     return scores.sort_values(ascending=not higher_is_better, kind="stable", na_position="last")
 
@@ -110,7 +110,7 @@ def draw_sorting(
         box = names / size[0], low / size[1], columns * (CELL + GAP) / size[0], tall / size[1]
         axes = figure.add_axes(box)
         axes.set_axis_off()
-        order = in_order(row, directions[str(metric)])
+        order = best_first(row, directions[str(metric)])
         axes.imshow(channels_last(np.clip(image, 0, 1)), extent=(0, 1, 1, 0), interpolation="nearest")
         for column, name in enumerate(order.index, start=1):
             draw_map(axes, maps[str(name)], extent=(column * across, column * across + 1, 1, 0))

@@ -40,7 +40,7 @@ CURVE_POINTS = (11, 41)
 POINT = 7
 
 
-def how_many(images: int, networks: int, methods: int, shape: tuple[int, ...]) -> tuple[int, int]:
+def count_that_fits(images: int, networks: int, methods: int, shape: tuple[int, ...]) -> tuple[int, int]:
     """Return the numbers of images and networks whose maps fit on the index page.
 
     Parameters
@@ -111,7 +111,7 @@ def _sorts(network: PageNetwork, spec: ReportPage, ids: Sequence[str]) -> list[l
         of = every[every.index.get_level_values("image").isin(ids)].to_dict()
         for image, into in zip(ids, found, strict=True):
             scores = np.array([of.get((one.method, image), np.nan) for one in spec.methods])
-            into.append({"metric": metric, "higher": spec.directions[metric], "scores": short(scores)})
+            into.append({"metric": metric, "higher": spec.directions[metric], "scores": rounded_lists(scores)})
     return found
 
 
@@ -131,15 +131,15 @@ def _drops(
     # A regression has no logits.
     output = output if task_provides(rows_of_store(store, 0).task, "probability") else "output"
     facts = {"grid": grid_name(grid), "shape": grid_shape(grid), "baseline": baseline, "output": output}
-    return {**facts, "values": short(outputs[:, :1] - outputs[:, 1:])}
+    return {**facts, "values": rounded_lists(outputs[:, :1] - outputs[:, 1:])}
 
 
-def fitting(shown: list[dict[str, Any]], methods: int) -> list[dict[str, Any]]:
+def fit_to_page(shown: list[dict[str, Any]], methods: int) -> list[dict[str, Any]]:
     """Return the images and networks of `maps` that fit on the index page, with the numbers of those ``left_out``."""
     found = []
     for held in shown:
         images, networks = len(held["images"]), len(held["networks"])
-        count, fit = how_many(images, networks * len(shown), methods, held["size"])
+        count, fit = count_that_fits(images, networks * len(shown), methods, held["size"])
         most = max(1, fit // len(shown))
         found.append(
             {
@@ -154,10 +154,10 @@ def fitting(shown: list[dict[str, Any]], methods: int) -> list[dict[str, Any]]:
     return found
 
 
-def short(values: np.ndarray, digits: int = 4) -> list[Any]:
+def rounded_lists(values: np.ndarray, digits: int = 4) -> list[Any]:
     """Return an array as nested lists of numbers rounded to significant digits, with None for NaN."""
     if values.ndim > 1:
-        return [short(row, digits) for row in values]
+        return [rounded_lists(row, digits) for row in values]
     return [None if np.isnan(value) else float(f"{value:.{digits}g}") for value in values]
 
 
@@ -180,7 +180,7 @@ def curves(spec: ReportPage) -> dict[str, Any]:
     lines = max(1, 2 * len(wheres) * len(responses) * len(methods))
     shares = np.linspace(0, 1, int(np.clip(CURVE_BYTES // (POINT * lines), *CURVE_POINTS)))
     return {
-        "shares": short(shares),
+        "shares": rounded_lists(shares),
         "methods": methods,
         "responses": [
             {"title": title(one.settings), "low": low_is_good(one.settings), "metrics": one.metrics}
@@ -202,7 +202,7 @@ def _panel(spec: ReportPage, where: Mapping[str, str], response: PageCurve, shar
 
     def line(method: PlannedMethod, output: str) -> list[Any] | None:
         of = {name: values[:, method.place] for name, values in stored(method.explainer).items()}
-        return short(mean_curve(of["changed"], of[output], shares)) if of else None
+        return rounded_lists(mean_curve(of["changed"], of[output], shares)) if of else None
 
     return {output: [line(method, output) for method in spec.methods] for output in ("probability", "logit")}
 

@@ -44,13 +44,13 @@ Link = Callable[[str], str]
 # A larger table is linked instead of embedded.
 DOWNLOAD_BYTES = 2_000_000
 PAGE_BYTES = 20_000_000
-ENDS = ["score", "ci_low", "ci_high"]
+SCORE_AND_INTERVAL = ["score", "ci_low", "ci_high"]
 # Name of the rows of the evaluation split by task, where each label or number of an image is a row.
-ROWS = {"multilabel": "labels of images", "regression": "numbers of images"}
+ROW_NAMES = {"multilabel": "labels of images", "regression": "numbers of images"}
 # The verdict of claims that cannot be tested.
 UNTESTED = "not testable here"
 # Patterns of reasons that name a single method, network or metric, and the heading under which they are grouped.
-LACKS = {
+REASON_GROUPS = {
     r"the config has no(ne of)? ": "a method or a network is not in the config",
     r"no two networks differ|no \w+ stands beside": "no two kinds of network differ in one thing alone",
     r"(no \w+( with .*)? was scored|both kinds of metric|MAS and RISE)": "a metric is not scored on such weights",
@@ -80,7 +80,7 @@ def report_page(spec: ReportPage) -> None:
         }
         pages[spec.files["gallery"]] = render("gallery.html", **gallery, **look)
         named = [{"method": method.method, "reference": method.reference} for method in spec.methods]
-        data["maps-data"] = {"methods": named, "datasets": page_data.fitting(maps, len(named))}
+        data["maps-data"] = {"methods": named, "datasets": page_data.fit_to_page(maps, len(named))}
     # Curves that no metric of the run reads are not computed.
     if any(one.datasets for one in spec.curves):
         ranks = ranked.set_index("method")["rank"]
@@ -90,20 +90,20 @@ def report_page(spec: ReportPage) -> None:
         "index.html",
         title="Which attribution method can be trusted",
         spec=spec,
-        rows=_rows_told(spec),
+        rows=_row_names(spec),
         tables={name: table.to_dict("records") for name, table in tables.items()},
         about_baselines=describe_conclusions(tables["baselines_conclusions"])
         if "baselines_conclusions" in tables
         else "",
         ranking=ranking(ranked, alone),
         leaderboard=ranking(tables["leaderboard"]) if "leaderboard" in tables else [],
-        about_metrics=against(tables["scores"], spec) if "scores" in tables else "",
+        about_metrics=describe_disagreement(tables["scores"], spec) if "scores" in tables else "",
         beside=side_by_side(tables["idsds_table"], spec.references),
         figures=[
             {**vars(one), "uri": data_uri(verified_bytes(one.path, listed=False), "image/svg+xml")}
             for one in spec.figures
         ],
-        claims=judged_claims(tables["claims"]) if "claims" in tables else {},
+        claims=group_claims(tables["claims"]) if "claims" in tables else {},
         downloads=[_download(facts.path, link) for facts in spec.tables_shown.values()],
         link=link,
         named=NAMED,
@@ -119,14 +119,14 @@ def report_page(spec: ReportPage) -> None:
     publish(spec, pages, [facts.path for facts in spec.tables_shown.values()], shows)
 
 
-def _rows_told(spec: ReportPage) -> str:
+def _row_names(spec: ReportPage) -> str:
     """Return the name of the rows that are counted as images: images, labels of images or numbers of images."""
     specs = [entry.dataset for entry in spec.datasets]
-    words = dict.fromkeys(ROWS.get(spec.task, "images") if spec.rows == "label" else "images" for spec in specs)
+    words = dict.fromkeys(ROW_NAMES.get(spec.task, "images") if spec.rows == "label" else "images" for spec in specs)
     return " or ".join(words)
 
 
-def judged_claims(table: pd.DataFrame) -> dict[str, Any]:
+def group_claims(table: pd.DataFrame) -> dict[str, Any]:
     """Group claims for the page: those with a verdict on the run, those with one on published numbers, and the others.
 
     Returns
@@ -142,7 +142,7 @@ def judged_claims(table: pd.DataFrame) -> dict[str, Any]:
     for row in rows:
         if row["verdict"] == UNTESTED == row["published_verdict"]:
             reason = row["reason"].removeprefix("because ")
-            group = next((words for pattern, words in LACKS.items() if re.match(pattern, reason)), reason)
+            group = next((words for pattern, words in REASON_GROUPS.items() if re.match(pattern, reason)), reason)
             untested.setdefault(group, []).append({**row, "lack": "" if group == reason else reason})
     return {
         "judged": here + published,
@@ -195,12 +195,12 @@ def leaderboard(table: pd.DataFrame, spec: ReportPage, link: Link) -> dict[str, 
         the reason if the method is not applicable. Missing numbers are None.
     """
     counts = ["rank", "n_images", "n_undefined"]
-    known = table.assign(**table[[*ENDS, *counts]].apply(pd.to_numeric))
+    known = table.assign(**table[[*SCORE_AND_INTERVAL, *counts]].apply(pd.to_numeric))
     known["above"] = above_reference(known, spec.references, spec.directions)
-    ends = known.groupby("metric")[ENDS]
+    ends = known.groupby("metric")[SCORE_AND_INTERVAL]
     low, high = ends.min().min(axis=1).clip(upper=0).fillna(0), ends.max().max(axis=1).clip(lower=0).fillna(0)
     # Six digits are enough to sort and draw numbers.
-    ranges = dict(zip(low.index, page_data.short(np.stack([low, high], axis=1), 6), strict=True))
+    ranges = dict(zip(low.index, page_data.rounded_lists(np.stack([low, high], axis=1), 6), strict=True))
     cases = []
     for case in dict.fromkeys(zip(*(known[key] for key in CASE), strict=True)):
         names = dict(zip(CASE, case, strict=True))
@@ -209,13 +209,13 @@ def leaderboard(table: pd.DataFrame, spec: ReportPage, link: Link) -> dict[str, 
         key = (read_checksummed(manifest) or {}).get("key") or ""
         cases.append({**names, **of, "href": link(manifest), "key": key})
     places = known.groupby(CASE, sort=False).ngroup()
-    values = page_data.short(known[[*ENDS, "above", *counts]].to_numpy(), 6)
+    values = page_data.rounded_lists(known[[*SCORE_AND_INTERVAL, "above", *counts]].to_numpy(), 6)
     gaps = known["gap"] if "gap" in known else [""] * len(known)
     facts = zip(places, known["method"], values, gaps, strict=True)
     return {"cases": cases, "rows": [[place, method, *row, gap] for place, method, row, gap in facts]}
 
 
-def against(table: pd.DataFrame, spec: ReportPage) -> str:
+def describe_disagreement(table: pd.DataFrame, spec: ReportPage) -> str:
     """Describe which metrics of scores.csv disagree about the order of the methods, and what to do about it."""
     scores = table.assign(score=pd.to_numeric(table["score"]), higher_is_better=table["metric"].map(spec.directions))
     return disagreement(scores)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 PERMUTATIONS = 1999
 # With more images, Student's t distribution approximates that of Spearman's ρ well enough.
-EXACT = 50
+MOST_PERMUTED = 50
 
 
 def accuracy_table(drops: Sequence[Drops], images: int, target: str | int = "label") -> pd.DataFrame:
@@ -248,7 +248,7 @@ def chance_of_numbers(labels: np.ndarray, outputs: np.ndarray) -> float:
         return float("nan")
     if np.ptp(outputs) == 0:
         return 1.0
-    if len(labels) > EXACT:
+    if len(labels) > MOST_PERMUTED:
         return float(spearmanr(labels, outputs, alternative="greater").pvalue)
     ranks, own = rankdata(outputs), rankdata(labels)
     return _permuted(lambda order: float(ranks @ own[order]), len(labels))

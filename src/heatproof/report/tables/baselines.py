@@ -18,7 +18,15 @@ from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.bootstrap import bootstrap_means, percentile_interval, summarise
 from heatproof.ranking.per_image import one_score_per_image
 from heatproof.ranking.ranks import rank_methods
-from heatproof.report.figures.drawing import draw_legend, draw_points, lay_out, new_figure, palette, prepare_rows, white
+from heatproof.report.figures.drawing import (
+    draw_legend,
+    draw_points,
+    new_figure,
+    palette,
+    panel_axes,
+    prepare_rows,
+    white,
+)
 from heatproof.report.results import NETWORK, publish
 from heatproof.stores.tables import read_parquet
 
@@ -39,7 +47,7 @@ NEAR_ZERO = 0.05
 
 
 @dataclass(frozen=True, eq=False)
-class Domains:
+class BaselineScores:
     """The in-domain scores of one network under several baselines, on the same images.
 
     Attributes
@@ -125,7 +133,7 @@ def compare_baselines(spec: Baselines) -> None:
             for path in cases["scores"]
         ]
         values = np.stack([table.reindex(columns=tables[0].columns).to_numpy(dtype=np.float64) for table in tables])
-        domains = Domains(list(cases["baseline"]), methods, values, **spec.resampling)
+        domains = BaselineScores(list(cases["baseline"]), methods, values, **spec.resampling)
         where = {"dataset": dataset, "model": model}
         agreement += [{**where, **row} for row in domains.agreement()]
         conclusions += [{**where, **row} for row in domains.conclusions()]
@@ -135,7 +143,7 @@ def compare_baselines(spec: Baselines) -> None:
             about = {key: case[key] for key in (*NETWORK, "baseline", "metric")}
             table = table.assign(**about, rank=rank_methods(found["mean"], True))
             scores.append(table[SCORES].sort_values(["rank", "method"]))
-    drawn = as_drawn(pd.DataFrame(conclusions, columns=CONCLUSIONS))
+    drawn = orient_conclusions(pd.DataFrame(conclusions, columns=CONCLUSIONS))
     contents: dict[str, pd.DataFrame | str] = {
         "scores": pd.concat(scores, ignore_index=True).astype({"rank": "Int64"}),
         "agreement": pd.DataFrame(agreement, columns=AGREEMENT),
@@ -145,7 +153,7 @@ def compare_baselines(spec: Baselines) -> None:
     publish(spec, {spec.files[name]: table for name, table in contents.items()}, [case.scores for case in spec.cases])
 
 
-def as_drawn(conclusions: pd.DataFrame) -> pd.DataFrame:
+def orient_conclusions(conclusions: pd.DataFrame) -> pd.DataFrame:
     """Reverse each comparison of two families whose opposite holds under the first baseline, averaged over networks.
 
     Each conclusion is then the one that a user of the first baseline alone would draw.
@@ -208,7 +216,7 @@ def draw_baselines(table: pd.DataFrame, references: Sequence[str], level: float)
     panels = list(table.groupby(["dataset", "model"], sort=False))
     figure = new_figure(3.2 + 3.2 * len(panels), 1.4 + max(0.2, 0.07 * len(baselines)) * len(order))
     handles: dict[str, Any] = {}
-    for axes, ((dataset, model), part) in lay_out(figure, [panels], sharex=True, sharey=True):
+    for axes, ((dataset, model), part) in panel_axes(figure, [panels], sharex=True, sharey=True):
         prepare_rows(axes, order)
         for index, baseline in enumerate(baselines):
             rows = part[(part["baseline"] == baseline) & part["score"].notna()]

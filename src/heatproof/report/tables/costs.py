@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from heatproof.report.figures.drawing import broken, lay_out, new_figure, palette, white
+from heatproof.report.figures.drawing import new_figure, palette, panel_axes, split_rows, white
 from heatproof.report.results import CASE, publish, read_table
 from heatproof.report.tables.scores import read_manifests
 
@@ -92,13 +92,13 @@ def draw_costs(table: pd.DataFrame, level: float = 0.95) -> Figure:
     # A table that was read from a file has text in this column.
     table = table.assign(on_front=table["on_front"].astype(str) == "True")
     cases = list(table[table["cost"].notna()].groupby(CASE, sort=False))
-    rows = broken(cases, PANELS_IN_A_ROW) or [[]]
+    rows = split_rows(cases, PANELS_IN_A_ROW) or [[]]
     figure = new_figure(1 + 4.6 * max(len(rows[0]), 1), 0.6 + 3.6 * len(rows))
     if not cases:
         figure.text(0.5, 0.5, "No method that uses the network has a score.", ha="center", va="center", size=10)
         return figure
     colours = palette(table["series"], "husl")
-    for axes, (case, part) in lay_out(figure, rows, sharex=True, sharey=True):
+    for axes, (case, part) in panel_axes(figure, rows, sharex=True, sharey=True):
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:g}")
         for series, one in part.sort_values("cost").groupby("series", sort=False):

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from heatproof.base.grids import grid_table_value
 from heatproof.base.randomness import derive_seed, numpy_generator
 from heatproof.metrics.bootstrap import draw_counts, percentile_interval
-from heatproof.report.figures.drawing import broken, draw_legend, lay_out, new_figure, palette, white
+from heatproof.report.figures.drawing import draw_legend, new_figure, palette, panel_axes, split_rows, white
 from heatproof.report.results import publish
 from heatproof.stores.manifest import read_shard
 from heatproof.stores.rows import rows_of_store
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 FOLDS = 5
 # Factors by which the variance of an out-of-fold score over samples of images exceeds that of independent images where
 # the probe finds no difference: see `paired_share`.
-LEARNT_FROM_EACH_OTHER = 2.0
-SIGNS_LEARNT_FROM_EACH_OTHER = 1 + 2 / np.pi
+VARIANCE_FACTOR = 2.0
+SIGN_VARIANCE_FACTOR = 1 + 2 / np.pi
 BINS = 15
 # Name of the layer in the rows on the outputs of the network.
 OUTPUT = "output"
 # Columns for both versions of an image, in the order of the variants in stores of features.
 QUANTITIES = [f"{name}_{version}" for name in ("accuracy", "confidence", "ece") for version in ("intact", "deleted")]
 WHERE: Final = ("dataset", "model", "weights", "grid", "baseline", "in_domain")
-PROBED, ANSWERED = (
+PROBE_COLUMNS, OUTPUT_COLUMNS = (
     [f"{name}{end}" for name in names for end in ("", "_low", "_high")] for names in (["paired", "auc"], QUANTITIES)
 )
-COLUMNS = [*WHERE, "layer", *PROBED, *ANSWERED, "n_images", "gap"]
+COLUMNS = [*WHERE, "layer", *PROBE_COLUMNS, *OUTPUT_COLUMNS, "n_images", "gap"]
 # Maps weights (N,), how often each image was drawn, to a statistic.
 Measure = Callable[[np.ndarray], float]
 
@@ -90,9 +90,9 @@ def in_domain_table(spec: InDomain) -> pd.DataFrame:
         where["n_images"] = images
         for layer, one, area in zip(layers, scores, areas, strict=True):
             share = [*paired_share(one, spec.level), *widened(area)]
-            rows.append({**where, "layer": layer, **dict(zip(PROBED, share, strict=True))})
+            rows.append({**where, "layer": layer, **dict(zip(PROBE_COLUMNS, share, strict=True))})
         if known.has_classes:
-            rows.append({**where, "layer": OUTPUT, **dict(zip(ANSWERED, answers.ravel(), strict=True))})
+            rows.append({**where, "layer": OUTPUT, **dict(zip(OUTPUT_COLUMNS, answers.ravel(), strict=True))})
     return pd.DataFrame(rows).reindex(columns=COLUMNS)
 
 
@@ -188,7 +188,7 @@ def paired_share(scores: np.ndarray, level: float) -> tuple[float, float, float]
     if np.isnan(scores).any() or not len(scores):
         return np.nan, np.nan, np.nan
     share = float((np.sign(scores[:, 1] - scores[:, 0]) / 2 + 0.5).mean())
-    images = len(scores) / SIGNS_LEARNT_FROM_EACH_OTHER
+    images = len(scores) / SIGN_VARIANCE_FACTOR
     low, high = proportion_confint(share * images, images, 1 - level, method="wilson")
     return share, float(low), float(high)
 
@@ -260,7 +260,7 @@ def widened(area: np.ndarray) -> np.ndarray:
     numpy.ndarray
         (3,), within [0, 1].
     """
-    return np.clip(area[0] + np.sqrt(LEARNT_FROM_EACH_OTHER) * (area - area[0]), 0, 1)
+    return np.clip(area[0] + np.sqrt(VARIANCE_FACTOR) * (area - area[0]), 0, 1)
 
 
 def _mean_of(values: np.ndarray) -> Measure:
@@ -296,10 +296,10 @@ def draw_in_domain(table: pd.DataFrame, level: float) -> Figure:
     if len(rows[["grid", "baseline"]].drop_duplicates()) > 1:
         rows["weights"] += ", grid " + rows["grid"].astype(str) + ", " + rows["baseline"]
     colours = palette(rows["weights"])
-    grid = broken(list(rows.groupby(["dataset", "model"], sort=False)), 3)
+    grid = split_rows(list(rows.groupby(["dataset", "model"], sort=False)), 3)
     figure = new_figure(1.0 + 3.4 * len(grid[0]), 0.8 + 3.0 * len(grid))
     handles: dict[Any, Any] = {}
-    for axes, ((dataset, model), part) in lay_out(figure, grid, sharey=True):
+    for axes, ((dataset, model), part) in panel_axes(figure, grid, sharey=True):
         axes.axhline(0.5, linestyle=":", color="grey", linewidth=1)
         for weights, own in part.groupby("weights", sort=False):
             places, colour = np.arange(len(own)), colours[weights]

@@ -13,19 +13,19 @@ from matplotlib.figure import Figure
 
 from heatproof.files.reading import read_result_bytes
 from heatproof.ranking.flips import METHOD_COLUMNS, PAIR_COLUMNS, PLACES, compare_levels
-from heatproof.report.figures.drawing import broken, lay_out, new_figure, white
+from heatproof.report.figures.drawing import new_figure, panel_axes, split_rows, white
 from heatproof.report.figures.pictures import data_uri
 from heatproof.report.results import CASE, formatted, publish, read_scores, render, save
 
 if TYPE_CHECKING:
     from heatproof.stages.checks import Checks
 
-SETTINGS = 2
+MOST_SETTINGS = 2
 PANELS_IN_A_ROW = 3
 # Number of methods with a colour in a panel, those that move most. More colours cannot be distinguished.
-COLOURED = 8
+MOST_COLOURS = 8
 # Without grey, which is the colour of the other methods.
-PALETTE = [colour for place, colour in enumerate(sns.color_palette("tab10")) if place != 7][:COLOURED]
+PALETTE = [colour for place, colour in enumerate(sns.color_palette("tab10")) if place != 7][:MOST_COLOURS]
 # Inches.
 ROW, LEVEL, LETTER = 0.17, 0.75, 0.068
 COLOURED_LINE: dict[str, Any] = {"color": None, "markersize": 4, "linewidth": 1.9, "zorder": 3}
@@ -33,7 +33,7 @@ FAR_LINE: dict[str, Any] = {"color": "0.45", "markersize": 3, "linewidth": 1.1, 
 QUIET_LINE: dict[str, Any] = {"color": "0.78", "markersize": 3, "linewidth": 1.1, "zorder": 1}
 WHERE = ("factor", "setting", "dataset", "model")
 CAPTION_COLUMNS = ["factor", "figure", "shows", "conclusion"]
-ABOUT = {
+FACTOR_DESCRIPTIONS = {
     "grid": "the number of patches P",
     "baseline": "what replaces a deleted patch",
     "output": "what drops are of, the logit or the probability (softmax)",
@@ -43,9 +43,9 @@ ABOUT = {
     "order": "the order of deletion, most or least relevant first",
 }
 # Smallest loss of ρ between halves of the images, from within one level to between two, that is called a dependence.
-NOTED = 0.05
+LEAST_RHO_LOSS = 0.05
 # Below this ρ between halves of the images, there is no stable order that could flip.
-UNTOLD = 0.5
+LEAST_RHO_WITHIN = 0.5
 
 
 def checks(spec: Checks) -> None:
@@ -148,7 +148,7 @@ def caption(factor: str, methods: pd.DataFrame, pairs: pd.DataFrame) -> tuple[st
         halves of the images is lower by more than 0.05 between two levels than within one. If ρ within one level is
         below 0.5, the conclusion is that the images cannot decide.
     """
-    about = ABOUT.get(factor, f"the option {factor}")
+    about = FACTOR_DESCRIPTIONS.get(factor, f"the option {factor}")
     if methods.empty:
         return f"No ranks of methods by {about}.", "No method has scores at two levels."
     settings = shown_settings(methods)
@@ -173,9 +173,9 @@ def caption(factor: str, methods: pd.DataFrame, pairs: pd.DataFrame) -> tuple[st
     same, other = known["halves_same"].mean(), known["halves_other"].mean()
     if not np.isnan(same) and not np.isnan(other):
         depends = "The order hardly depends on it: other images would change it as much."
-        if same - other > NOTED:
+        if same - other > LEAST_RHO_LOSS:
             depends = "The order depends on it, beyond the choice of images."
-        if same < UNTOLD:
+        if same < LEAST_RHO_WITHIN:
             depends = "These images cannot tell: halves of them hardly agree on one level."
         halves = f"one level agrees with itself at {same:.2f}, with another at {other:.2f}."
         sentences = [depends, *sentences, f"Between two halves of the images {halves}"]
@@ -233,7 +233,7 @@ def _formatted_rows(pairs: pd.DataFrame) -> list[dict[Any, str]]:
 
 def shown_settings(methods: pd.DataFrame) -> list[str]:
     """Return the settings of a factor that are drawn: the first ones, which are the plainest."""
-    return list(dict.fromkeys(methods["setting"]))[:SETTINGS]
+    return list(dict.fromkeys(methods["setting"]))[:MOST_SETTINGS]
 
 
 @white
@@ -259,7 +259,7 @@ def draw_bumps(methods: pd.DataFrame, factor: str) -> Figure:
     rows = []
     for shown in shown_settings(methods):
         part = methods[methods["setting"] == shown]
-        rows += broken(list(part.groupby(["setting", "dataset", "model"], sort=False)), PANELS_IN_A_ROW)
+        rows += split_rows(list(part.groupby(["setting", "dataset", "model"], sort=False)), PANELS_IN_A_ROW)
     drawn = [part for row in rows for _, part in row]
     columns = max(map(len, rows))
     count = max(part.loc[part["rank"].notna(), "method"].nunique() for part in drawn)
@@ -267,7 +267,7 @@ def draw_bumps(methods: pd.DataFrame, factor: str) -> Figure:
     width = 2 * names + LEVEL * (max(part["level"].nunique() for part in drawn) - 1) + 0.5
     figure = new_figure(max(columns * width, 6.5), len(rows) * (ROW * max(count, 4) + 0.75) + 0.6)
     several = methods["dataset"].nunique() > 1
-    for axes, ((setting, dataset, model), part) in lay_out(figure, rows):
+    for axes, ((setting, dataset, model), part) in panel_axes(figure, rows):
         _draw_panel(axes, part, f"{dataset} · {model} · {setting}" if several else f"{model} · {setting}", count)
     figure.suptitle(
         f"Ranks of methods by {factor}: 1 is best; coloured: the farthest movers beyond {PLACES} places", size=9
@@ -283,7 +283,7 @@ def _draw_panel(axes: Axes, part: pd.DataFrame, title: str, count: int) -> None:
     moves = (wide.max(axis=1) - wide.min(axis=1)).sort_values(ascending=False, kind="stable")
     far = list(moves[moves > PLACES].index)
     colours = dict(zip(far, PALETTE, strict=False))
-    # Methods with tied ranks would be drawn on top of each other, so that ties are broken by the order of the rows.
+    # Methods with tied ranks would be drawn on top of each other, so that ties are split_rows by the order of the rows.
     places = wide.rank(method="first")
     for method, row in places.iterrows():
         look = COLOURED_LINE if method in colours else FAR_LINE if method in far else QUIET_LINE

@@ -38,7 +38,7 @@ from heatproof.report.results import CASE, save
 from heatproof.report.tables.score_import import read_scores
 
 # Rows of a printed table.
-SHOWN = 15
+MOST_PRINTED_ROWS = 15
 # Most test cases for which a heat map is readable with numbers, and with names.
 WITH_NUMBERS, WITH_NAMES = 15, 60
 # Each test case is left out once, and methods are compared in pairs. Within these limits, ranking takes at most half a
@@ -291,7 +291,7 @@ def _interval(table: pd.DataFrame, name: str) -> list[str]:
     return ["" if np.isnan(a) or np.isnan(b) else f"{a:.2f} to {b:.2f}" for a, b in pairs]
 
 
-def _printed(title: str, table: pd.DataFrame, limit: int | None = SHOWN) -> str:
+def _printed(title: str, table: pd.DataFrame, limit: int | None = MOST_PRINTED_ROWS) -> str:
     shown = table if limit is None or len(table) <= limit + 1 else table.head(limit)
     formats: Mapping[str, Any] = dict.fromkeys(shown.select_dtypes("float").columns, "{:.2f}".format)
     body = shown.to_string(index=False, formatters=formats, na_rep="")

@@ -18,7 +18,15 @@ from heatproof.ranking.significance import CriticalDifference, critical_differen
 from heatproof.ranking.table import duplicate_metrics, property_of
 from heatproof.ranking.truth import ALL, USE_MODEL, truth_table
 from heatproof.ranking.variance import variance_table
-from heatproof.report.figures.drawing import draw_legend, draw_points, lay_out, new_figure, palette, prepare_rows, white
+from heatproof.report.figures.drawing import (
+    draw_legend,
+    draw_points,
+    new_figure,
+    palette,
+    panel_axes,
+    prepare_rows,
+    white,
+)
 from heatproof.report.results import CASE, NETWORK, publish, read_scores
 from heatproof.report.tables.ranking import draw, rank_table
 from heatproof.report.tables.scores import mean_scores, with_kinds
@@ -31,10 +39,10 @@ PANELS = (
     (("spearman", "ci_low", "ci_high"), "Spearman's ρ of mean scores"),
     (("per_image", "per_image_low", "per_image_high"), "Spearman's ρ within an image, mean"),
 )
-NONE = "No dataset of this run has parts that can be removed, so no truth is known."
+NO_TRUTH = "No dataset of this run has parts that can be removed, so no truth is known."
 # Inches.
 ROW, WIDTH = 0.24, 8.5
-APART = 0.3
+MARKER_OFFSET = 0.3
 LINE = 0.21
 
 
@@ -121,7 +129,7 @@ def draw_critical_difference(table: pd.DataFrame, *, posthoc: str = "wilcoxon", 
         raise HeatproofError("The table has no scores to compare: give scores of single images.")
     lines = [len(one.ranks) / 2 + 6 for _, one in found]
     figure = new_figure(WIDTH, LINE * sum(lines) + 0.7 * len(found))
-    for axes, (case, one) in lay_out(figure, [[panel] for panel in found], height_ratios=lines):
+    for axes, (case, one) in panel_axes(figure, [[panel] for panel in found], height_ratios=lines):
         _draw_difference(axes, one)
         axes.set_title(" · ".join(case.values()), size=10, weight="bold", loc="left", pad=22)
         axes.set_xlabel(_caption(one), size=8.5)
@@ -177,7 +185,7 @@ def draw_truth(table: pd.DataFrame, level: float = 0.95) -> Figure:
     """
     if table.empty:
         figure = new_figure(WIDTH, 0.8)
-        figure.text(0.5, 0.5, NONE, ha="center", va="center", size=10)
+        figure.text(0.5, 0.5, NO_TRUTH, ha="center", va="center", size=10)
         return figure
     found = table[table["methods"] == ALL].groupby("metric", sort=False)["spearman"].mean()
     order = found.sort_values(ascending=False, kind="stable").index
@@ -187,7 +195,7 @@ def draw_truth(table: pd.DataFrame, level: float = 0.95) -> Figure:
         rows.append([(network, part, names, *panel) for panel in PANELS])
         heights.append(len(names))
     figure = new_figure(WIDTH, ROW * sum(heights) + 0.75 * len(rows) + 0.5)
-    for axes, (network, part, names, columns, label) in lay_out(figure, rows, sharex=True, height_ratios=heights):
+    for axes, (network, part, names, columns, label) in panel_axes(figure, rows, sharex=True, height_ratios=heights):
         handles = _draw_truth(axes, part, names, columns)
         axes.set_xlabel(f"{label}, {level:.0%} interval", size=8.5)
         if columns == PANELS[0][0]:
@@ -202,7 +210,7 @@ def _draw_truth(axes: Axes, part: pd.DataFrame, names: list[str], columns: tuple
     prepare_rows(axes, names)
     handles: dict[str, Line2D] = {}
     colours = palette((ALL, USE_MODEL))
-    for which, marker, shift in ((ALL, "o", -APART / 2), (USE_MODEL, "D", APART / 2)):
+    for which, marker, shift in ((ALL, "o", -MARKER_OFFSET / 2), (USE_MODEL, "D", MARKER_OFFSET / 2)):
         rows = part[part["methods"] == which]
         heights, points = rows["metric"].map(names.index) + shift, rows[[*columns]]
         handles[f"methods: {which}"] = draw_points(axes, heights, points, colours[which], marker=marker, markersize=4)

@@ -17,7 +17,7 @@ from heatproof.data.checks import open_dataset
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.bootstrap import summarise
 from heatproof.plan.paths import PRETRAINED, Network, layer_and_channel
-from heatproof.report.figures.drawing import lay_out, new_figure, plain
+from heatproof.report.figures.drawing import new_figure, panel_axes, plain
 from heatproof.report.figures.pictures import channels_last, describe_channels
 from heatproof.report.results import publish
 from heatproof.stores.manifest import read_shard
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from heatproof.data.registry import Dataset
     from heatproof.stages.similarity import ComparedNetworks, Similarity
 
-PAIR = ["dataset", "pair", "model", "weights", "other_model", "other_weights"]
-COLUMNS = [*PAIR, "quantity", "explainer", "map", "layer", "value", "ci_low", "ci_high", "n", "chance"]
+PAIR_COLUMNS = ["dataset", "pair", "model", "weights", "other_model", "other_weights"]
+COLUMNS = [*PAIR_COLUMNS, "quantity", "explainer", "map", "layer", "value", "ci_low", "ci_high", "n", "chance"]
 # Number of most exciting images of a channel that are compared, as in appendix A of the paper.
-MOST = 9
+TOP_IMAGES = 9
 # Number of channels in the figure for a layer without named channels.
-SHOWN = 3
+CHANNELS_PER_LAYER = 3
 
 
 def similarity(spec: Similarity) -> None:
@@ -88,7 +88,7 @@ def similarity_table(spec: Similarity) -> pd.DataFrame:
     rows = []
     for entry in spec.datasets:
         for kind, one, two in _pairs(entry):
-            where = dict(zip(PAIR, (one.dataset, kind, *one[1:], *two[1:]), strict=True))
+            where = dict(zip(PAIR_COLUMNS, (one.dataset, kind, *one[1:], *two[1:]), strict=True))
             for found in _compared(spec, one, two):
                 values = np.asarray(found.pop("values"), dtype=np.float64)
                 summary = summarise(values[None], **spec.resampling)
@@ -133,7 +133,7 @@ def _compared(spec: Similarity, one: Network, two: Network) -> Iterator[dict[str
             yield {"quantity": "maps", **labels, "values": rows.mean_by_image(apart)}
             yield {"quantity": "map_ranks", **labels, "values": rows.mean_by_image(spearman_rows(*flat))}
     if _have_channels(spec, one, two):
-        most = min(MOST, spec.images // 2)
+        most = min(TOP_IMAGES, spec.images // 2)
         # Layers of unrelated networks have no counterpart and are paired by their order.
         layers = (_layers(spec, net, ids).items() for net in (one, two))
         for (layer, first_of), (other, second_of) in zip(*layers, strict=False):
@@ -142,7 +142,7 @@ def _compared(spec: Similarity, one: Network, two: Network) -> Iterator[dict[str
             yield {"quantity": "exciting", "layer": both or None, "values": values, "chance": most / spec.images}
 
 
-def shared_images(one: np.ndarray, two: np.ndarray, most: int = MOST) -> np.ndarray:
+def shared_images(one: np.ndarray, two: np.ndarray, most: int = TOP_IMAGES) -> np.ndarray:
     """Return for each channel the share of its most exciting images that are the same in two networks.
 
     Parameters
@@ -232,7 +232,7 @@ def draw_similarity(table: pd.DataFrame) -> Figure:
         "disagreement": "other class\npredicted",
     }
     figure = new_figure(2.3 * len(names), 3.6)
-    for axis, (quantity, label) in lay_out(figure, [list(names.items())]):
+    for axis, (quantity, label) in panel_axes(figure, [list(names.items())]):
         rows = table[table["quantity"] == quantity]
         if len(rows):
             sns.stripplot(
@@ -265,7 +265,7 @@ def draw_exciting(spec: Similarity) -> Figure:
     matplotlib.figure.Figure
         A figure without axes if no pair of networks has channels.
     """
-    rows: list[_Row] = []
+    rows: list[_ChannelRow] = []
     for entry in spec.datasets:
         pairs = [pair for pair in _pairs(entry) if _have_channels(spec, *pair[1:])]
         finetuned = {one.model: (one, two) for kind, one, two in reversed(pairs) if kind == "finetuning"}
@@ -283,14 +283,14 @@ def draw_exciting(spec: Similarity) -> Figure:
             nets = [*shown[0], *(net for net in unrelated if net != shown[0][0])]
             active = [_layers(spec, net, ids)[""] for net in nets]
             rows += _rows_of(nets, active, "", _spread(active), images)
-    return _strips(rows, min(MOST, spec.images // 2)) if rows else Figure()
+    return _draw_rows(rows, min(TOP_IMAGES, spec.images // 2)) if rows else Figure()
 
 
 def _image(dataset: Dataset, index: int) -> np.ndarray:
     return dataset.images("evaluation", index, index + 1)[0]
 
 
-class _Row(NamedTuple):
+class _ChannelRow(NamedTuple):
     """A channel of a network: its label, its activations (N,), and a function that reads an image (C, H, W)."""
 
     label: str
@@ -300,7 +300,7 @@ class _Row(NamedTuple):
 
 def _named_rows(
     spec: Similarity, nets: list[Network], ids: Sequence[str], images: Callable[[int], np.ndarray]
-) -> Iterator[_Row]:
+) -> Iterator[_ChannelRow]:
     """Yield the rows of the channels that the config names, as far as the networks have them, in its order."""
     layers = [_layers(spec, net, ids) for net in nets]
     for layer, channel in map(layer_and_channel, spec.channels):
@@ -313,7 +313,11 @@ def _named_rows(
 def _spread(active: Sequence[np.ndarray]) -> Sequence[int]:
     """Return channels at even steps among those that vary over images in each network."""
     alive = np.flatnonzero(_alive(*active))
-    return alive[np.linspace(0, len(alive) - 1, min(SHOWN, len(alive))).astype(int)].tolist() if len(alive) else []
+    return (
+        alive[np.linspace(0, len(alive) - 1, min(CHANNELS_PER_LAYER, len(alive))).astype(int)].tolist()
+        if len(alive)
+        else []
+    )
 
 
 def _rows_of(
@@ -322,19 +326,19 @@ def _rows_of(
     layer: str,
     chosen: Sequence[int],
     images: Callable[[int], np.ndarray],
-) -> list[_Row]:
+) -> list[_ChannelRow]:
     of = f"{layer}\n" if layer else ""
     return [
-        _Row(f"{of}channel {channel}\n{net.model}\n{net.weights}", values[:, channel], images)
+        _ChannelRow(f"{of}channel {channel}\n{net.model}\n{net.weights}", values[:, channel], images)
         for channel in chosen
         for net, values in zip(nets, active, strict=True)
     ]
 
 
-def _strips(rows: Sequence[_Row], most: int) -> Figure:
+def _draw_rows(rows: Sequence[_ChannelRow], most: int) -> Figure:
     height = 0.9 if any(row.label.count("\n") > 2 for row in rows) else 0.72
     figure = new_figure(2.0 + 0.62 * most, height * len(rows) + 0.5)
-    for axes, row in lay_out(figure, [[row] for row in rows]):
+    for axes, row in panel_axes(figure, [[row] for row in rows]):
         top = np.argsort(-row.active, kind="stable")[:most]
         strip = np.concatenate([channels_last(row.images(int(index))) for index in top], axis=1)
         axes.imshow(np.clip(strip, 0, 1), interpolation="nearest")
