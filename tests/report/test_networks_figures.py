@@ -101,7 +101,7 @@ def test_no_protocol_at_all():
 
 
 def test_a_figure_of_two_tables_waits_for_both():
-    assert FIGURES["score_over_accuracy"].beside == ("accuracy",)
+    assert FIGURES["score_over_accuracy"].also_reads == ("accuracy",)
     made = Graph(make_plan({})).job("figure", {"figure": "score_over_accuracy"})
     assert {"results/idsds_table.csv", "results/accuracy.csv"} <= set(made.inputs)
-    assert made.spec.beside["accuracy"].table == "results/accuracy.csv"
+    assert made.spec.further["accuracy"].table == "results/accuracy.csv"

@@ -114,12 +114,12 @@ def method(name, explainer, index=0, place=0, reference=False):
     return PlannedMethod(name, explainer, index, place, "raw", reference)
 
 
-def told_table(path):
+def page_table(path):
     return PageTable(path, "results/tables.json")
 
 
 @pytest.fixture
-def spec_json(results):
+def page_spec(results):
     """The spec of the stage for the small stores, with response curves and claims."""
     texts = {
         "idsds_table": SCORES_TEXT,
@@ -169,18 +169,18 @@ def spec_json(results):
     network = PageNetwork(
         where={"dataset": "tiny", "model": "net", "weights": "finetuned"},
         grids=[(4, "zeros")],
-        shown=["idsds"],
+        displayed_metrics=["idsds"],
         drops=(4, "zeros", "logit"),
-        scored=["idsds"],
+        scored_metrics=["idsds"],
     )
     return ReportPage(
-        tables_shown={name: told_table(f"results/{name}.csv") for name in texts},
+        page_tables={name: page_table(f"results/{name}.csv") for name in texts},
         all_metrics=False,
         directions={"idsds": True, "infidelity": False},
         references=["random"],
         level=0.9,
         seed=7,
-        evaluated=IMAGES,
+        scored_images=IMAGES,
         images=3,
         shards=1,
         drop_shards=1,
@@ -203,8 +203,8 @@ def spec_json(results):
     )
 
 
-def written(spec_json, path=PAGE):
-    report_page(spec_json)
+def written(page_spec, path=PAGE):
+    report_page(page_spec)
     return Path(path).read_text(encoding="utf-8")
 
 
@@ -213,8 +213,8 @@ def held(page, name):
     return json.loads(page.partition(f'<script type="application/json" id="{name}">')[2].partition("</script>")[0])
 
 
-def test_needs_no_other_file_and_lets_no_name_be_markup(spec_json):
-    page = written(spec_json)
+def test_needs_no_other_file_and_lets_no_name_be_markup(page_spec):
+    page = written(page_spec)
     reader = Reader(page)
     assert not any(link.startswith(("http", "//", "file:", "/")) for link in reader.links)
     assert EVIL in reader.texts
@@ -224,12 +224,12 @@ def test_needs_no_other_file_and_lets_no_name_be_markup(spec_json):
     assert "it has <b>no</b> layer" in reader.texts
 
 
-def test_sequences_that_no_metric_reads_leave_no_section_and_no_data(spec_json):
+def test_sequences_that_no_metric_reads_leave_no_section_and_no_data(page_spec):
     # Otherwise the script fails at the first network of an empty list and fills no table after it.
-    shown = written(replace(spec_json, curves=[replace(spec_json.curves[0], datasets=[], metrics=[])]))
+    shown = written(replace(page_spec, curves=[replace(page_spec.curves[0], datasets=[], metrics=[])]))
     assert 'id="curves-data"' not in shown
     assert 'id="curves"' not in shown
-    assert 'id="curves-data"' in written(spec_json)
+    assert 'id="curves-data"' in written(page_spec)
 
 
 @pytest.mark.parametrize(
@@ -242,41 +242,41 @@ def test_sequences_that_no_metric_reads_leave_no_section_and_no_data(spec_json):
         ("regression", "label", " numbers of images, of which those of one image count as one, with a 90%"),
     ],
 )
-def test_what_is_counted_is_said(spec_json, task, rows, says):
-    entry = replace(spec_json.datasets[0], dataset=replace(spec_json.datasets[0].dataset, task=task, rows=rows))
-    shown = " ".join(written(replace(spec_json, images=0, datasets=[entry])).split())
+def test_what_is_counted_is_said(page_spec, task, rows, says):
+    entry = replace(page_spec.datasets[0], dataset=replace(page_spec.datasets[0].dataset, task=task, rows=rows))
+    shown = " ".join(written(replace(page_spec, images=0, datasets=[entry])).split())
     assert f"Scores are means over {IMAGES}{says}" in shown
 
 
-def test_answers_on_deleted_images_are_spoken_of_where_there_are_any(spec_json):
-    shown = written(spec_json)
+def test_answers_on_deleted_images_are_spoken_of_where_there_are_any(page_spec):
+    shown = written(page_spec)
     assert 'id="calibration-table"' in shown
     assert "so look at accuracy, confidence and calibration" in shown
     table = pd.read_csv("results/in_domain.csv")
     table[table["layer"] != "output"].to_csv("results/in_domain.csv", index=False)
-    told_again = {**spec_json.tables_shown, "in_domain": told_table("results/in_domain.csv")}
-    shown = written(replace(spec_json, tables_shown=told_again))
+    tables_again = {**page_spec.page_tables, "in_domain": page_table("results/in_domain.csv")}
+    shown = written(replace(page_spec, page_tables=tables_again))
     assert 'id="in-domain-table"' in shown
     assert 'id="calibration-table"' not in shown
     assert "so look at accuracy, confidence and calibration" not in shown
 
 
-def test_the_answer_stands_first_then_how_sure_it_is(spec_json):
-    report_page(spec_json)
+def test_the_answer_stands_first_then_how_sure_it_is(page_spec):
+    report_page(page_spec)
     shown = Path(PAGE).read_text(encoding="utf-8")
     order = ["found", "scores", "maps", "ranking", "models", "provenance"]
     places = [shown.index(f'<section id="{name}"') for name in order]
     assert places == sorted(places)
 
 
-def test_downloads_are_the_tables(spec_json):
-    links = [link for link in Reader(written(spec_json)).links if link.startswith("data:text/csv")]
+def test_downloads_are_the_tables(page_spec):
+    links = [link for link in Reader(written(page_spec)).links if link.startswith("data:text/csv")]
     given = {base64.b64decode(link.partition(",")[2]) for link in links}
-    assert given == {Path(facts.path).read_bytes() for facts in spec_json.tables_shown.values()}
+    assert given == {Path(facts.path).read_bytes() for facts in page_spec.page_tables.values()}
 
 
-def test_scores_have_their_case_and_manifest(spec_json):
-    scores = held(written(spec_json), "scores-data")
+def test_scores_have_their_case_and_manifest(page_spec):
+    scores = held(written(page_spec), "scores-data")
     case, other = scores["cases"]
     assert (case["href"], case["key"], case["higher"]) == (
         "../scores/tiny/net/finetuned/idsds.json",
@@ -288,8 +288,8 @@ def test_scores_have_their_case_and_manifest(spec_json):
     assert scores["rows"][3] == [0, "cam", None, None, None, None, None, 0, 0, "it has <b>no</b> layer"]
 
 
-def test_maps_have_scores_drops_and_gaps(spec_json):
-    shown = held(written(spec_json), "maps-data")["datasets"][0]
+def test_maps_have_scores_drops_and_gaps(page_spec):
+    shown = held(written(page_spec), "maps-data")["datasets"][0]
     assert np.shape(shown["networks"][0]["drops"]["values"]) == (3, 16)
     cells = shown["cells"][0][0]
     assert cells[3] == {"gap": "it has <b>no</b> layer"}
@@ -298,8 +298,8 @@ def test_maps_have_scores_drops_and_gaps(spec_json):
     assert shown["left_out"] == [0, 0]
 
 
-def test_every_manifest_is_in_the_provenance(spec_json):
-    made = held(written(spec_json), "provenance-data")
+def test_every_manifest_is_in_the_provenance(page_spec):
+    made = held(written(page_spec), "provenance-data")
     by_path = {row[3]: row for row in made["rows"]}
     assert by_path["results/tables.json"][4:8] == ["tables-key", "tables-config", "tables-code", 7]
     assert by_path["results/scores/tiny/net/finetuned/idsds.json"][4:7] == ["scores-key", "c", "d"]
@@ -310,11 +310,11 @@ def test_every_manifest_is_in_the_provenance(spec_json):
     assert {"libraries": {"numpy": "2.1"}, "count": 8} in made["versions"]
 
 
-def test_claims_curves_and_maps_only_where_they_are_named(spec_json):
-    full = written(spec_json)
+def test_claims_curves_and_maps_only_where_they_are_named(page_spec):
+    full = written(page_spec)
     assert all(f'id="{name}"' in full for name in ("claims", "curves", "maps"))
-    tables = {name: table for name, table in spec_json.tables_shown.items() if name != "claims"}
-    bare = replace(spec_json, images=0, curves=[], tables_shown=tables)
+    tables = {name: table for name, table in page_spec.page_tables.items() if name != "claims"}
+    bare = replace(page_spec, images=0, curves=[], page_tables=tables)
     assert GALLERY.rpartition("/")[2] in full
     Path(GALLERY).unlink()
     page = written(bare)
@@ -324,8 +324,8 @@ def test_claims_curves_and_maps_only_where_they_are_named(spec_json):
     assert not Path(GALLERY).exists()
 
 
-def test_claims_that_can_be_judged_stand_first_and_others_are_folded_away(spec_json):
-    page = written(spec_json)
+def test_claims_that_can_be_judged_stand_first_and_others_are_folded_away(page_spec):
+    page = written(page_spec)
     table = page[page.index('id="claims-table"') : page.index('id="claims-untested"')]
     folded = page.partition('id="claims-untested"')[2].partition("</details>")[0]
     assert table.index("absolute_hurts") < table.index("ranks_agree_again"), "those of the run first"
@@ -345,22 +345,22 @@ def test_reasons_that_lack_one_thing_of_many_stand_together():
     assert made["untested"]["other"][0]["lack"] == ""
 
 
-def test_protocol_checks_stand_where_they_are_made(spec_json):
-    assert 'id="checks"' not in written(spec_json)
+def test_protocol_checks_stand_where_they_are_made(page_spec):
+    assert 'id="checks"' not in written(page_spec)
     path = Path(Checks.paths(RESULTS)["captions"])
     path.parent.mkdir()
     path.write_text("factor,figure,shows,conclusion\ngrid,grid.png,Ranks by P.,P < 16 flips them.\n", encoding="utf-8")
-    more = replace(spec_json, tables_shown={**spec_json.tables_shown, "captions": told_table(str(path))})
+    more = replace(page_spec, page_tables={**page_spec.page_tables, "captions": page_table(str(path))})
     page = written(more)
     assert 'id="checks"' in page
     assert "P &lt; 16 flips them." in page
     assert 'href="../checks/index.html"' in page
 
 
-def test_a_missing_store_is_one_sentence(spec_json):
+def test_a_missing_store_is_one_sentence(page_spec):
     Path(RESULTS.maps.format(dataset="tiny", model="net", weights="finetuned", explainer="noise") + ".0.json").unlink()
     with pytest.raises(HeatproofError, match=r"noise\.0\.json is missing: run your snakemake"):
-        report_page(spec_json)
+        report_page(page_spec)
 
 
 # ---- scores side by side, ranking and accuracy -----------------------------------------------------------------------
@@ -379,10 +379,10 @@ cam,,,,,0,0,,False,
 
 
 @pytest.fixture
-def shown(spec_json):
+def shown(page_spec):
     Path("results/idsds_table.csv").write_text(SIDE_BY_SIDE)
     Path("results/meta_rank.csv").write_text(RANKS)
-    return Reader(written(replace(spec_json, references=["poor"], images=0, curves=[])))
+    return Reader(written(replace(page_spec, references=["poor"], images=0, curves=[])))
 
 
 def test_scores_side_by_side_tell_every_case(shown):
@@ -402,11 +402,11 @@ def test_ranking_and_accuracy(shown):
 @pytest.mark.parametrize(
     ("independent", "says"), [("case", "Every test case counts once"), ("network", "A network counts")]
 )
-def test_the_leaderboard_stands_where_it_is_asked_for(spec_json, independent, says):
-    assert 'id="leaderboard"' not in written(spec_json)
+def test_the_leaderboard_stands_where_it_is_asked_for(page_spec, independent, says):
+    assert 'id="leaderboard"' not in written(page_spec)
     Path("results/leaderboard.csv").write_text(RANK_TEXT.replace("smooth,1.5", "smooth,7.75"), encoding="utf-8")
-    tables = {**spec_json.tables_shown, "leaderboard": told_table("results/leaderboard.csv")}
-    page = written(replace(spec_json, tables_shown=tables, independent=independent, images=0, curves=[]))
+    tables = {**page_spec.page_tables, "leaderboard": page_table("results/leaderboard.csv")}
+    page = written(replace(page_spec, page_tables=tables, independent=independent, images=0, curves=[]))
     part = page.partition('<section id="leaderboard"')[2].partition("</section>")[0]
     assert says in part
     assert "7.750" in part
@@ -419,11 +419,11 @@ def test_what_no_interval_parts_from_the_best_is_open(shown):
     assert row[0] == "open", row
 
 
-def test_the_ranking_is_of_the_test_cases_that_the_page_shows(spec_json):
+def test_the_ranking_is_of_the_test_cases_that_the_page_shows(page_spec):
     """With all metrics these are the cases of scores.csv, and the ranking is that of `heatproof rank` on this file."""
     Path("results/ranking.csv").write_text(RANKS.replace("poor,-1.5", "poor,-4.25"))
-    tables = {**spec_json.tables_shown, "ranking": told_table("results/ranking.csv")}
-    texts = Reader(written(replace(spec_json, tables_shown=tables, images=0, curves=[]))).texts
+    tables = {**page_spec.page_tables, "ranking": page_table("results/ranking.csv")}
+    texts = Reader(written(replace(page_spec, page_tables=tables, images=0, curves=[]))).texts
     assert "−4.250" in texts
     assert "1.500" in texts
     # The row also has κ over the metrics of patch drops only.
@@ -447,14 +447,14 @@ def test_layers_and_answers_have_tables_of_their_own(shown):
 
 
 @pytest.fixture
-def page(spec_json):
+def page(page_spec):
     methods = [
         method("gradient", "gradient"),
         method("variance", "noise", index=1),
         method("cam", "cam"),
         method("random", "random", reference=True),
     ]
-    return written(replace(spec_json, methods=methods, curves=[]), GALLERY)
+    return written(replace(page_spec, methods=methods, curves=[]), GALLERY)
 
 
 def test_gallery_escapes_names(page):
@@ -553,9 +553,9 @@ def browser():
 
 
 @pytest.fixture
-def opened(browser, spec_json):
+def opened(browser, page_spec):
     """The page opened from disk, offline. It must not send requests or write to the console."""
-    report_page(spec_json)
+    report_page(page_spec)
     said, asked = [], []
     context = browser.new_context(offline=True)
     context.set_default_timeout(10_000)
@@ -623,9 +623,9 @@ def test_browser_opens_a_map_with_its_drops(opened):
 
 
 @pytest.fixture
-def sortable(spec_json):
+def sortable(page_spec):
     """The spec of the stage if maps can be sorted by a metric of which lower is better."""
-    (dataset,) = spec_json.datasets
+    (dataset,) = page_spec.datasets
     (network,) = dataset.networks
     where = {**network.where, "metric": "infidelity"}
     rows = [
@@ -634,8 +634,8 @@ def sortable(spec_json):
         for image in open_dataset(DATASET).splits["evaluation"].ids
     ]
     write_table(pd.DataFrame(rows), RESULTS.scores.format(**where))
-    asked = replace(network, sorts=["infidelity"], scored=["idsds"])
-    return replace(spec_json, datasets=[replace(dataset, networks=[asked])])
+    asked = replace(network, sort_metrics=["infidelity"], scored_metrics=["idsds"])
+    return replace(page_spec, datasets=[replace(dataset, networks=[asked])])
 
 
 def test_maps_sort_by_every_metric_that_scores_an_image(sortable):

@@ -31,7 +31,7 @@ NETWORK = ["dataset", "model", "weights"]
 CASE = [*NETWORK, "metric"]
 
 
-Place = tuple[str, str, str, str]
+CaseKey = tuple[str, str, str, str]
 
 
 def read_table(path: str | Path, *, listed: bool = False) -> pd.DataFrame:
@@ -61,7 +61,7 @@ def read_table(path: str | Path, *, listed: bool = False) -> pd.DataFrame:
     return table if has_gaps else table.assign(gap="")
 
 
-def read_scores(pattern: str, cases: Iterable[Place]) -> tuple[list[str], pd.DataFrame]:
+def read_scores(pattern: str, cases: Iterable[CaseKey]) -> tuple[list[str], pd.DataFrame]:
     """Return the file of each test case, and the scores of all of them, one a picture (`one_score_per_image`).
 
     Parameters
@@ -135,14 +135,14 @@ def publish(
             write_text(path, content)
         elif content is not None:
             save(content, path)
-    shown = [{"data": images_of(one.manifest).data(("evaluation", 0, count))} for one, count in shows]
+    displayed = [{"data": images_of(one.manifest).data(("evaluation", 0, count))} for one, count in shows]
     inputs = list(inputs)
     # Shards are recorded by their keys, because the bytes of their manifests also contain times.
     shards = {Path(path).as_posix(): read_checksummed(path) or {} for path in inputs if Path(path).suffix == ".json"}
     shards = {path: one for path, one in shards.items() if "shard" in one}
     read = {path: one["key"] for path, one in shards.items()}
     facts = {"read": read} if read else {}
-    publish_tables(spec, contents, inputs, data=joined_data([*shards.values(), *shown]), **facts)
+    publish_tables(spec, contents, inputs, data=joined_data([*shards.values(), *displayed]), **facts)
 
 
 def save(figure: Figure, path: str | Path) -> None:
@@ -191,10 +191,10 @@ def draw_figure(spec: FigureOf) -> None:
     import_module(spec.module)
     draw = FIGURES[spec.figure].draw
     wanted = [name for name, one in inspect.signature(draw).parameters.items() if one.kind is one.KEYWORD_ONLY]
-    beside = {name: read_table(read.table) for name, read in spec.beside.items()}
-    given = {"references": spec.references, "level": spec.level, "plain": spec.plain, **beside}
-    drawn = draw(read_table(spec.read.table), **{name: given.get(name) for name in wanted})
-    publish(spec, dict.fromkeys(spec.files.values(), drawn), [one.table for one in (spec.read, *spec.beside.values())])
+    further = {name: read_table(read.table) for name, read in spec.further.items()}
+    settings = {"references": spec.references, "level": spec.level, "plain": spec.plain, **further}
+    drawn = draw(read_table(spec.read.table), **{name: settings.get(name) for name in wanted})
+    publish(spec, dict.fromkeys(spec.files.values(), drawn), [one.table for one in (spec.read, *spec.further.values())])
 
 
 # ---- formatted numbers: rounded, with a true minus sign --------------------------------------------------------------

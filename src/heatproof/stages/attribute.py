@@ -17,15 +17,15 @@ from heatproof.plan.paths import Network, map_files
 from heatproof.plan.stage import JobGraph, Product, Wildcards, stage
 from heatproof.stages.shards import (
     ShardStage,
-    each,
+    explainer_wildcards,
     inputs_of,
     names_in_paths,
     network_of,
-    networks,
-    product_of,
+    network_wildcards,
+    shard_product,
     shard_range,
-    shards,
-    whose,
+    shard_wildcards,
+    wildcard_product,
 )
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class MapsStage(ShardStage):
     def products(self) -> list[Product]:
         """Return one shard of the store of each explainer."""
         number = self.shard.number
-        return [product_of(self.shard, one.key, map_files(one.store, number)) for one in self.explainers]
+        return [shard_product(self.shard, one.key, map_files(one.store, number)) for one in self.explainers]
 
     def sampled(self, images: tuple[int, int], manifests: Collection[str]) -> Self:
         """Return the spec restricted to a range of images and to the explainers whose manifests are named."""
@@ -96,7 +96,7 @@ class MapsStage(ShardStage):
         return partial(attribute, self, runtime)
 
     @classmethod
-    def on(cls, graph: JobGraph, network: Network, where: Wildcards) -> Self:
+    def for_network(cls, graph: JobGraph, network: Network, where: Wildcards) -> Self:
         """Return the spec of the job of a shard for a network, or for the reference maps of a dataset."""
         plan = graph.plan
         chosen = [where["explainer"]] if "explainer" in where else cls.names(plan)
@@ -147,13 +147,15 @@ class Attribute(MapsStage):
     @classmethod
     def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
         """Return the wildcards of every network and shard, and of every explainer if each has its own job."""
-        return each(networks(plan), shards(plan, plan.images), whose(plan, cls.names(plan)))
+        return wildcard_product(
+            network_wildcards(plan), shard_wildcards(plan, plan.images), explainer_wildcards(plan, cls.names(plan))
+        )
 
     @classmethod
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return the spec of the job of a shard, and the files that it waits for."""
         network = Network(where["dataset"], where["model"], where["weights"])
-        return cls.on(graph, network, where), inputs_of(graph, network_of(graph, network, "maps"), where)
+        return cls.for_network(graph, network, where), inputs_of(graph, network_of(graph, network, "maps"), where)
 
 
 @stage("attribute_reference")
@@ -176,12 +178,14 @@ class AttributeReference(MapsStage):
     def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
         """Return the wildcards of every dataset and shard, and of every explainer if each has its own job."""
         datasets = [{"dataset": name} for name in plan.datasets]
-        return each(datasets, shards(plan, plan.images), whose(plan, cls.names(plan)))
+        return wildcard_product(
+            datasets, shard_wildcards(plan, plan.images), explainer_wildcards(plan, cls.names(plan))
+        )
 
     @classmethod
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return the spec of the job of a shard, and the files that it waits for."""
-        spec = cls.on(graph, Network(where["dataset"], NO_MODEL, NO_MODEL), where)
+        spec = cls.for_network(graph, Network(where["dataset"], NO_MODEL, NO_MODEL), where)
         return spec, [spec.inputs.dataset.manifest]
 
 

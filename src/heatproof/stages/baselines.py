@@ -11,7 +11,7 @@ from heatproof.attribution.registry import EXPLAINERS
 from heatproof.base.provenance import Key
 from heatproof.metrics.single_deletion import base_name
 from heatproof.plan.stage import JobGraph, Report, Wildcards, named_tables, report_outputs, stage
-from heatproof.stages.methods import keys_of, planned_methods
+from heatproof.stages.methods import joined_key, planned_methods
 
 if TYPE_CHECKING:
     from heatproof.base.specs import Runtime
@@ -105,11 +105,11 @@ class Baselines(Report):
         for row in planned_methods(plan):
             known = EXPLAINERS.get(plan.explainers[row.explainer].kind)
             methods.append(BaselineMethod(row.method, row.transform, row.reference, known.family if known else ""))
-        each = [
+        scored_cases = [
             BaselineCase(*case.network, case.metric, case.baseline or "", file)
             for case, file in zip(cases, files, strict=True)
         ]
-        return cls(cases=each, methods=methods, upstream=keys_of(graph, cases)), files
+        return cls(cases=scored_cases, methods=methods, upstream=joined_key(graph, cases)), files
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return the function that writes the tables."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from heatproof.base.methods import ABS_SUFFIX
 from heatproof.plan.comparisons import Compared, all_comparisons, compared_cases, factors
 from heatproof.plan.stage import JobGraph, Output, named_tables, plain_outputs, report_outputs, stage
-from heatproof.stages.methods import Scored, all_metrics, scored, templates
+from heatproof.stages.methods import ScoresStage, all_metrics, scores_fields, templates_digest
 
 if TYPE_CHECKING:
     from heatproof.base.specs import Runtime
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @stage("checks")
-class Checks(Scored):
+class Checks(ScoresStage):
     """The spec of the job of the protocol checks.
 
     Attributes
@@ -89,8 +89,8 @@ class Checks(Scored):
                 for method, entry in plan.methods.items()
                 if entry.methods[method][1] == "raw"
             },
-            templates=templates(),
-            **scored(graph, cases),
+            templates=templates_digest(),
+            **scores_fields(graph, cases),
         )
         return spec, plan.score_files(cases)
 

@@ -11,7 +11,15 @@ from heatproof.base.grids import Grid
 from heatproof.base.provenance import ROOT, Key
 from heatproof.files.reading import file_digest
 from heatproof.plan.stage import JobGraph, Report, named_tables, report_outputs, stage
-from heatproof.stages.methods import MethodOrigin, Place, all_metrics, keys_of, magnitudes, method_origins, places_of
+from heatproof.stages.methods import (
+    CaseKey,
+    MethodOrigin,
+    all_metrics,
+    case_keys,
+    joined_key,
+    magnitudes,
+    method_origins,
+)
 
 if TYPE_CHECKING:
     from heatproof.base.specs import Runtime
@@ -94,7 +102,7 @@ class Claims(Report):
     )
     tables = named_tables(**{name: name for name in outputs})
 
-    cases: list[Place]
+    cases: list[CaseKey]
     metrics: dict[str, MetricFacts]
     pixels: dict[str, dict[str, int | None]]
     explains: str
@@ -116,7 +124,7 @@ class Claims(Report):
         plan, tables, of_magnitudes = graph.plan, graph.spec("tables"), magnitudes(graph.plan)
         cases = plan.all_cases()
         spec = cls(
-            cases=places_of(cases),
+            cases=case_keys(cases),
             metrics={
                 name: MetricFacts(
                     kind=score.kind,
@@ -140,7 +148,7 @@ class Claims(Report):
             models={name: ModelFacts(**asdict(model.design), kind=model.kind) for name, model in plan.models.items()},
             accuracy=tables.files["accuracy"],
             published={path.name: file_digest(path) for path in sorted(PUBLISHED.glob("*.csv"))},
-            upstream=[keys_of(graph, cases), tables.key],
+            upstream=[joined_key(graph, cases), tables.key],
         )
         return spec, [*plan.score_files(cases), spec.accuracy, tables.manifest]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.base.provenance import Key
 from heatproof.plan.stage import JobGraph, Report, named_tables, report_outputs, stage
-from heatproof.stages.methods import MethodOrigin, keys_of, method_origins
+from heatproof.stages.methods import MethodOrigin, joined_key, method_origins
 
 if TYPE_CHECKING:
     from heatproof.base.specs import Runtime
@@ -54,7 +54,7 @@ class Costs(Report):
         """Return the spec of the job, and the files that it waits for."""
         plan = graph.plan
         files, table = plan.score_files(), graph.spec("tables").files["idsds_table"]
-        keys = keys_of(graph, plan.test_cases())
+        keys = joined_key(graph, plan.test_cases())
         return cls(scores=files, table=table, methods=method_origins(plan), upstream=keys), [table, *files]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from heatproof.plan.stage import JobGraph, Wildcards, named_tables, report_outputs, stage
-from heatproof.stages.methods import Ranked, Scored, ranked, scored
+from heatproof.stages.methods import RankingFields, ScoresStage, ranking_fields, scores_fields
 
 if TYPE_CHECKING:
     from heatproof.base.specs import Runtime
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @stage("leaderboard")
-class Leaderboard(Scored, Ranked):
+class Leaderboard(ScoresStage, RankingFields):
     """The spec of the job that writes the leaderboard.
 
     Attributes
@@ -60,8 +60,8 @@ class Leaderboard(Scored, Ranked):
         cases = [case for case in plan.all_cases() if case.metric in settings["metrics"]]
         spec = cls(
             **settings,
-            **scored(graph, cases),
-            **ranked(plan),
+            **scores_fields(graph, cases),
+            **ranking_fields(plan),
         )
         return spec, plan.score_files(cases)
 

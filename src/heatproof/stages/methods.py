@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from heatproof.plan.plan import Plan
 
 # Dataset, model, weights and metric.
-Place = tuple[str, str, str, str]
+CaseKey = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class MethodOrigin:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scored(Report):
+class ScoresStage(Report):
     """The part of a spec that stages share that read scores of images.
 
     Attributes
@@ -81,13 +81,13 @@ class Scored(Report):
         One key for all scores.
     """
 
-    cases: list[Place]
+    cases: list[CaseKey]
     directions: dict[str, bool]
     upstream: Key
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ranked:
+class RankingFields:
     """The part of a spec that decides which scores are ranked.
 
     Attributes
@@ -105,21 +105,21 @@ class Ranked:
     least_coverage: float
 
 
-def scored(graph: JobGraph, cases: list[Case]) -> dict[str, Any]:
-    """Return the fields of `Scored`."""
-    directions, upstream = directions_of(graph, cases), keys_of(graph, cases)
-    return {"cases": places_of(cases), "directions": directions, "upstream": upstream}
+def scores_fields(graph: JobGraph, cases: list[Case]) -> dict[str, Any]:
+    """Return the fields of `ScoresStage`."""
+    directions, upstream = directions_of(graph, cases), joined_key(graph, cases)
+    return {"cases": case_keys(cases), "directions": directions, "upstream": upstream}
 
 
-def ranked(plan: Plan) -> dict[str, Any]:
-    """Return the fields of `Ranked`."""
+def ranking_fields(plan: Plan) -> dict[str, Any]:
+    """Return the fields of `RankingFields`."""
     kinds = {name: entry.metric.name for name, entry in plan.metrics.items()}
     models = plan.kinds if plan.config["training_seeds"] > 1 else {}
     return {"kinds": kinds, "model_kinds": models, "least_coverage": plan.config["scores"]["least_coverage"]}
 
 
 @cache
-def templates() -> str:
+def templates_digest() -> str:
     """Return a digest of the templates of pages, which a digest of code does not include."""
     return digest({path.name: file_digest(path) for path in sorted((ROOT / "report" / "templates").iterdir())})
 
@@ -136,12 +136,12 @@ def planned_methods(plan: Plan) -> list[PlannedMethod]:
 def method_origins(plan: Plan) -> list[MethodOrigin]:
     """Return all methods of a plan with their origins, grouped by explainer."""
     methods = []
-    for shown in planned_methods(plan):
-        entry = plan.explainers[shown.explainer]
+    for method in planned_methods(plan):
+        entry = plan.explainers[method.explainer]
         known, own = EXPLAINERS.get(entry.kind), list(entry.maps)
-        name = (list(known.maps) if known else own)[shown.index]
-        about = (shown.method, shown.explainer, entry.kind, name, shown.transform)
-        methods.append(MethodOrigin(*about, not shown.reference))
+        name = (list(known.maps) if known else own)[method.index]
+        facts = (method.method, method.explainer, entry.kind, name, method.transform)
+        methods.append(MethodOrigin(*facts, not method.reference))
     return methods
 
 
@@ -158,7 +158,7 @@ def scores_each_image(plan: Plan, metric: str) -> bool:
     return metric not in plan.metrics or plan.metrics[metric].metric.scores_each_image
 
 
-def keys_of(graph: JobGraph, cases: Iterable[Case]) -> Key:
+def joined_key(graph: JobGraph, cases: Iterable[Case]) -> Key:
     """Return one key for the scores of test cases."""
     return Key.joined(graph.spec("score", **case.where).key for case in cases)
 
@@ -168,7 +168,7 @@ def directions_of(graph: JobGraph, cases: Iterable[Case]) -> dict[str, bool]:
     return {case.metric: graph.spec("score", **case.where).higher_is_better for case in cases}
 
 
-def places_of(cases: Iterable[Case]) -> list[Place]:
+def case_keys(cases: Iterable[Case]) -> list[CaseKey]:
     """Return test cases as tuples, grouped by network."""
     return sorted(((*case.network, case.metric) for case in cases), key=lambda place: place[:3])
 

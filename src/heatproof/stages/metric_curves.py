@@ -10,7 +10,7 @@ from heatproof.base.provenance import Key
 from heatproof.plan.stage import JobGraph, Report, Wildcards, report_outputs, stage
 from heatproof.responses.curves import Curves
 from heatproof.responses.pictures import InformationCurves
-from heatproof.stages.methods import keys_of
+from heatproof.stages.methods import joined_key
 from heatproof.stages.score import Score, inputs_of
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class MetricCurves(Report):
         spec = cls(
             network=list(cases[0].network),
             scores=[graph.spec("score", **case.where) for case in cases],
-            upstream=keys_of(graph, cases),
+            upstream=joined_key(graph, cases),
         )
         files = [file for case in cases for file in inputs_of(plan, case)]
         return spec, list(dict.fromkeys([*plan.score_files(cases), *files]))

@@ -12,11 +12,11 @@ from heatproof.plan.comparisons import plain_cases
 from heatproof.plan.stage import JobGraph, Output, Report, Wildcards, stage
 from heatproof.plan.stage import report_outputs as in_report
 from heatproof.stages.methods import (
-    Place,
+    CaseKey,
     PlannedMethod,
     all_metrics,
     images_with_maps,
-    keys_of,
+    joined_key,
     map_files,
     planned_methods,
 )
@@ -61,7 +61,7 @@ class Montage(Report):
 
     images: int
     datasets: dict[str, DatasetSpec]
-    cases: list[Place]
+    cases: list[CaseKey]
     methods: list[PlannedMethod]
     upstream: Key
 
@@ -91,7 +91,7 @@ class Montage(Report):
             datasets={dataset: plan.dataset_spec(dataset) for dataset in plan.datasets},
             cases=[(*case.network, case.metric) for case in cases],
             methods=planned_methods(plan),
-            upstream=keys_of(graph, cases),
+            upstream=joined_key(graph, cases),
         )
         maps = map_files(plan, [case.network for case in cases], spec.images, plan.explainers)
         return spec, [*maps, *plan.score_files(cases)]

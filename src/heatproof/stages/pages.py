@@ -27,7 +27,7 @@ from heatproof.stages.methods import (
     map_files,
     planned_methods,
     scores_each_image,
-    templates,
+    templates_digest,
 )
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def tables_of(plan: Plan) -> dict[str, tuple[str, str]]:
 def figures_of(plan: Plan) -> list[str]:
     """Return the names of the figures whose tables are all part of the run."""
     there = tables_of(plan).keys()
-    return [name for name, entry in sorted(FIGURES.items()) if {entry.reads, *entry.beside} <= there]
+    return [name for name, entry in sorted(FIGURES.items()) if {entry.reads, *entry.also_reads} <= there]
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Figure(Report):
         Grid and baseline of the finetuning, in words.
     read
         The table.
-    beside
+    further
         Further tables that the figure reads, by name.
     """
 
@@ -110,7 +110,7 @@ class Figure(Report):
     module: str
     plain: str
     read: ReadTable
-    beside: dict[str, ReadTable] = field(default_factory=dict)
+    further: dict[str, ReadTable] = field(default_factory=dict)
 
     @classmethod
     def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
@@ -122,16 +122,18 @@ class Figure(Report):
         """Return the spec of the job, and the files that it waits for."""
         figure, tables = where["figure"], tables_of(graph.plan)
         entry = FIGURES[figure]
-        made = {name: (graph.spec(tables[name][0]), tables[name][1]) for name in (entry.reads, *entry.beside)}
-        read = {name: ReadTable(of.files[output], of.key) for name, (of, output) in made.items()}
+        upstream_specs = {
+            name: (graph.spec(tables[name][0]), tables[name][1]) for name in (entry.reads, *entry.also_reads)
+        }
+        read = {name: ReadTable(of.files[output], of.key) for name, (of, output) in upstream_specs.items()}
         spec = cls(
             figure=figure,
             module=entry.draw.__module__,
             plain="grid {grid}, {baseline}".format_map(graph.plan.config["finetuning"]),
             read=read[entry.reads],
-            beside={name: read[name] for name in entry.beside},
+            further={name: read[name] for name in entry.also_reads},
         )
-        return spec, [file for name, (of, _) in made.items() for file in (read[name].table, of.manifest)]
+        return spec, [file for name, (of, _) in upstream_specs.items() for file in (read[name].table, of.manifest)]
 
     @property
     def modules(self) -> list[str]:
@@ -163,20 +165,20 @@ class PageNetwork:
         ``dataset``, ``model`` and ``weights``.
     grids
         Grid and baseline of each of its patch drops.
-    shown, drops
+    displayed_metrics, drops
         Metrics whose scores are below a map, and grid, baseline and output of the first of them.
-    scored
+    scored_metrics
         All metrics by which the network is scored.
-    sorts
+    sort_metrics
         Metrics with a score for each image, by which the maps of an image can be sorted.
     """
 
     where: dict[str, str]
     grids: list[tuple[Grid, str]]
-    shown: list[str]
+    displayed_metrics: list[str]
     drops: tuple[Grid, str, str]
-    scored: list[str]
-    sorts: list[str] = field(default_factory=list)
+    scored_metrics: list[str]
+    sort_metrics: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -214,13 +216,13 @@ class ReportPage(Report):
 
     Attributes
     ----------
-    tables_shown
+    page_tables
         The tables on the page, by the names that figures use for them.
     all_metrics
         Whether all metrics are shown.
     directions
         Whether higher is better, by metric.
-    evaluated
+    scored_images
         Number of images of the metrics of patch drops.
     images, shards, drop_shards
         Number of images that are shown, and numbers of shards of the stores of maps and of patch drops.
@@ -265,10 +267,10 @@ class ReportPage(Report):
         gallery="figures/maps.html",
     )
 
-    tables_shown: dict[str, PageTable]
+    page_tables: dict[str, PageTable]
     all_metrics: bool
     directions: dict[str, bool]
-    evaluated: int
+    scored_images: int
     images: int
     shards: int
     drop_shards: int
@@ -293,18 +295,18 @@ class ReportPage(Report):
         cases = plan.all_cases() if all_metrics(plan) else plan.test_cases()
         # Without tables of measured seconds, which differ from run to run, so that the page has the same bytes again.
         tables = {
-            name: (graph.spec(made), output)
-            for name, (made, output) in tables_of(plan).items()
+            name: (graph.spec(stage_name), output)
+            for name, (stage_name, output) in tables_of(plan).items()
             if name not in ("costs", "published", "published_methods")
         }
         keys = [of.key for of, _ in tables.values()] + [graph.spec("score", **case.where).key for case in cases]
         figures = {name: graph.spec("figure", figure=name) for name in figures_of(plan) if FIGURES[name].page}
         spec = cls(
-            tables_shown={name: PageTable(of.files[out], of.manifest) for name, (of, out) in tables.items()},
+            page_tables={name: PageTable(of.files[out], of.manifest) for name, (of, out) in tables.items()},
             all_metrics=all_metrics(plan),
             directions=directions_of(graph, cases),
             # For metrics of other responses, the tables have the number of images.
-            evaluated=plan.images_of_kinds["drops"],
+            scored_images=plan.images_of_kinds["drops"],
             images=images_with_maps(plan),
             shards=len(plan.shards(plan.images)),
             drop_shards=len(plan.shards(plan.drop_images)),
@@ -320,11 +322,11 @@ class ReportPage(Report):
             upstream=Key.joined(keys),
             figures=[PageFigure(name, of.files["svg"], FIGURES[name].caption) for name, of in figures.items()],
             links=_links(plan),
-            templates=templates(),
+            templates=templates_digest(),
             independent=asked["independent"] if (asked := plan.config["leaderboard"])["metrics"] else "",
         )
         inputs = [file for of in figures.values() for file in of.files.values()]
-        inputs += [file for one in spec.tables_shown.values() for file in (one.path, one.manifest)]
+        inputs += [file for one in spec.page_tables.values() for file in (one.path, one.manifest)]
         return spec, [*inputs, *dataset_files(plan), *_read_of_networks(plan, spec), *_scores(plan, cases)]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
@@ -349,11 +351,11 @@ def _network(plan: Plan, network: Network, cases: list[Case]) -> PageNetwork:
     return PageNetwork(
         where=network._asdict(),
         grids=plan.combinations_on(network.weights, network.model),
-        shown=first[:SCORES_SHOWN],
+        displayed_metrics=first[:SCORES_SHOWN],
         # The drops of the metric whose score is shown first.
         drops=metrics[first[0]],
-        scored=[case.metric for case in own],
-        sorts=[case.metric for case in own if scores_each_image(plan, case.metric)],
+        scored_metrics=[case.metric for case in own],
+        sort_metrics=[case.metric for case in own if scores_each_image(plan, case.metric)],
     )
 
 

@@ -39,17 +39,17 @@ class SampledScores:
 
 def _sample(plan: Plan, precision: str | None, root: str) -> Plan:
     """Return a plan of a few images with its own results folder, in float32 or in the precisions of the config."""
-    few = min(plan.config["precision_guard"]["images"], plan.images)
-    given = plan.config["evaluation"]
+    count = min(plan.config["precision_guard"]["images"], plan.images)
+    evaluation = plan.config["evaluation"]
     config = {
         **plan.config,
         "precision": precision or plan.config["precision"],
         "precision_guard": {"images": 0},
-        "evaluation": {**given, "images": few, "accuracy_images": 0, "only_correct": False, "balanced": False},
-        "shard_size": few,
+        "evaluation": {**evaluation, "images": count, "accuracy_images": 0, "only_correct": False, "balanced": False},
+        "shard_size": count,
         "metrics": {
-            name: {key: value for key, value in given.items() if key != "images"}
-            for name, given in plan.config["metrics"].items()
+            name: {key: value for key, value in evaluation.items() if key != "images"}
+            for name, evaluation in plan.config["metrics"].items()
         },
     }
     return replace(plan, config=config, results=Folder(root, shared=plan.results.root))
@@ -111,8 +111,8 @@ class Guard(Stage):
             for name, precision in (("exact", "float32"), ("lower", None))
         )
         # A metric that is not applicable has no scores to compare.
-        known = [case for case in exact.plan.all_cases() if case.network == network]
-        cases = [case for case in known if not exact.plan.unsupported_reason(where["dataset"], case.metric)]
+        cases_of_network = [case for case in exact.plan.all_cases() if case.network == network]
+        cases = [case for case in cases_of_network if not exact.plan.unsupported_reason(where["dataset"], case.metric)]
 
         jobs = [of.jobs_leading_to(of.plan.score_files(cases), of.jobs_on(SAMPLED, where)) for of in (exact, lower)]
         scores = [
@@ -124,8 +124,9 @@ class Guard(Stage):
             )
             for case in cases
         ]
-        weights, given = plan.results.weights.format(**where), plan.config["precision"]
-        said = given if isinstance(given, str) else ", ".join(f"{name}: {one}" for name, one in given.items())
+        weights, precision = plan.results.weights.format(**where), plan.config["precision"]
+        if not isinstance(precision, str):
+            precision = ", ".join(f"{stage}: {one}" for stage, one in precision.items())
         spec = cls(
             refuse=plan.config["precision_guard"]["refuse"],
             weights=weights,
@@ -134,7 +135,7 @@ class Guard(Stage):
             lower=[SampledJob(job.run, job.spec_json) for job in jobs[1]],
             images=exact.plan.images,
             scores=scores,
-            about="On {model} {weights} ({dataset}), precision ".format_map(where) + said,
+            about="On {model} {weights} ({dataset}), precision ".format_map(where) + precision,
             upstream=Key.joined(product.key for job in (*jobs[0], *jobs[1]) for product in job.products),
         )
         return spec, [plan.results.dataset.format(**where), weights]

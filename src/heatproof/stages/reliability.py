@@ -11,7 +11,7 @@ from heatproof.base.provenance import digest
 from heatproof.metrics.single_deletion import base_name
 from heatproof.plan.stage import JobGraph, named_tables, report_outputs, stage
 from heatproof.ranking.magnitudes import MagnitudeMetrics
-from heatproof.stages.methods import Ranked, Scored, all_metrics, magnitudes, ranked, scored
+from heatproof.stages.methods import RankingFields, ScoresStage, all_metrics, magnitudes, ranking_fields, scores_fields
 
 if TYPE_CHECKING:
     from heatproof.base.specs import Runtime
@@ -23,7 +23,7 @@ EVIDENCE = ("reliability", "icr", "significance", "truth", "properties", "varian
 
 
 @stage("reliability")
-class Reliability(Scored, Ranked):
+class Reliability(ScoresStage, RankingFields):
     """The spec of the job that measures the reliability of the ranking.
 
     Attributes
@@ -97,8 +97,8 @@ class Reliability(Scored, Ranked):
                 )
                 for name, entry in plan.metrics.items()
             },
-            **scored(graph, cases),
-            **ranked(plan),
+            **scores_fields(graph, cases),
+            **ranking_fields(plan),
         )
         return spec, plan.score_files(cases)
 

@@ -23,16 +23,16 @@ from heatproof.responses.patches import Patches
 from heatproof.stages.attribute import maps_of
 from heatproof.stages.shards import (
     ShardStage,
-    each,
+    explainer_wildcards,
     inputs_of,
     names_in_paths,
     network_key,
     network_of,
-    networks,
-    product_of,
+    network_wildcards,
+    shard_product,
     shard_range,
-    shards,
-    whose,
+    shard_wildcards,
+    wildcard_product,
 )
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class ResponseStage(ShardStage):
         kind, number = response_of(self.response), self.shard.number
         stores = [(one.key, self.store.format(explainer=one.name)) for one in self.explainers]
         return [
-            product_of(self.shard, key, response_files(kind, store, number))
+            shard_product(self.shard, key, response_files(kind, store, number))
             for key, store in stores or [(self.key, self.store)]
         ]
 
@@ -116,7 +116,7 @@ class ResponseStage(ShardStage):
         return partial(respond, self, runtime)
 
     @classmethod
-    def of_network(cls, graph: JobGraph, response: Response, where: Wildcards) -> tuple[Self, list[str]]:
+    def for_network(cls, graph: JobGraph, response: Response, where: Wildcards) -> tuple[Self, list[str]]:
         """Return the spec of the job of a shard of a response without maps, and the files that it waits for."""
         plan, network = graph.plan, Network(where["dataset"], where["model"], where["weights"])
         network_spec, key = graph.compute_once(_network_and_key, network, response)
@@ -190,12 +190,12 @@ class _OnGrids(ResponseStage):
             for network in plan.networks()
             for grid, baseline in plan.combinations_on(network.weights, network.model)
         ]
-        return each(pairs, shards(plan, plan.drop_images))
+        return wildcard_product(pairs, shard_wildcards(plan, plan.drop_images))
 
     @classmethod
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return the spec of the job of a shard, and the files that it waits for."""
-        return cls.of_network(graph, cls.kind({"grid": where["grid"], "baseline": where["baseline"]}), where)
+        return cls.for_network(graph, cls.kind({"grid": where["grid"], "baseline": where["baseline"]}), where)
 
 
 @stage("drops")
@@ -224,7 +224,11 @@ class Subsets(ResponseStage):
     @classmethod
     def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
         """Return the wildcards of every network, every response that is read on its dataset, and its shards."""
-        return _read_on(plan, each(networks(plan), _shards_of(plan, plan.model_responses)), plan.model_responses)
+        return _readable_on(
+            plan,
+            wildcard_product(network_wildcards(plan), _response_shards(plan, plan.model_responses)),
+            plan.model_responses,
+        )
 
     @classmethod
     def wildcard_constraints(cls, plan: Plan) -> Mapping[str, Iterable[str]]:
@@ -234,7 +238,7 @@ class Subsets(ResponseStage):
     @classmethod
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return the spec of the job of a shard, and the files that it waits for."""
-        return cls.of_network(graph, graph.plan.model_responses[where["response"]], where)
+        return cls.for_network(graph, graph.plan.model_responses[where["response"]], where)
 
 
 @stage("parts")
@@ -249,13 +253,13 @@ class Parts(ResponseStage):
         """Return the wildcards of every network and shard, if a metric reads parts."""
         parts = cls.kind()
         images = plan.response_images(parts) if plan.part_metrics else 0
-        all_wildcards = each(networks(plan), shards(plan, images))
+        all_wildcards = wildcard_product(network_wildcards(plan), shard_wildcards(plan, images))
         return [where for where in all_wildcards if plan.reads_response(where["dataset"], parts)]
 
     @classmethod
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return the spec of the job of a shard, and the files that it waits for."""
-        return cls.of_network(graph, cls.kind(), where)
+        return cls.for_network(graph, cls.kind(), where)
 
 
 @stage("channels")
@@ -268,12 +272,12 @@ class Channels(ResponseStage):
     @classmethod
     def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
         """Return the wildcards of every network and every shard of the images on which networks are compared."""
-        return each(networks(plan), shards(plan, plan.similarity_images))
+        return wildcard_product(network_wildcards(plan), shard_wildcards(plan, plan.similarity_images))
 
     @classmethod
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return the spec of the job of a shard, and the files that it waits for."""
-        return cls.of_network(graph, graph.plan.channels, where)
+        return cls.for_network(graph, graph.plan.channels, where)
 
 
 @stage("curves")
@@ -286,8 +290,12 @@ class Curves(ResponseStage):
     @classmethod
     def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
         """Return the wildcards of every network, response and shard, and of every explainer if each has its own job."""
-        all_wildcards = each(networks(plan), _shards_of(plan, plan.method_responses), whose(plan, plan.explainers))
-        return _read_on(plan, all_wildcards, plan.method_responses)
+        all_wildcards = wildcard_product(
+            network_wildcards(plan),
+            _response_shards(plan, plan.method_responses),
+            explainer_wildcards(plan, plan.explainers),
+        )
+        return _readable_on(plan, all_wildcards, plan.method_responses)
 
     @classmethod
     def stores(cls, plan: Plan) -> Iterable[list[str]]:
@@ -319,12 +327,12 @@ class Curves(ResponseStage):
         return spec, [*inputs_of(graph, spec.network, where), *maps]
 
 
-def _read_on(plan: Plan, all_wildcards: Iterable[Wildcards], responses: Mapping[str, Response]) -> list[Wildcards]:
+def _readable_on(plan: Plan, all_wildcards: Iterable[Wildcards], responses: Mapping[str, Response]) -> list[Wildcards]:
     """Return those wildcards whose response is read by a metric that is applicable on the dataset."""
     return [where for where in all_wildcards if plan.reads_response(where["dataset"], responses[where["response"]])]
 
 
-def _shards_of(plan: Plan, responses: Mapping[str, Response]) -> list[Wildcards]:
+def _response_shards(plan: Plan, responses: Mapping[str, Response]) -> list[Wildcards]:
     """Return the wildcards of responses and their shards, whose number depends on the images of the response."""
     return [
         {"response": name, "shard": shard}

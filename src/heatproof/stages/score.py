@@ -132,7 +132,7 @@ class Score(Stage):
                 points,
                 entry.output,
             )
-            for argument, (response, points) in _served(plan, case).items()
+            for argument, (response, points) in _read_responses(plan, case).items()
         }
         methods = [
             ScoredMethod(one.name, one.index, one.transform, plan.maps_of(*network, name), name)
@@ -172,7 +172,7 @@ class Score(Stage):
         return partial(score, self)
 
 
-def _served(plan: Plan, case: Case) -> dict[str, tuple[Response, list[int] | None]]:
+def _read_responses(plan: Plan, case: Case) -> dict[str, tuple[Response, list[int] | None]]:
     """Return the responses that a metric reads; {} if it is not applicable to the task of the dataset."""
     if plan.unsupported_reason(case.network.dataset, case.metric):
         return {}
@@ -191,7 +191,7 @@ def _upstream(graph: JobGraph, case: Case) -> Key:
     if _reads_maps(plan, case):
         explainers = [*plan.model_explainers, *plan.reference_explainers]
         keys += [maps_of(graph, network, name).key for name in explainers]
-    for response, _ in _served(plan, case).values():
+    for response, _ in _read_responses(plan, case).values():
         if response.needs_maps:
             keys += [response_explainer(graph, network, response, name).key for name in plan.explainers]
         else:
@@ -208,6 +208,6 @@ def inputs_of(plan: Plan, case: Case) -> list[str]:
         for explainer in plan.explainers:
             if reads_maps:
                 files.append(map_file(plan.maps_of(*network, explainer), shard))
-            for response, _ in _served(plan, case).values():
+            for response, _ in _read_responses(plan, case).values():
                 files += response_files(response, plan.store_of(network, response, explainer), shard)
     return list(dict.fromkeys(files))

@@ -58,23 +58,23 @@ def shard_range(plan: Plan, shard: int, images: int) -> ShardRange:
     return ShardRange(shard, size, (shard * size, min((shard + 1) * size, images)))
 
 
-def product_of(shard: ShardRange, key: Key, files: Sequence[str]) -> Product:
+def shard_product(shard: ShardRange, key: Key, files: Sequence[str]) -> Product:
     """Return one shard of a store as a product; `files` has its manifest first, then its arrays."""
     return Product(files[0], key, tuple(files), files[1], shard.images[1])
 
 
-def each(*levels: Iterable[Wildcards]) -> Iterator[Wildcards]:
+def wildcard_product(*levels: Iterable[Wildcards]) -> Iterator[Wildcards]:
     """Yield the Cartesian product of lists of wildcards, with the last list varying fastest."""
     for named in product(*map(list, levels)):
         yield {name: value for wildcards in named for name, value in wildcards.items()}
 
 
-def networks(plan: Plan) -> list[Wildcards]:
+def network_wildcards(plan: Plan) -> list[Wildcards]:
     """Return the wildcards of all networks."""
     return [network._asdict() for network in plan.networks()]
 
 
-def shards(plan: Plan, images: int) -> list[Wildcards]:
+def shard_wildcards(plan: Plan, images: int) -> list[Wildcards]:
     """Return the wildcards of the shards of a number of images."""
     return [{"shard": shard} for shard in plan.shards(images)]
 
@@ -84,7 +84,7 @@ def names_in_paths(plan: Plan, explainers: Iterable[str]) -> list[str]:
     return ["{explainer}"] if plan.config["attribution_jobs"] == "apart" else list(explainers)
 
 
-def whose(plan: Plan, explainers: Iterable[str]) -> list[Wildcards]:
+def explainer_wildcards(plan: Plan, explainers: Iterable[str]) -> list[Wildcards]:
     """Return the wildcards of explainers if each has its own job; else empty wildcards for the job of all."""
     chosen: list[Wildcards] = [{"explainer": name} for name in explainers]
     return chosen if plan.config["attribution_jobs"] == "apart" or not chosen else [{}]

@@ -16,7 +16,7 @@ from heatproof.stages.methods import (
     PlannedMethod,
     directions_of,
     images_with_maps,
-    keys_of,
+    joined_key,
     magnitudes,
     map_files,
     planned_methods,
@@ -116,7 +116,7 @@ class Sorting(Report):
             methods=planned_methods(plan),
             directions=directions_of(graph, cases),
             magnitudes=magnitudes(plan),
-            upstream=keys_of(graph, cases),
+            upstream=joined_key(graph, cases),
         )
         maps = map_files(plan, [network for network, _ in chosen], spec.images, plan.explainers)
         return spec, [*maps, *plan.score_files(cases)]

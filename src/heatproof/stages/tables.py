@@ -16,7 +16,15 @@ from heatproof.plan.selection import ANSWERS
 from heatproof.plan.stage import JobGraph, Report, named_tables, report_outputs, stage
 from heatproof.responses.base import NetworkResponse
 from heatproof.responses.patches import Patches
-from heatproof.stages.methods import Ranked, Scored, all_metrics, keys_of, planned_methods, ranked, scored
+from heatproof.stages.methods import (
+    RankingFields,
+    ScoresStage,
+    all_metrics,
+    joined_key,
+    planned_methods,
+    ranking_fields,
+    scores_fields,
+)
 
 if TYPE_CHECKING:
     from heatproof.base.specs import Runtime
@@ -51,7 +59,7 @@ class Drops:
 
 
 @stage("tables")
-class Tables(Report, Ranked):
+class Tables(Report, RankingFields):
     """The spec of the job that writes the tables on patch drops.
 
     Attributes
@@ -197,7 +205,7 @@ class Tables(Report, Ranked):
         """Return the spec of the job, and the files that it waits for."""
         plan = graph.plan
         drops = [
-            Drops(*network, grid, baseline, metric, plan.results.drops.format(**where), *_known(plan, network))
+            Drops(*network, grid, baseline, metric, plan.results.drops.format(**where), *_label_sources(plan, network))
             for network in plan.networks()
             for metric, (grid, baseline, output) in plan.metrics_of(network.weights, network.model).items()
             # The accuracy does not depend on the output of the drops.
@@ -206,7 +214,7 @@ class Tables(Report, Ranked):
         ]
         spec = cls(
             scores=plan.score_files(),
-            upstream=keys_of(graph, plan.test_cases()),
+            upstream=joined_key(graph, plan.test_cases()),
             drops=drops,
             # A network on one grid and baseline counts as one test case, whatever the outputs.
             ranked=sorted({item.metric for item in drops}),
@@ -223,7 +231,7 @@ class Tables(Report, Ranked):
             ],
             images=plan.drop_images,
             target=plan.config["target"],
-            **ranked(plan),
+            **ranking_fields(plan),
         )
         shards, arrays = plan.shards(plan.drop_images), ("target_rank", "predicted")
         ranks = [
@@ -246,7 +254,7 @@ class Tables(Report, Ranked):
         return partial(tables, self)
 
 
-def _known(plan: Plan, network: Network) -> tuple[str, str]:
+def _label_sources(plan: Plan, network: Network) -> tuple[str, str]:
     """Return the manifest with the labels and the store of the outputs for all labels; "" for classes."""
     task = plan.task_of(network.dataset)
     labels = "" if task in EXCLUSIVE else plan.results.dataset.format(dataset=network.dataset)
@@ -254,7 +262,7 @@ def _known(plan: Plan, network: Network) -> tuple[str, str]:
 
 
 @stage("all_scores")
-class AllScores(Scored, Ranked):
+class AllScores(ScoresStage, RankingFields):
     """The spec of the job that writes the table of all metrics."""
 
     message = "table of all metrics"
@@ -289,7 +297,7 @@ class AllScores(Scored, Ranked):
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return the spec of the job, and the files that it waits for."""
         cases = graph.plan.all_cases()
-        return cls(**scored(graph, cases), **ranked(graph.plan)), graph.plan.score_files(cases)
+        return cls(**scores_fields(graph, cases), **ranking_fields(graph.plan)), graph.plan.score_files(cases)
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return the function that writes the table."""

@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 
 WEIGHTS = "weights/{dataset}/{model}/{weights}"
 # Weights of the saved epochs of a training. No entry of `weights` in the config can have this path.
-KEPT = "weights/{dataset}/{model}/kept/{weights}.safetensors"
+SAVED_EPOCHS = "weights/{dataset}/{model}/kept/{weights}.safetensors"
 
 
-def _named(path: str) -> Mapping[str, Output]:
+def _weights_outputs(path: str) -> Mapping[str, Output]:
     """Return the outputs of a job that writes weights, from their path without ending."""
     return plain_outputs(weights=f"{path}.safetensors", history=f"{path}.history.csv")
 
 
-def _growing(outputs: Mapping[str, Output]) -> dict[str, Output]:
+def _updated_in_place(outputs: Mapping[str, Output]) -> dict[str, Output]:
     # Snakemake must not remove the files of a training that is up to date, or that resumes from its journal.
     return {name: replace(output, is_updated=True) for name, output in outputs.items()}
 
 
-def _pretrained(path: str) -> str:
+def _at_pretrained(path: str) -> str:
     return path.replace("{weights}", PRETRAINED)
 
 
-def _pairs(plan: Plan, models: Iterable[str]) -> list[Wildcards]:
+def _on_datasets(plan: Plan, models: Iterable[str]) -> list[Wildcards]:
     """Return the wildcards of models, each on all of its datasets."""
     known = set(models)
     return [{"dataset": dataset, "model": name} for dataset, name in plan.pairs() if name in known]
@@ -114,7 +114,7 @@ class FetchStart(CheckpointStage):
 
     message = "weights to begin with"
     manifest_path = "checkpoints/{model}.json"
-    outputs = _named("checkpoints/{model}")
+    outputs = _weights_outputs("checkpoints/{model}")
 
     @classmethod
     def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
@@ -137,13 +137,13 @@ class Fetch(CheckpointStage):
     """The spec of a job that fetches weights that are used without training."""
 
     message = "published weights"
-    manifest_path = _pretrained(WEIGHTS) + ".json"
-    outputs = _named(_pretrained(WEIGHTS))
+    manifest_path = _at_pretrained(WEIGHTS) + ".json"
+    outputs = _weights_outputs(_at_pretrained(WEIGHTS))
 
     @classmethod
     def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
         """Return the wildcards of the models with a checkpoint, on their datasets."""
-        return _pairs(plan, plan.fetched_models())
+        return _on_datasets(plan, plan.fetched_models())
 
     @classmethod
     def wildcard_constraints(cls, plan: Plan) -> Mapping[str, Iterable[str]]:
@@ -208,14 +208,14 @@ class Pretrain(Training):
     message = "training"
     code = ("heatproof.jobs.train",)
     runs_network = True
-    manifest_path = _pretrained(WEIGHTS) + ".json"
-    outputs = _growing(_named(_pretrained(WEIGHTS)))
-    kept = _growing(plain_outputs(kept=_pretrained(KEPT)))
+    manifest_path = _at_pretrained(WEIGHTS) + ".json"
+    outputs = _updated_in_place(_weights_outputs(_at_pretrained(WEIGHTS)))
+    kept = _updated_in_place(plain_outputs(kept=_at_pretrained(SAVED_EPOCHS)))
 
     @classmethod
     def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
         """Return the wildcards of the models that the workflow trains, on their datasets."""
-        return _pairs(plan, plan.trained())
+        return _on_datasets(plan, plan.trained())
 
     @classmethod
     def wildcard_constraints(cls, plan: Plan) -> Mapping[str, Iterable[str]]:
@@ -232,18 +232,18 @@ class Pretrain(Training):
         """Return the spec of the job of a network, and the files that it waits for."""
         plan, model = graph.plan, where["model"]
         dataset, entry = plan.trained_on(where["dataset"]), plan.models[model]
-        begun = graph.spec("fetch_start", model=model) if entry.transfer else None
+        start = graph.spec("fetch_start", model=model) if entry.transfer else None
         spec = cls(
             dataset=dataset,
             model=plan.trained_spec(model),
-            start=begun.files["weights"] if begun else None,
-            upstream=begun.key if begun else None,
+            start=start.files["weights"] if start else None,
+            upstream=start.key if start else None,
             keep=plan.keep(PRETRAINED),
             training=TrainingSettings(**plan.training_settings(entry.pretraining, dataset.task)),
             ignores_labels=bool(plan.target_function) and not entry.pretraining["epochs"],
         )
         # The manifest is an input too. Where the times of files cannot be set back, it is removed if the start changes.
-        return spec, [dataset.manifest, *([begun.files["weights"], begun.manifest] if begun else [])]
+        return spec, [dataset.manifest, *([start.files["weights"], start.manifest] if start else [])]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return the function that trains the network."""
@@ -266,7 +266,7 @@ class Finetune(Training):
     code = ("heatproof.jobs.train",)
     runs_network = True
     manifest_path = WEIGHTS + ".json"
-    outputs = _growing({**_named(WEIGHTS), **plain_outputs(kept=KEPT)})
+    outputs = _updated_in_place({**_weights_outputs(WEIGHTS), **plain_outputs(kept=SAVED_EPOCHS)})
 
     start: str
     upstream: Key
@@ -275,7 +275,7 @@ class Finetune(Training):
     @classmethod
     def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
         """Return the wildcards of all models on their datasets, with every finetuning of the config."""
-        return [{**pair, "weights": one} for pair in _pairs(plan, plan.models) for one in plan.finetuned()]
+        return [{**pair, "weights": one} for pair in _on_datasets(plan, plan.models) for one in plan.finetuned()]
 
     @classmethod
     def wildcard_constraints(cls, plan: Plan) -> Mapping[str, Iterable[str]]:
@@ -286,18 +286,18 @@ class Finetune(Training):
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return the spec of the job of a network, and the files that it waits for."""
         plan, network = graph.plan, Network(**where)
-        dataset, begun = plan.trained_on(network.dataset), weights_of(graph, network._replace(weights=PRETRAINED))
+        dataset, start = plan.trained_on(network.dataset), weights_of(graph, network._replace(weights=PRETRAINED))
         settings, training_task = plan.finetuning(network.model, network.weights) or {}, plan.training_task(*network)
         spec = cls(
             dataset=dataset,
             model=plan.trained_spec(network.model),
-            start=begun.files["weights"],
-            upstream=begun.key,
+            start=start.files["weights"],
+            upstream=start.key,
             keep=plan.keep(network.weights),
             training=FinetuningSettings(**plan.training_settings(settings, training_task)),
             ignores_labels=training_task == CALLABLE,
         )
-        return spec, [dataset.manifest, begun.files["weights"]]
+        return spec, [dataset.manifest, start.files["weights"]]
 
     @property
     def modules(self) -> list[str]:
@@ -327,7 +327,7 @@ class KeepEpoch(Stage):
     code = ("heatproof.jobs.train",)
     runs_network = True
     manifest_path = WEIGHTS + ".json"
-    outputs = _named(WEIGHTS)
+    outputs = _weights_outputs(WEIGHTS)
 
     epoch: int
     kept: str
@@ -337,7 +337,7 @@ class KeepEpoch(Stage):
     @classmethod
     def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
         """Return the wildcards of all models on their datasets, with every saved epoch."""
-        return [{**pair, "weights": one} for pair in _pairs(plan, plan.models) for one in plan.saved_epochs]
+        return [{**pair, "weights": one} for pair in _on_datasets(plan, plan.models) for one in plan.saved_epochs]
 
     @classmethod
     def wildcard_constraints(cls, plan: Plan) -> Mapping[str, Iterable[str]]:
@@ -348,8 +348,8 @@ class KeepEpoch(Stage):
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return the spec of the job of an epoch, and the files that it waits for."""
         entry, epoch = graph.plan.saved_epochs[where["weights"]]
-        files = (whole := weights_of(graph, Network(**{**where, "weights": entry}))).files
-        spec = cls(epoch=epoch, kept=files["kept"], trained=files["history"], upstream=whole.key)
+        files = (training := weights_of(graph, Network(**{**where, "weights": entry}))).files
+        spec = cls(epoch=epoch, kept=files["kept"], trained=files["history"], upstream=training.key)
         return spec, [spec.kept, spec.trained]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:

@@ -101,9 +101,9 @@ def draw_montage(
             axes.imshow(np.clip(channels_last(image), 0, 1), interpolation="nearest")
     for place, method in enumerate(means.index):
         block, line = divmod(place, height)
-        label, *own = cells[line + 1, block]
+        label, *map_axes = cells[line + 1, block]
         label.text(0.97, 0.5, f"{method}\n{format_score(means[method])}", ha="right", va="center", size=7)
-        for axes, values, score in zip(own, maps[method], scores.loc[method], strict=True):
+        for axes, values, score in zip(map_axes, maps[method], scores.loc[method], strict=True):
             draw_map(axes, values)
             axes.text(0.5, -0.04, format_score(score), transform=axes.transAxes, ha="center", va="top", size=6)
     draw_colour_bar(

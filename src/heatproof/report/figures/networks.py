@@ -149,8 +149,8 @@ def draw_published(table: pd.DataFrame, orders: pd.DataFrame) -> Figure:
         most = len(part) + 0.5
         axes.plot([0.5, most], [0.5, most], color="0.75", linewidth=1, zorder=0)
         axes.plot(part["published_rank"], part["rank"], "o", color=colour, markersize=4)
-        named = part.reindex(part["difference"].abs().sort_values(ascending=False).index).head(5)
-        for row in named.to_dict("records"):
+        labelled = part.reindex(part["difference"].abs().sort_values(ascending=False).index).head(5)
+        for row in labelled.to_dict("records"):
             left = row["published_rank"] > len(part) / 2
             axes.annotate(
                 row["method"], (row["published_rank"], row["rank"]), (-4 if left else 4, 2), size=6.5,
@@ -166,8 +166,8 @@ def draw_published(table: pd.DataFrame, orders: pd.DataFrame) -> Figure:
     return figure
 
 
-def _rho(one: pd.Series, other: pd.Series, least: int, before: str) -> str:
+def _rho(first: pd.Series, second: pd.Series, minimum: int, before: str) -> str:
     """Return the rank correlation as text for a title; "" where values are too few or all equal."""
-    if len(one) < least or min(one.nunique(), other.nunique()) == 1:
+    if len(first) < minimum or min(first.nunique(), second.nunique()) == 1:
         return ""
-    return f"{before}{rounded(float(spearmanr(one, other).statistic), 2)}"
+    return f"{before}{rounded(float(spearmanr(first, second).statistic), 2)}"

@@ -36,7 +36,7 @@ class FigureEntry:
         ``leaderboard`` or ``variance``.
     page
         Whether the index page shows the figure.
-    beside
+    also_reads
         Names of further tables. `draw` receives each of them as a keyword-only argument of that name.
     """
 
@@ -44,7 +44,7 @@ class FigureEntry:
     draw: Draw
     reads: str
     page: bool = True
-    beside: tuple[str, ...] = ()
+    also_reads: tuple[str, ...] = ()
 
     @property
     def caption(self) -> str:
@@ -55,12 +55,12 @@ class FigureEntry:
 FIGURES: Registry[FigureEntry] = Registry("heatproof.report.figures", "figure")
 
 
-def figure(name: str, *, reads: str, page: bool = True, beside: tuple[str, ...] = ()) -> Callable[[Draw], Draw]:
+def figure(name: str, *, reads: str, page: bool = True, also_reads: tuple[str, ...] = ()) -> Callable[[Draw], Draw]:
     """Register a function that draws a figure.
 
     Parameters
     ----------
-    name, reads, page, beside
+    name, reads, page, also_reads
         The fields of `FigureEntry`.
 
     Returns
@@ -70,7 +70,7 @@ def figure(name: str, *, reads: str, page: bool = True, beside: tuple[str, ...] 
     """
 
     def enter(draw: Draw) -> Draw:
-        FIGURES[name] = FigureEntry(name, draw, reads, page, beside)
+        FIGURES[name] = FigureEntry(name, draw, reads, page, also_reads)
         return draw
 
     return enter

@@ -38,11 +38,11 @@ def sorting(spec: Sorting) -> None:
             found[metric] = image_scores(spec.results, place, ids)
         number = index_of_most_scored(found, ids)
         read = {method.method: read_maps(spec.results, where, method, ids) for method in spec.methods}
-        own = {name: values[number] for name, values in read.items() if not isinstance(values, str)}
+        image_maps = {name: values[number] for name, values in read.items() if not isinstance(values, str)}
         # A metric that is not applicable reads no maps.
         applied = [metric for metric, of in found.items() if of.notna().any()]
-        drawn = spec.magnitudes.counted_methods([*own], *applied)
-        maps = {name: own[name] for name in drawn}
+        drawn = spec.magnitudes.counted_methods([*image_maps], *applied)
+        maps = {name: image_maps[name] for name in drawn}
         scores = pd.DataFrame(
             {
                 metric: [of.get((name, ids[number]), np.nan) if len(of) else np.nan for name in drawn]

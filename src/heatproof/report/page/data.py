@@ -75,8 +75,10 @@ def maps(entry: PageDataset, spec: ReportPage) -> dict[str, Any]:
     networks, columns, sorts = [], [], []
     for network in entry.networks:
         where = network.where
-        scores = [image_scores(spec.results, {**where, "metric": metric}, ids) for metric in network.shown]
-        networks.append({**where, "metrics": network.shown, "drops": _drops(spec.results, where, network.drops, ids)})
+        scores = [image_scores(spec.results, {**where, "metric": metric}, ids) for metric in network.displayed_metrics]
+        networks.append(
+            {**where, "metrics": network.displayed_metrics, "drops": _drops(spec.results, where, network.drops, ids)}
+        )
         # Method by method, so that the maps of only one method are in memory at a time.
         methods = []
         for method in spec.methods:
@@ -106,7 +108,7 @@ def maps(entry: PageDataset, spec: ReportPage) -> dict[str, Any]:
 def _sorts(network: PageNetwork, spec: ReportPage, ids: Sequence[str]) -> list[list[dict[str, Any]]]:
     """Return for each image the metrics by which a network's maps can be sorted, with the scores of all methods."""
     found: list[list[dict[str, Any]]] = [[] for _ in ids]
-    for metric in network.sorts:
+    for metric in network.sort_metrics:
         every = image_scores(spec.results, {**network.where, "metric": metric}, ids)
         of = every[every.index.get_level_values("image").isin(ids)].to_dict()
         for image, into in zip(ids, found, strict=True):
@@ -134,20 +136,20 @@ def _drops(
     return {**facts, "values": rounded_lists(outputs[:, :1] - outputs[:, 1:])}
 
 
-def fit_to_page(shown: list[dict[str, Any]], methods: int) -> list[dict[str, Any]]:
+def fit_to_page(datasets: list[dict[str, Any]], methods: int) -> list[dict[str, Any]]:
     """Return the images and networks of `maps` that fit on the index page, with the numbers of those ``left_out``."""
     found = []
-    for held in shown:
-        images, networks = len(held["images"]), len(held["networks"])
-        count, fit = count_that_fits(images, networks * len(shown), methods, held["size"])
-        most = max(1, fit // len(shown))
+    for dataset in datasets:
+        images, networks = len(dataset["images"]), len(dataset["networks"])
+        count, fit = count_that_fits(images, networks * len(datasets), methods, dataset["size"])
+        most = max(1, fit // len(datasets))
         found.append(
             {
-                **held,
-                "images": held["images"][:count],
-                "networks": held["networks"][:most],
-                "cells": [of_image[:most] for of_image in held["cells"][:count]],
-                "sorts": [of_image[:most] for of_image in held["sorts"][:count]],
+                **dataset,
+                "images": dataset["images"][:count],
+                "networks": dataset["networks"][:most],
+                "cells": [of_image[:most] for of_image in dataset["cells"][:count]],
+                "sorts": [of_image[:most] for of_image in dataset["sorts"][:count]],
                 "left_out": [images - count, max(networks - most, 0)],
             }
         )

@@ -59,7 +59,7 @@ REASON_GROUPS = {
 
 def report_page(spec: ReportPage) -> None:
     """Write the index page, and the page of maps where images are shown."""
-    tables = {name: read_text(facts.path) for name, facts in spec.tables_shown.items()}
+    tables = {name: read_text(facts.path) for name, facts in spec.page_tables.items()}
     # The ranking of the test cases that the table of scores shows.
     ranked = tables.get("ranking", tables["meta_rank"])
     alone = tables["meta_rank"] if "ranking" in tables else None
@@ -98,13 +98,13 @@ def report_page(spec: ReportPage) -> None:
         ranking=ranking(ranked, alone),
         leaderboard=ranking(tables["leaderboard"]) if "leaderboard" in tables else [],
         about_metrics=describe_disagreement(tables["scores"], spec) if "scores" in tables else "",
-        beside=side_by_side(tables["idsds_table"], spec.references),
+        side_by_side=side_by_side(tables["idsds_table"], spec.references),
         figures=[
             {**vars(one), "uri": data_uri(verified_bytes(one.path, listed=False), "image/svg+xml")}
             for one in spec.figures
         ],
         claims=group_claims(tables["claims"]) if "claims" in tables else {},
-        downloads=[_download(facts.path, link) for facts in spec.tables_shown.values()],
+        downloads=[_download(facts.path, link) for facts in spec.page_tables.values()],
         link=link,
         named=NAMED,
         data=data,
@@ -116,7 +116,7 @@ def report_page(spec: ReportPage) -> None:
         size = len(page.encode())
         (log.warning if path == spec.files["page"] and size > PAGE_BYTES else log.info)("%s: %d kB", path, size // 1000)
     shows = [(entry.dataset, spec.images) for entry in spec.datasets]
-    publish(spec, pages, [facts.path for facts in spec.tables_shown.values()], shows)
+    publish(spec, pages, [facts.path for facts in spec.page_tables.values()], shows)
 
 
 def _row_names(spec: ReportPage) -> str:
@@ -269,7 +269,7 @@ def manifests(spec: ReportPage) -> Iterator[tuple[str, str, str, int]]:
     The order is from the tables back to the images. A store is yielded once, with its path without ending and the
     number of its shards; other manifests have 0 shards.
     """
-    for facts in spec.tables_shown.values():
+    for facts in spec.page_tables.values():
         yield "table", Path(facts.path).name, facts.manifest, 0
     explainers = {method.explainer: method for method in spec.methods}
     for entry in spec.datasets:
@@ -277,7 +277,7 @@ def manifests(spec: ReportPage) -> Iterator[tuple[str, str, str, int]]:
         for network in entry.networks:
             where = network.where
             of = " · ".join(map(str, where.values()))
-            for metric in network.scored:
+            for metric in network.scored_metrics:
                 scores = spec.results.scores_manifest.format(**where, metric=metric)
                 yield "scores", f"{of} · {metric}", scores, 0
             for explainer, method in explainers.items():

@@ -59,21 +59,23 @@ def accuracy_table(drops: Sequence[Drops], images: int, target: str | int = "lab
     """
     rows: list[dict[str, Any]] = []
     for item in drops:
-        known = scored_rows((read_checksummed(item.labels) if item.labels else None) or {}, target, images)
-        of: dict[str, Any] = {key: getattr(item, key) for key in ("dataset", "model", "weights", "grid", "baseline")}
-        of["grid"] = grid_table_value(item.grid)
-        of["in_domain"] = base_name(item.metric) == "idsds"
+        ground_truth = scored_rows((read_checksummed(item.labels) if item.labels else None) or {}, target, images)
+        network: dict[str, Any] = {
+            key: getattr(item, key) for key in ("dataset", "model", "weights", "grid", "baseline")
+        }
+        network["grid"] = grid_table_value(item.grid)
+        network["in_domain"] = base_name(item.metric) == "idsds"
         store = item.drops + ".zarr"
-        if known.has_classes:
-            found = [_of_classes(store, images, target)]
-        elif known.task == "multilabel":
-            found = _of_labels(known, store, item.answers, images)
-        elif known.task == "regression":
-            found = _of_numbers(known, read(store, "logit", 0, images).astype(np.float64), target)
+        if ground_truth.has_classes:
+            rows_of_network = [_of_classes(store, images, target)]
+        elif ground_truth.task == "multilabel":
+            rows_of_network = _of_labels(ground_truth, store, item.answers, images)
+        elif ground_truth.task == "regression":
+            rows_of_network = _of_numbers(ground_truth, read(store, "logit", 0, images).astype(np.float64), target)
         else:
-            found = [{"n_images": len(describe_store(store)["labels"][:images])}]
-        task = {} if known.has_classes else {"task": known.task}
-        rows += [{**of, **one, **task} for one in found]
+            rows_of_network = [{"n_images": len(describe_store(store)["labels"][:images])}]
+        task = {} if ground_truth.has_classes else {"task": ground_truth.task}
+        rows += [{**network, **row, **task} for row in rows_of_network]
     table = pd.DataFrame(rows)
     if "label" not in table:
         return table
@@ -102,16 +104,16 @@ def _of_labels(known: ScoredRows, store: str, answers: str, images: int) -> list
     logits = read(answers + ".zarr", "logit", 0, images).astype(np.float64)
     pictures = known.first_rows
     by_label = quality_of_labels(known.ground_truth[pictures], logits[pictures])
-    every: dict[str, Any] = {"label": "", **{str(name): by_label[name].mean() for name in by_label}}
-    every["p_chance"] = chance_of_labels(known.ground_truth[pictures], logits[pictures])
-    every["n_images"] = len(pictures)
+    overall: dict[str, Any] = {"label": "", **{str(name): by_label[name].mean() for name in by_label}}
+    overall["p_chance"] = chance_of_labels(known.ground_truth[pictures], logits[pictures])
+    overall["n_images"] = len(pictures)
     recall = {"recall_clean": found[:, 0], "recall_worst_patch": np.asarray(found.all(axis=1))}
-    every |= {name: float(right.mean()) for name, right in recall.items()}
-    rows = [every]
+    overall |= {name: float(right.mean()) for name, right in recall.items()}
+    rows = [overall]
     for number, row in enumerate(by_label.to_dict("records")):
-        own = targets == number
-        more = {name: float(right[own].mean()) if own.any() else np.nan for name, right in recall.items()}
-        rows.append({"label": known.names[number], **{str(key): value for key, value in row.items()}, **more})
+        of_label = targets == number
+        recalls = {name: float(right[of_label].mean()) if of_label.any() else np.nan for name, right in recall.items()}
+        rows.append({"label": known.names[number], **{str(key): value for key, value in row.items()}, **recalls})
     return rows
 
 
@@ -186,8 +188,8 @@ def _of_numbers(known: ScoredRows, outputs: np.ndarray, target: str | int) -> li
         labels, names = labels.reshape(len(labels), -1)[:, target], np.full(len(labels), "", dtype=object)
     rows = []
     for name in dict.fromkeys(names.tolist()):
-        own = names == name
-        rows.append({"label": name, **quality_of_numbers(labels[own], outputs[own])})
+        of_name = names == name
+        rows.append({"label": name, **quality_of_numbers(labels[of_name], outputs[of_name])})
     if len(rows) > 1:
         mean = {key: float(np.mean([row[key] for row in rows])) for key in ("r2", "spearman")}
         # The network is better than guessing if it is for one number; Bonferroni's correction is for their count.
@@ -250,17 +252,17 @@ def chance_of_numbers(labels: np.ndarray, outputs: np.ndarray) -> float:
         return 1.0
     if len(labels) > MOST_PERMUTED:
         return float(spearmanr(labels, outputs, alternative="greater").pvalue)
-    ranks, own = rankdata(outputs), rankdata(labels)
-    return _permuted(lambda order: float(ranks @ own[order]), len(labels))
+    ranks, label_ranks = rankdata(outputs), rankdata(labels)
+    return _permuted(lambda order: float(ranks @ label_ranks[order]), len(labels))
 
 
 def _permuted(statistic: Any, count: int) -> float:
     """Return the share of permutations whose statistic is at least that of the given order, which counts as one."""
     generator = numpy_generator(0, "permutations of labels")
-    least = statistic(np.arange(count))
-    least -= 1e-9 * max(1.0, abs(least))
-    above = sum(statistic(generator.permutation(count)) >= least for _ in range(PERMUTATIONS))
-    return (1 + above) / (1 + PERMUTATIONS)
+    observed = statistic(np.arange(count))
+    observed -= 1e-9 * max(1.0, abs(observed))
+    at_least = sum(statistic(generator.permutation(count)) >= observed for _ in range(PERMUTATIONS))
+    return (1 + at_least) / (1 + PERMUTATIONS)
 
 
 def better_than_guessing(row: Mapping[str, Any]) -> str:

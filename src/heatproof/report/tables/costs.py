@@ -124,8 +124,8 @@ def _write_names(axes: Axes, part: pd.DataFrame) -> None:
     decades = np.ptp(np.log10(axes.get_xlim()))
     taken: list[tuple[float, float, float]] = []
     keyed = part.assign(key=part["cost"].where(part["on_front"], -part["score"]))
-    first = keyed.sort_values(["on_front", "key"], ascending=[False, True])
-    for row in first.drop_duplicates("series").to_dict("records"):
+    labelled = keyed.sort_values(["on_front", "key"], ascending=[False, True])
+    for row in labelled.drop_duplicates("series").to_dict("records"):
         left, middle = np.log10(row["cost"]) / decades, row["score"] / (high - low)
         # Shares of the panel's width and height that the letters take at this font size.
         right = left + 0.0125 * len(row["method"])

@@ -79,17 +79,17 @@ def in_domain_table(spec: InDomain) -> pd.DataFrame:
         features, labels = features[known.first_rows], np.asarray(opened.labels[:images])[known.first_rows]
         images = len(features)
         scores = [probe_scores(features[:, :, place], labels, spec.seed) for place in range(len(layers))]
-        measures = [area_under_curve(one) for one in scores]
+        measures = [area_under_curve(layer_scores) for layer_scores in scores]
         if known.has_classes:
             confidence, predicted = (read(store, name, 0, images) for name in ("confidence", "predicted"))
             right = predicted == labels[:, None]
             measures += [_mean_of(values) for values in (*right.T, *confidence.T)]
-            measures += [calibration_error(*answer) for answer in zip(confidence.T, right.T, strict=True)]
+            measures += [calibration_error(*output) for output in zip(confidence.T, right.T, strict=True)]
         found = with_intervals(measures, images, spec.seed, spec.bootstrap, spec.level)
         areas, answers = np.split(found, [len(layers)])
         where["n_images"] = images
-        for layer, one, area in zip(layers, scores, areas, strict=True):
-            share = [*paired_share(one, spec.level), *widened(area)]
+        for layer, layer_scores, area in zip(layers, scores, areas, strict=True):
+            share = [*paired_share(layer_scores, spec.level), *widened(area)]
             rows.append({**where, "layer": layer, **dict(zip(PROBE_COLUMNS, share, strict=True))})
         if known.has_classes:
             rows.append({**where, "layer": OUTPUT, **dict(zip(OUTPUT_COLUMNS, answers.ravel(), strict=True))})

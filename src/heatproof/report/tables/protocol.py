@@ -52,7 +52,7 @@ def checks(spec: Checks) -> None:
     """Write the tables of all comparisons, a chart and a caption of each factor, and their page."""
     files, scores = read_scores(spec.results.scores, spec.cases) if spec.comparisons else ([], pd.DataFrame())
     methods, summary = check_tables(scores, spec)
-    shown = []
+    factors = []
     contents: dict[str, Any] = {spec.files["methods"]: methods, spec.files["summary"]: summary}
     # The factors of the plan and not of the tables, because the workflow waits for a chart of each.
     for factor in dict.fromkeys(comparison.factor for comparison in spec.comparisons):
@@ -63,9 +63,9 @@ def checks(spec: Checks) -> None:
             save(figure, path)
             contents[path] = None
         entry = dict(zip(CAPTION_COLUMNS, (factor, png, *caption(factor, rows, pairs)), strict=True))
-        shown.append({**entry, "uri": data_uri(read_result_bytes(png)), "rows": _formatted_rows(pairs)})
-    contents[spec.files["captions"]] = pd.DataFrame(shown, columns=CAPTION_COLUMNS)
-    contents[spec.files["page"]] = render("checks.html", title="Protocol checks", factors=shown)
+        factors.append({**entry, "uri": data_uri(read_result_bytes(png)), "rows": _formatted_rows(pairs)})
+    contents[spec.files["captions"]] = pd.DataFrame(factors, columns=CAPTION_COLUMNS)
+    contents[spec.files["page"]] = render("checks.html", title="Protocol checks", factors=factors)
     publish(spec, contents, files)
 
 
@@ -151,7 +151,7 @@ def caption(factor: str, methods: pd.DataFrame, pairs: pd.DataFrame) -> tuple[st
     about = FACTOR_DESCRIPTIONS.get(factor, f"the option {factor}")
     if methods.empty:
         return f"No ranks of methods by {about}.", "No method has scores at two levels."
-    settings = shown_settings(methods)
+    settings = drawn_settings(methods)
     rows, drawn = (table[table["setting"].isin(settings)] for table in (methods, pairs))
     levels, count = list(dict.fromkeys(rows["level"])), int(drawn["n_methods"].max())
     images = int((rows["n_images"] + rows["n_undefined"]).max())
@@ -231,7 +231,7 @@ def _formatted_rows(pairs: pd.DataFrame) -> list[dict[Any, str]]:
 # ---- bump charts ----------------------------------------------------------------------------------------------------
 
 
-def shown_settings(methods: pd.DataFrame) -> list[str]:
+def drawn_settings(methods: pd.DataFrame) -> list[str]:
     """Return the settings of a factor that are drawn: the first ones, which are the plainest."""
     return list(dict.fromkeys(methods["setting"]))[:MOST_SETTINGS]
 
@@ -257,8 +257,8 @@ def draw_bumps(methods: pd.DataFrame, factor: str) -> Figure:
     if methods.empty:
         return Figure(facecolor="white")
     rows = []
-    for shown in shown_settings(methods):
-        part = methods[methods["setting"] == shown]
+    for setting_name in drawn_settings(methods):
+        part = methods[methods["setting"] == setting_name]
         rows += split_rows(list(part.groupby(["setting", "dataset", "model"], sort=False)), PANELS_IN_A_ROW)
     drawn = [part for row in rows for _, part in row]
     columns = max(map(len, rows))

@@ -269,18 +269,20 @@ def draw_exciting(spec: Similarity) -> Figure:
     for entry in spec.datasets:
         pairs = [pair for pair in _pairs(entry) if _have_channels(spec, *pair[1:])]
         finetuned = {one.model: (one, two) for kind, one, two in reversed(pairs) if kind == "finetuning"}
-        shown = [finetuned[model] for model in entry.models if model in finetuned]
-        if not shown or (rows and not spec.channels):
+        finetuned_pairs = [finetuned[model] for model in entry.models if model in finetuned]
+        if not finetuned_pairs or (rows and not spec.channels):
             continue
         opened = open_dataset(entry.dataset)
         ids = opened.splits["evaluation"].ids[: spec.images]
         # Images are read one by one when they are drawn, because all of them may not fit into memory.
         images = partial(_image, opened)
         if spec.channels:
-            rows += [row for nets in shown for row in _named_rows(spec, list(nets), ids, images)]
+            rows += [row for nets in finetuned_pairs for row in _named_rows(spec, list(nets), ids, images)]
         else:
-            unrelated = next((pair for kind, *pair in pairs if kind == "unrelated" and shown[0][0] in pair), [])
-            nets = [*shown[0], *(net for net in unrelated if net != shown[0][0])]
+            unrelated = next(
+                (pair for kind, *pair in pairs if kind == "unrelated" and finetuned_pairs[0][0] in pair), []
+            )
+            nets = [*finetuned_pairs[0], *(net for net in unrelated if net != finetuned_pairs[0][0])]
             active = [_layers(spec, net, ids)[""] for net in nets]
             rows += _rows_of(nets, active, "", _spread(active), images)
     return _draw_rows(rows, min(TOP_IMAGES, spec.images // 2)) if rows else Figure()

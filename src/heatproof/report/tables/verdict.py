@@ -128,9 +128,9 @@ def has_classes(row: Mapping[str, Any]) -> bool:
 
 def _verdict_columns(found: Verdict, by: str, wide: pd.DataFrame, references: Collection[str]) -> dict[str, Any]:
     """Return the columns of a verdict by one metric."""
-    one = found.measures[by]
-    record: dict[str, Any] = {"best": " ".join(found.best), "n_best": None if one.reason else len(found.best)}
-    record |= {"n_above_references": len(one.above.methods), "images_needed": one.above.needed}
+    measure = found.measures[by]
+    record: dict[str, Any] = {"best": " ".join(found.best), "n_best": None if measure.reason else len(found.best)}
+    record |= {"n_above_references": len(measure.above.methods), "images_needed": measure.above.needed}
     record |= {"n_methods": int((~wide.index.isin(references)).sum()), "n_images": wide.shape[1]}
     return record | {"verdict": found.verdict, "sentence": found.sentence, "cannot_see": LIMITS_OF_DELETION}
 
