@@ -260,7 +260,7 @@ def test_the_table_has_all_layers_and_the_answers(made):
     for place, row in enumerate(probed.to_dict("records")):
         scores = probe_scores(stored(made, "features")[:, :, place], labels, made.job("in_domain").spec.seed)
         expected = [*paired_share(scores, LEVEL), area_under_curve(scores)(np.ones(10))]
-        assert [row[key] for key in report.PROBED[:4]] == pytest.approx(expected)
+        assert [row[key] for key in report.PROBE_COLUMNS[:4]] == pytest.approx(expected)
         # The interval of resampled images, widened by the square root of two.
         drawn = area_of_resamples(scores, made.job("in_domain").spec)
         for end, other in (("auc_low", drawn[0]), ("auc_high", drawn[1])):

@@ -55,7 +55,7 @@ def maps_show():
 
 def drops():
     """Draw the drops of patches over the image: on the left, deleting a patch lowers the output."""
-    given = map_figure.Drops(2, "mean", np.array([1.0, -1, 1, -1]), 1.0, 0)
+    given = map_figure.PatchDrops(2, "mean", np.array([1.0, -1, 1, -1]), 1.0, 0)
     figure = map_figure._figure(np.ones((SIDE, SIDE, 3)), [map_figure.Panel("m", MAP)], None, given, ("", ""))
     return figure, figure.axes[1]
 
