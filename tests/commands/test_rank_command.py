@@ -152,7 +152,7 @@ def test_order_of_deletion_is_a_factor(write):
 
 
 @pytest.mark.parametrize("option", [[], ["--lower", "score"]])
-def test_the_direction_is_said(write, capsys, option):
+def test_the_directions_are_printed(write, capsys, option):
     both = pd.concat([tidy(metric="idsds"), tidy(metric="road_morf"), tidy(metric="score")])
     assert main(["rank", str(write(both)), *option]) == 0
     lower = "road_morf, score" if option else "road_morf"
@@ -160,7 +160,7 @@ def test_the_direction_is_said(write, capsys, option):
     assert capsys.readouterr().out.startswith(f"Lower is better for {lower}; higher is better for {higher}. ")
 
 
-def test_counts_are_no_scores(write):
+def test_counts_are_not_taken_for_scores(write):
     """`rank` once took n_images for a metric."""
     table = tidy().rename(columns={"score": "mine"}).assign(n_images=64, n_undefined=0, rank=1, ci_low=0.1, ci_high=0.2)
     read = read_scores([write(table)])
@@ -168,7 +168,7 @@ def test_counts_are_no_scores(write):
     assert len(read) == len(table)
 
 
-def test_what_others_stand_for_is_left_out_and_said(write, capsys):
+def test_metrics_that_others_represent_are_left_out_and_named(write, capsys):
     rng = np.random.default_rng(1)
     parts = [tidy(metric=name).assign(score=rng.normal(size=18)) for name in ("mas_insertion", "mas_deletion")]
     both = pd.concat([*parts, tidy(metric="mas_difference")])

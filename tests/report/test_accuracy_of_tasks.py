@@ -20,7 +20,7 @@ def labels_and_logits(signal, count=80, seed=0):
     return labels, draws.normal(size=(count, 3)) + signal * labels
 
 
-def test_labels_are_told_apart_as_scikit_learn_says_and_unknown_ones_are_left_out():
+def test_label_quality_equals_scikit_learn_without_unknown_labels():
     labels, logits = labels_and_logits(1.0)
     labels[::7, 1] = -1
     found = quality_of_labels(labels, logits)
@@ -34,7 +34,7 @@ def test_labels_are_told_apart_as_scikit_learn_says_and_unknown_ones_are_left_ou
 
 
 @pytest.mark.parametrize("value", [0, 1, -1])
-def test_a_label_that_all_pictures_have_or_none_has_no_auroc(value):
+def test_a_label_of_all_or_no_images_has_no_auroc(value):
     labels, logits = labels_and_logits(1.0)
     labels[:, 0] = value
     row = quality_of_labels(labels, logits).iloc[0]
@@ -44,7 +44,7 @@ def test_a_label_that_all_pictures_have_or_none_has_no_auroc(value):
     assert chance_of_labels(labels, logits) < 0.01
 
 
-def test_guessing_is_found_as_often_as_it_should_be():
+def test_the_p_value_of_guessing_is_calibrated():
     p = [chance_of_labels(*labels_and_logits(0.0, 40, seed)) for seed in range(60)]
     assert kstest(p, "uniform").pvalue > 0.01
     assert chance_of_labels(*labels_and_logits(2.0)) < 0.01
@@ -53,7 +53,7 @@ def test_guessing_is_found_as_often_as_it_should_be():
     assert chance_of_labels(labels, np.zeros_like(logits)) == 1.0
 
 
-def test_labels_that_come_together_are_no_more_cases():
+def test_labels_that_occur_together_do_not_count_as_independent():
     # One label under twenty names must not count as twenty independent results.
     p = []
     for seed in range(60):
@@ -63,7 +63,7 @@ def test_labels_that_come_together_are_no_more_cases():
 
 
 @pytest.mark.parametrize("count", [6, 30, 200])
-def test_numbers_at_chance_do_not_rise_with_the_labels(count):
+def test_outputs_at_chance_do_not_rise_with_the_labels(count):
     draws = np.random.default_rng(0)
     p = [chance_of_numbers(draws.normal(size=count), draws.normal(size=count)) for _ in range(60)]
     assert kstest(p, "uniform").pvalue > 0.01
@@ -112,7 +112,7 @@ def judged(tidy, accuracy, wrong=np.nan):
 MEANS = {"good": 0.6, "fair": 0.2, "random": 0.0}
 
 
-def test_verdicts_of_several_labels_are_for_all_and_for_each():
+def test_several_labels_have_a_verdict_over_all_and_one_each():
     tidy = scores(MEANS, ("cloud", "sun"), (64, 5))
     rows = [
         {"task": "multilabel", "label": "", "auroc": 0.9, "p_chance": 0.001, "n_images": 64, "recall_clean": 0.6},
@@ -148,7 +148,7 @@ def test_a_network_that_guesses_one_label_is_at_chance_for_that_one():
 
 
 @pytest.mark.parametrize(("p", "verdict"), [(0.4, CHANCE), (0.01, FOUND)])
-def test_a_regression_is_at_chance_where_its_numbers_do_not_rise_with_the_labels(p, verdict):
+def test_a_regression_is_at_chance_if_its_outputs_do_not_rise_with_the_labels(p, verdict):
     row = {"task": "regression", "label": "", "r2": -3.2, "spearman": -0.02, "p_chance": p, "n_images": 64}
     (found,) = judged(scores(MEANS), [row]).to_dict("records")
     assert found["verdict"] == verdict
@@ -157,7 +157,7 @@ def test_a_regression_is_at_chance_where_its_numbers_do_not_rise_with_the_labels
         assert "do not rise with the labels of 64 images (Spearman's ρ −0.02, R² −3.20)" in found["sentence"]
 
 
-def test_a_callable_target_cannot_be_at_chance_and_that_is_said():
+def test_a_callable_target_cannot_be_at_chance_and_the_verdict_says_so():
     (found,) = judged(scores(MEANS), [{"task": "callable", "n_images": 64}]).to_dict("records")
     assert found["verdict"] == FOUND
     assert found["sentence"].endswith(

@@ -51,7 +51,7 @@ def test_a_method_that_is_undefined_under_a_baseline_is_left_out_of_the_agreemen
     assert [row["n_methods"] for row in one.agreement()] == [3, 2]
 
 
-def test_the_sentence_tells_what_holds_everywhere_from_what_the_baseline_decides():
+def test_the_summary_separates_conclusions_that_hold_everywhere_from_those_of_one_baseline():
     networks = [
         domains([0.6, 0.2, 0.3, 0.0], [0.6, 0.7, 0.3, 0.1]),
         domains([0.7, 0.1, 0.4, 0.0], [0.7, 0.8, 0.2, 0.1]),

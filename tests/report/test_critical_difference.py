@@ -18,7 +18,7 @@ def table(metrics=("mas_insertion",)):
 
 
 @pytest.mark.parametrize("posthoc", ["wilcoxon", "nemenyi"])
-def test_bars_join_what_is_alike(posthoc):
+def test_bars_join_methods_without_a_difference(posthoc):
     axes = draw_critical_difference(table(), posthoc=posthoc).axes[0]
     bars = [line for line in axes.lines if len(set(line.get_ydata())) == 1 and line.get_ydata()[0] < 0]
     assert len(bars) == 2
@@ -29,7 +29,7 @@ def test_bars_join_what_is_alike(posthoc):
     assert left > 2.5
 
 
-def test_a_panel_a_metric_and_the_same_bytes(tmp_path):
+def test_each_metric_has_a_panel_and_the_bytes_are_reproducible(tmp_path):
     for name in ("one.svg", "two.svg"):
         figure = draw_critical_difference(table(("sic", "aic")))
         assert [axes.get_title(loc="left") for axes in figure.axes] == ["sic", "aic"]

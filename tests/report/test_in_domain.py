@@ -74,7 +74,7 @@ def reference(features, strata, seed):
     ],
     ids=["ten classes", "one class", "three images", "rare classes", "a rare class", "a class an image"],
 )
-def test_scores_are_those_of_an_own_implementation(labels, strata, seed):
+def test_scores_equal_those_of_an_independent_implementation(labels, strata, seed):
     from sklearn.metrics import roc_auc_score
 
     features = planted(1, images=len(labels), width=4) + np.random.default_rng(2).normal(size=(len(labels), 2, 4)) / 2
@@ -97,22 +97,22 @@ def test_one_image_has_no_probe():
     assert np.isnan(paired_share(np.full((1, 2), np.nan), LEVEL)).all()
 
 
-def test_features_that_ignore_the_patch_tell_nothing():
+def test_features_that_ignore_the_patch_give_one_half():
     assert statistics(planted(0)) == pytest.approx((0.5, 0.5))
     assert statistics(np.ones((60, 2, 4))) == (0.5, 0.5)
 
 
-def test_features_that_mark_the_patch_tell_it_always():
+def test_features_that_mark_the_patch_give_one():
     assert statistics(planted(20)) == (1, 1)
 
 
-def test_a_shift_that_is_small_beside_images_is_told_in_pairs():
+def test_a_shift_that_is_small_compared_with_images_shows_in_pairs():
     paired, area = statistics(planted(1))
     assert paired == 1
     assert 0.6 < area < 0.9
 
 
-def test_a_probe_is_asked_of_the_classes_that_it_learnt():
+def test_a_probe_is_tested_on_the_classes_that_it_was_fitted_to():
     """Each class marks the deletion by another feature, which a probe that was not fitted to the class cannot use."""
     features = planted(0, images=100, width=10)
     features[np.arange(100), 1, classes(100)] += 1
@@ -162,7 +162,7 @@ def test_paired_share_by_hand():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["noise", "pairs"])
-def test_intervals_hold_one_half_where_features_tell_nothing(kind):
+def test_intervals_contain_one_half_if_features_have_no_information(kind):
     """The coverage is nominal: the variance is 1 + 2/π times that of images that are not used to fit probes."""
     rng, held, shares = np.random.default_rng(3), [], []
     for seed in range(300):
@@ -174,7 +174,7 @@ def test_intervals_hold_one_half_where_features_tell_nothing(kind):
     assert np.var(shares) / (0.25 / 40) == pytest.approx(1 + 2 / np.pi, rel=0.2)
 
 
-def test_area_is_the_share_of_pairs_with_ties_as_halves():
+def test_area_is_the_share_of_ordered_pairs_with_half_of_the_ties():
     scores = np.array([[0.1, 0.4], [0.4, 0.3], [0.2, 0.9]])
     pairs = [(d > i) + (d == i) / 2 for i in scores[:, 0] for d in scores[:, 1]]
     assert area_under_curve(scores)(np.ones(3)) == pytest.approx(np.mean(pairs))
@@ -211,7 +211,7 @@ def made(tmp_path_factory):
     return features(Project(tmp_path_factory.mktemp("domain")).train().drop())
 
 
-def test_the_answers_are_those_of_the_patch_drops(made):
+def test_the_outputs_equal_those_of_the_patch_drops(made):
     """On intact images, and on images with one deleted patch."""
     np.testing.assert_array_equal(stored(made, "predicted")[:, 0], made.drops_of("predicted")[:, 0])
     right = (
@@ -232,7 +232,7 @@ def test_batches_change_nothing(made, tmp_path, batch_size):
         )
 
 
-def test_shards_change_nothing(made, tmp_path):
+def test_results_do_not_depend_on_shards(made, tmp_path):
     import shutil
 
     shutil.copytree(made.folder, tmp_path / "cut")
@@ -249,7 +249,7 @@ def area_of_resamples(scores, spec):
     return np.quantile(areas, [0.025, 0.975])
 
 
-def test_the_table_has_all_layers_and_the_answers(made):
+def test_the_table_has_all_layers_and_the_outputs(made):
     made.make("in_domain")
     table = pd.read_csv(made.folder / "results/in_domain.csv")
     labels = open_store(made.folder / "results/features/toy/net/finetuned/g4_mean.zarr").labels[:10]
@@ -303,7 +303,7 @@ def test_a_network_without_layers_is_a_row_with_its_reason(made, monkeypatch):
         ("heatproof.perturbation.channels", {"channels"}),
     ],
 )
-def test_an_edit_of_its_own_code_alone_makes_it_again(module, changed, monkeypatch):
+def test_only_an_edit_of_its_own_code_changes_its_key(module, changed, monkeypatch):
     def keys():
         for known in (provenance._digest_of, provenance._code_of):
             known.cache_clear()
@@ -326,7 +326,7 @@ def test_an_edit_of_its_own_code_alone_makes_it_again(module, changed, monkeypat
     assert {stage for stage in before if before[stage] != after[stage]} == changed
 
 
-def test_the_default_run_makes_it_and_the_table_of_scores_alone_does_not():
+def test_it_is_part_of_the_default_run_but_not_of_the_table_of_scores():
     from heatproof.plan.graph import Graph
 
     project = Project(".")

@@ -88,14 +88,14 @@ def test_a_map_has_the_same_colours_everywhere(draw, monkeypatch):
 
 
 @pytest.mark.parametrize("draw", [drops, overlaid])
-def test_over_a_picture_the_hues_are_the_same(draw):
+def test_the_hues_are_the_same_over_an_image(draw):
     left, right = pixels_of(*draw())
     assert left[0] > left[2] + 30, "positive is red"
     assert right[2] > right[0] + 30, "negative is blue"
 
 
 @pytest.mark.parametrize("draw", [plotted, overlaid, maps_show, montaged])
-def test_a_colour_bar_says_what_the_ends_mean(draw):
+def test_a_colour_bar_has_labels_at_its_ends(draw):
     figure, _ = draw()
     FigureCanvasAgg(figure).draw()
     every = [axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)]
@@ -128,7 +128,7 @@ def test_one_colour_map_in_one_place():
     }
 
 
-def test_an_overlay_asks_for_a_picture_and_a_share():
+def test_an_overlay_needs_an_image_and_an_opacity():
     with pytest.raises(heatproof.HeatproofError, match="give `picture`"):
         plotted(overlay=0.5)
     with pytest.raises(heatproof.HeatproofError, match="a share from 0 to 1"):

@@ -46,7 +46,7 @@ def test_maps_are_those_that_were_stored(results, folder, monkeypatch):
     assert "cat & dog" in seen["heading"][1]
 
 
-def test_number_and_id_name_the_same_image(results, folder, monkeypatch):
+def test_an_image_can_be_named_by_number_or_id(results, folder, monkeypatch):
     by_number = drawn(monkeypatch, folder, "0", ["gradient"], "a.png")
     by_id = drawn(monkeypatch, folder, NAMED, ["gradient"], "b.png")
     np.testing.assert_array_equal(by_number["pixels"], by_id["pixels"])
@@ -57,7 +57,7 @@ def test_without_names_all_maps_are_shown(results, folder, monkeypatch):
     assert [panel.method for panel in seen["panels"]] == ["smooth", "variance"]
 
 
-def test_drops_bring_their_grid(results, folder, monkeypatch):
+def test_drops_are_drawn_on_their_grid(results, folder, monkeypatch):
     seen = drawn(monkeypatch, folder, "1", ["gradient"], "a.png", drops=True)
     assert seen["grid"] == 4
     assert seen["drops"].values.shape == (16,)
@@ -84,7 +84,7 @@ def test_errors_are_one_sentence(results, folder, arguments, options, said):
     assert "\n" not in str(caught.value)
 
 
-def test_places_without_maps_are_errors(results, folder, reference_folder):
+def test_folders_without_maps_are_errors(results, folder, reference_folder):
     with pytest.raises(HeatproofError, match="no map store in results/maps/tiny itself"):
         show("results/maps/tiny", "0", None, "a.png")
     with pytest.raises(HeatproofError, match="know no model"):
@@ -141,7 +141,7 @@ def test_a_store_does_not_name_the_code_that_is_run(results, folder):
     ("grid", "is_said"),
     [(4, True), ([4, 8], True), (None, True), (0, False), ([4], False), ("4x8", False), (True, False)],
 )
-def test_a_store_from_elsewhere_names_a_grid_or_is_none_of_ours(grid, is_said):
+def test_a_store_with_an_invalid_grid_is_refused(grid, is_said):
     assert _says_what_made_it({"weights": "finetuned", "grid": grid, "baseline": "zeros"}) == is_said
 
 

@@ -41,7 +41,7 @@ def made(tmp_path_factory):
     return one, table
 
 
-def test_every_metric_with_curves_has_axes_that_say_what_they_are(made):
+def test_every_metric_with_curves_has_labelled_axes(made):
     _, table = made
     known = table.groupby(["metric", "curve"])[["x_name", "y_name", "higher_is_better"]].agg("first")
     deleted, inserted = "share of pixels deleted, most relevant first", "share of pixels inserted, most relevant first"
@@ -63,7 +63,7 @@ def test_every_metric_with_curves_has_axes_that_say_what_they_are(made):
     assert set(table["method"]) == {"saliency", "saliency_abs", "random", "random_abs"}
 
 
-def test_the_points_are_those_behind_the_scores(made):
+def test_the_points_agree_with_the_scores(made):
     one, table = made
     for metric, mean in (("completeness", True), ("road_morf", True), ("deletion_lerf", False)):
         scores = one.scores(metric)
@@ -81,7 +81,7 @@ def test_the_points_are_those_behind_the_scores(made):
     assert set(table.loc[table["metric"] == "soundness", "x"]) <= set(SOUNDNESS_LEVELS)
 
 
-def test_a_difference_has_no_panels_where_its_parts_have(tmp_path):
+def test_a_difference_has_no_panels_if_its_parts_have(tmp_path):
     parts = ["rise_insertion", "rise_deletion", "rise_difference"]
     one = Project(tmp_path, **SMALL, metrics=[{name: {"steps": 4}} for name in parts], explainers=["random"])
     one.train().attribute().respond().score_all()
@@ -90,7 +90,7 @@ def test_a_difference_has_no_panels_where_its_parts_have(tmp_path):
     assert set(pd.read_csv(tmp_path / job.spec.files["table"])["metric"]) == set(parts[:2])
 
 
-def test_it_is_planned_for_networks_with_curves_and_no_part_of_all():
+def test_it_is_planned_for_networks_with_curves_but_not_requested_by_all():
     with_curves = make_plan(merge(read_config(), {"metrics": ["soundness"]}))
     graph = Graph(with_curves)
     jobs = [job for job in graph.jobs() if job.stage == "metric_curves"]
@@ -137,7 +137,7 @@ def table_of(metrics, methods):
 
 @pytest.mark.parametrize("count", [1, 4, 7])
 @pytest.mark.parametrize("methods", [["a"], [f"method_{k}" for k in range(40)]])
-def test_a_panel_a_metric_with_named_axes_and_a_direction(count, methods):
+def test_each_metric_has_a_panel_with_labels_and_a_direction(count, methods):
     metrics = [(f"metric{k}", bool(k % 2)) for k in range(count)]
     lines = line_styles([method(name, name) for name in methods], [])
     figure = draw_metric_curves(table_of(metrics, methods), lines, "net")
@@ -153,5 +153,5 @@ def test_a_panel_a_metric_with_named_axes_and_a_direction(count, methods):
     assert [text.get_text() for text in figure.legends[0].get_texts()] == methods
 
 
-def test_nothing_is_drawn_of_nothing():
+def test_an_empty_table_leads_to_an_empty_figure():
     assert not draw_metric_curves(pd.DataFrame(columns=COLUMNS), {}, "net").axes

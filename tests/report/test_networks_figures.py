@@ -47,7 +47,7 @@ def test_the_best_method_of_each_network_stands_over_its_accuracy():
     assert axes.get_ylabel() == "best IDSDS"
 
 
-def test_without_finetuned_weights_it_is_of_sds():
+def test_sds_is_used_without_finetuned_weights():
     before = TABLE[TABLE["weights"] == "pretrained"]
     best = best_over_accuracy(before, ACCURACY, [])
     assert set(best["metric"]) == {"sds"}
@@ -58,7 +58,7 @@ def test_without_finetuned_weights_it_is_of_sds():
 @pytest.mark.parametrize(
     ("table", "accuracy"), [(TABLE.iloc[:0], ACCURACY), (TABLE, ACCURACY.drop(columns="top1_clean"))]
 )
-def test_without_scores_or_classes_it_says_so(table, accuracy):
+def test_the_figure_says_if_there_are_no_scores_or_classes(table, accuracy):
     figure = draw_over_accuracy(table, accuracy, [])
     assert not figure.axes
     assert [text.get_text() for text in figure.texts] == ["No network has both a score and a top-1 accuracy."]

@@ -78,7 +78,7 @@ def test_a_metric_that_ranks_the_other_way_is_named():
     assert "All metrics agree" in agreed
 
 
-def test_soundness_that_all_share_is_said():
+def test_soundness_that_all_methods_share_is_reported():
     rows = table({"soundness": ([1, 1, 1, 1, 0.5, 1], True), "completeness": ([1, 2, 3, 4, 5, 6], True)})
     dual = dual_table(rows, KINDS)
     assert list(dual["method"]) == METHODS
@@ -86,7 +86,7 @@ def test_soundness_that_all_share_is_said():
     assert "83% of the methods share one soundness" in said
 
 
-def test_nothing_to_draw_is_no_crash(tmp_path, monkeypatch):
+def test_empty_tables_are_drawn_without_error(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_table(table({"m": ([1.0], True)}), "results/scores.csv")
     publish_tables(SCORES, ["results/scores.csv"], [])

@@ -242,13 +242,13 @@ def test_sequences_that_no_metric_reads_leave_no_section_and_no_data(page_spec):
         ("regression", "label", " numbers of images, of which those of one image count as one, with a 90%"),
     ],
 )
-def test_what_is_counted_is_said(page_spec, task, rows, says):
+def test_the_page_names_the_rows_that_are_counted(page_spec, task, rows, says):
     entry = replace(page_spec.datasets[0], dataset=replace(page_spec.datasets[0].dataset, task=task, rows=rows))
     shown = " ".join(written(replace(page_spec, images=0, datasets=[entry])).split())
     assert f"Scores are means over {IMAGES}{says}" in shown
 
 
-def test_answers_on_deleted_images_are_spoken_of_where_there_are_any(page_spec):
+def test_outputs_on_deleted_images_are_mentioned_only_if_there_are_any(page_spec):
     shown = written(page_spec)
     assert 'id="calibration-table"' in shown
     assert "so look at accuracy, confidence and calibration" in shown
@@ -261,7 +261,7 @@ def test_answers_on_deleted_images_are_spoken_of_where_there_are_any(page_spec):
     assert "so look at accuracy, confidence and calibration" not in shown
 
 
-def test_the_answer_stands_first_then_how_sure_it_is(page_spec):
+def test_the_verdict_is_first_followed_by_its_reliability(page_spec):
     report_page(page_spec)
     shown = Path(PAGE).read_text(encoding="utf-8")
     order = ["found", "scores", "maps", "ranking", "models", "provenance"]
@@ -336,7 +336,7 @@ def test_claims_that_can_be_judged_stand_first_and_others_are_folded_away(page_s
     assert "0.62" in folded
 
 
-def test_reasons_that_lack_one_thing_of_many_stand_together():
+def test_reasons_of_one_kind_are_grouped():
     reasons = ["the config has no rise", "the config has none of a, b", "no two networks differ in bias alone", "other"]
     row = {"verdict": "not testable here", "published_verdict": "not testable here"}
     made = group_claims(pd.DataFrame([{**row, "reason": f"because {reason}"} for reason in reasons]))
@@ -345,7 +345,7 @@ def test_reasons_that_lack_one_thing_of_many_stand_together():
     assert made["untested"]["other"][0]["lack"] == ""
 
 
-def test_protocol_checks_stand_where_they_are_made(page_spec):
+def test_protocol_checks_are_on_the_page_if_they_were_run(page_spec):
     assert 'id="checks"' not in written(page_spec)
     path = Path(Checks.paths(RESULTS)["captions"])
     path.parent.mkdir()
@@ -402,7 +402,7 @@ def test_ranking_and_accuracy(shown):
 @pytest.mark.parametrize(
     ("independent", "says"), [("case", "Every test case counts once"), ("network", "A network counts")]
 )
-def test_the_leaderboard_stands_where_it_is_asked_for(page_spec, independent, says):
+def test_the_leaderboard_is_on_the_page_if_the_config_has_one(page_spec, independent, says):
     assert 'id="leaderboard"' not in written(page_spec)
     Path("results/leaderboard.csv").write_text(RANK_TEXT.replace("smooth,1.5", "smooth,7.75"), encoding="utf-8")
     tables = {**page_spec.page_tables, "leaderboard": page_table("results/leaderboard.csv")}
@@ -414,7 +414,7 @@ def test_the_leaderboard_stands_where_it_is_asked_for(page_spec, independent, sa
     assert "leaderboard.csv" in part
 
 
-def test_what_no_interval_parts_from_the_best_is_open(shown):
+def test_methods_without_an_interval_are_open(shown):
     row = shown.texts[: shown.texts.index("1 network: an interval needs 3")][-4:]
     assert row[0] == "open", row
 
@@ -430,13 +430,13 @@ def test_the_ranking_is_of_the_test_cases_that_the_page_shows(page_spec):
     assert {"κ, all metrics", "κ, patch drops"} <= set(texts)
 
 
-def test_the_answer_has_the_whole_set_and_what_it_cannot_see(shown):
+def test_the_verdict_has_the_complete_set_and_its_limits(shown):
     assert "The set, best first: smooth, a, b, c, d." in shown.texts
     assert "Redundant evidence." in shown.texts
     assert "κ, patch drops" in shown.texts
 
 
-def test_layers_and_answers_have_tables_of_their_own(shown):
+def test_layers_and_outputs_have_separate_tables(shown):
     assert {"layer1.0", "0.831", "0.760", "0.883", "0.712", "0.650", "0.775"} <= set(shown.texts)
     assert "no <b>kernel</b> runs" in shown.texts
     assert {"91.1%", "82.2%", "93.3%", "84.4%", "0.012", "0.037"} <= set(shown.texts)
@@ -510,7 +510,7 @@ def test_direction_of_a_curve(mode, order, low):
     assert title(settings).startswith(mode)
 
 
-def test_many_maps_are_cut_to_what_fits():
+def test_many_maps_are_reduced_to_what_fits():
     assert count_that_fits(4, 6, 26, (32, 32)) == (4, 6)
     images, networks = count_that_fits(50, 100, 200, (224, 224))
     assert images == 1
@@ -519,11 +519,11 @@ def test_many_maps_are_cut_to_what_fits():
 
 
 @pytest.mark.parametrize(("value", "shown"), [("0.0004", "0.000"), ("-0.25", "−0.250"), ("", ""), ("a", "a")])
-def test_numbers_are_told(value, shown):
+def test_numbers_are_formatted(value, shown):
     assert format_number(value) == shown
 
 
-def test_plan_names_other_metrics_only_where_asked_for():
+def test_the_plan_has_other_metrics_only_if_requested():
     plans = [make_plan(merge(default_config(), {"report": {"all_metrics": on}})) for on in (False, True)]
     quick, page = (Graph(plan).job("report_page", {}) for plan in plans)
     assert SCORES_TABLE not in quick.inputs
@@ -684,7 +684,7 @@ def test_browser_draws_curves(opened):
 
 
 @pytest.mark.slow
-def test_browser_has_names_for_all_that_can_be_used(opened):
+def test_all_controls_have_accessible_names(opened):
     for table in opened.locator("main table").all():
         assert table.locator("caption").count() == 1
     unnamed = opened.evaluate(

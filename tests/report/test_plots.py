@@ -65,7 +65,7 @@ def test_order_is_by_the_first_in_domain_case_with_references_last(table):
     assert method_order(only_sds, ["random"])[:2] == ["good", "poor"]
 
 
-def test_points_stand_where_the_table_says(table):
+def test_points_are_at_the_values_of_the_table(table):
     figure = draw(read_table(table), ["random"])
     net = figure.axes[0]
     labels = [label.get_text() for label in net.get_yticklabels()]
@@ -79,7 +79,7 @@ def test_points_stand_where_the_table_says(table):
     assert points == expected | {("flat", 0.3)}
 
 
-def test_other_grids_and_datasets_have_panels_of_their_own(table):
+def test_other_grids_and_datasets_have_separate_panels(table):
     rows = read_table(table)
     blurred = rows[rows["model"] == "net"].assign(metric="sds_g8_blur")
     elsewhere = rows[rows["model"] == "other"].assign(dataset="large")

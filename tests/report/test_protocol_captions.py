@@ -61,7 +61,7 @@ def test_a_caption_names_what_moves(found):
     ("same", "other", "said"),
     [(0.9, 0.8, "The order depends"), (0.9, 0.88, "hardly depends"), (0.3, 0.1, "These images cannot tell")],
 )
-def test_a_caption_begins_with_what_halves_of_the_images_say(found, same, other, said):
+def test_a_caption_begins_with_the_result_of_halves_of_the_images(found, same, other, said):
     methods, pairs = found
     _, conclusion = caption("output", methods, pairs.assign(halves_same=same, halves_other=other))
     assert said in conclusion.split(".")[0]
@@ -87,7 +87,7 @@ def test_a_method_without_a_rank_is_counted(found):
     assert len(axes.lines) == len(NAMES) - 1
 
 
-def test_no_more_colours_than_can_be_told_apart(found):
+def test_colours_are_limited_to_a_distinguishable_number(found):
     rows = found[0].copy()
     reversed_ranks = rows["level"] == "probability"
     rows.loc[reversed_ranks, "rank"] = 13 - rows.loc[rows["level"] == "logit", "rank"].to_numpy()

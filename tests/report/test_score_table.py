@@ -74,7 +74,7 @@ def test_undefined_scores_are_counted_and_left_out():
     assert "gap" not in table
 
 
-def test_gaps_have_their_reason_and_stand_last_in_their_case():
+def test_methods_that_are_not_applicable_have_a_reason_and_come_last():
     scores = pd.concat(
         [scores_of({"a": [0.1, 0.2]}, CASES[0]), scores_of({"a": [0.3, 0.2], "b": [0.5, 0.6]}, CASES[1])]
     )
@@ -94,7 +94,7 @@ def test_gaps_have_their_reason_and_stand_last_in_their_case():
     assert table["rank"].dropna().tolist() == [1, 1, 2]
 
 
-def test_a_case_of_nothing_but_gaps():
+def test_a_case_without_applicable_methods():
     gaps = pd.DataFrame([gap("b", "no layer", CASES[2]), gap("a", "no layer", CASES[2])])
     with_others = score_table(scores_of({"a": [0.1, 0.2]}), gaps, seed=0)
     assert with_others.method.tolist() == ["a", "a", "b"]
@@ -159,7 +159,7 @@ def test_models_of_one_kind_have_it_in_the_tables():
     assert "kind" not in with_kinds(table, {})
 
 
-def test_what_cannot_be_told_from_the_best_is_marked():
+def test_methods_that_do_not_differ_from_the_best_are_marked():
     """Differences are paired, because hard images are hard for all methods."""
     random = np.random.default_rng(1)
     hard = 3 * random.normal(size=40)
@@ -187,7 +187,7 @@ def test_the_direction_of_a_metric_is_found_by_its_name_in_tables(name):
     assert higher_is_better(name)
 
 
-def test_gaps_are_read_from_beside_the_scores(tmp_path):
+def test_reasons_are_read_from_the_manifests_of_scores(tmp_path):
     path = tmp_path / "results/scores/digits/vgg/finetuned/idsds.parquet"
     write_checksummed(path.with_suffix(".json"), {"gaps": {"b": "no layer"}})
     assert read_gaps([str(path)]).to_dict("records") == [gap("b", "no layer")]

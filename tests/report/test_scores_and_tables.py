@@ -81,7 +81,7 @@ def test_a_score_is_the_correlation_of_patch_sums_and_drops(scored):
     np.testing.assert_allclose(scores[scores.method == "mine_abs"].score, expected, atol=1e-12)
 
 
-def test_a_gap_goes_through_to_the_table(scored):
+def test_a_reason_appears_in_the_table(scored):
     made = scored(explainers=[MINE, GAP, "random"])
     assert read_json(made.folder / IDSDS.replace("parquet", "json"))["gaps"] == dict.fromkeys(
         ("odd", "odd_abs"), "the network has no attention"
@@ -96,7 +96,7 @@ def test_a_gap_goes_through_to_the_table(scored):
     assert ranked["kappa"].notna().sum() == 4
 
 
-def test_no_gap_no_column(scored):
+def test_the_column_gap_exists_only_if_needed(scored):
     assert "gap" not in table(scored(explainers=[MINE, "random"]))
 
 
@@ -119,14 +119,14 @@ def test_the_same_command_gives_the_same_tables(scored):
         assert table(first, name).equals(table(second, name))
 
 
-def test_a_lost_manifest_is_said(scored):
+def test_a_missing_manifest_is_reported(scored):
     made = scored()
     made.base("mine").with_name("mine.0.json").unlink()
     with pytest.raises(HeatproofError, match=r"mine\.0\.json is missing: run your snakemake"):
         made.score()
 
 
-def test_a_lost_manifest_of_scores_is_said(scored):
+def test_a_missing_manifest_of_scores_is_reported(scored):
     made = scored()
     (made.folder / IDSDS.replace("parquet", "json")).write_text("{")
     with pytest.raises(HeatproofError, match=r"idsds\.json is damaged: remove it with `rm .*idsds\.json`"):
@@ -147,7 +147,7 @@ def test_stores_of_patch_sums_give_the_scores_of_whole_maps(scored, grid, shape)
 
 
 @pytest.mark.parametrize("shard_size", [4, 16])
-def test_passes_of_checks_stand_beside_those_of_maps_whatever_the_shards(project, shard_size):
+def test_passes_of_checks_and_maps_do_not_depend_on_shards(project, shard_size):
     explainers = ["saliency", {"rise": {"masks": 8}}, "random"]
     made = project(explainers=explainers, shard_size=shard_size).attribute().drop().score()
     rows = table(made).set_index("method")

@@ -69,7 +69,7 @@ def drops_of(made, model, weights, array):
     return read(made.folder / f"results/drops/toy/{model}/{weights}/g4_mean.zarr", array, 0, 10)[:, 0]
 
 
-def test_every_pair_is_there_once(made):
+def test_every_pair_occurs_once(made):
     table = made.table()
     assert list(table.columns) == COLUMNS
     pairs = table[["pair", "model", "weights", "other_model", "other_weights"]].drop_duplicates()
@@ -156,7 +156,7 @@ def test_a_layer_that_a_pass_calls_several_times_has_no_channels(batch_size):
     assert channel_counts(network, images, layers) == {"one": 4, "relu": 0, "two": 6, "classifier": 0}
 
 
-def test_a_pass_in_parts_is_no_layer_that_is_called_several_times():
+def test_a_pass_in_parts_does_not_count_as_several_calls_of_a_layer():
     images, layers = torch.rand(4, 3, 12, 12), ["network.one", "network.relu"]
     network = PaddedBatches(Repeating().eval(), 4)
     expected = channels_of_layers(network, images, layers)
@@ -174,13 +174,13 @@ def test_shared_images_of_known_channels():
     np.testing.assert_array_equal(shared_images(values, dead, 2), [1, np.nan])
 
 
-def test_one_model_has_no_yardstick_and_no_error(tmp_path):
+def test_a_single_model_has_no_unrelated_pair_and_no_error(tmp_path):
     alone = Alike(tmp_path, **{**CONFIG, "models": [{"net": SMALL}]}).run()
     assert set(alone.table()["pair"]) == {"finetuning"}
 
 
 @pytest.mark.parametrize("change", ["nothing", "weights", "training images"])
-def test_it_is_of_the_shards_that_it_read(made, tmp_path, monkeypatch, change):
+def test_its_manifest_has_the_shards_that_it_read(made, tmp_path, monkeypatch, change):
     """A run can end after shards are computed again, so that the times of files do not show that they changed."""
     shutil.copytree(made.folder, tmp_path / "project")
     monkeypatch.chdir(tmp_path / "project")
@@ -219,7 +219,7 @@ def keys(project):
     return {product.manifest: product.key.config for job in Graph(project.plan).jobs() for product in job.products}
 
 
-def test_only_what_depends_on_channels_and_images_is_made_again(made):
+def test_only_results_that_depend_on_channels_and_images_have_new_keys(made):
     before = keys(made)
     assert keys(Alike(made.folder, **CONFIG, similarity={})) == before
 
@@ -282,7 +282,7 @@ def test_channels_that_no_model_has_are_an_error_before_work(tmp_path, channels,
         check_machine(Alike(tmp_path, **CONFIG, similarity={"channels": channels}).plan)
 
 
-def test_channels_that_one_model_lacks_are_passed_over(tmp_path):
+def test_channels_that_one_model_does_not_have_are_skipped(tmp_path):
     wide = {"architecture": "cifar_vgg11_bn", "options": {"width": 4}}
     models = {"models": [{"vgg": wide}, {"resnet": {"architecture": "cifar_resnet20", "options": {"width": 4}}}]}
     plan = Alike(tmp_path, **{**CONFIG, **models}, similarity={"channels": ["stages:15", "features.25:31"]}).plan
@@ -307,7 +307,7 @@ def test_a_layer_without_a_grid_is_an_error_where_the_size_of_images_is_known(tm
         ({"channels": ["features:1", "features:1"]}, "twice"),
     ],
 )
-def test_what_cannot_be_compared_is_refused(tmp_path, similarity, said):
+def test_networks_that_cannot_be_compared_are_refused(tmp_path, similarity, said):
     with pytest.raises(HeatproofError, match=said):
         Alike(tmp_path, **CONFIG, similarity=similarity)
 

@@ -18,7 +18,7 @@ UP = {"insertion": True, "deletion": False}
 @pytest.mark.parametrize(
     ("metric", "order"), [("insertion", ["b_abs", "a", "d", "c"]), ("deletion", ["d", "c", "a", "b_abs"])]
 )
-def test_the_best_is_first_and_what_is_undefined_last(metric, order):
+def test_the_best_score_is_first_and_undefined_ones_last(metric, order):
     assert list(best_first(SCORES.loc[metric], UP[metric]).index) == order
 
 
@@ -45,7 +45,7 @@ def test_the_first_image_with_most_scores_is_shown():
     assert index_of_most_scored(scores, ["one", "two", "three"]) == 1
 
 
-def test_it_is_planned_and_made_on_request_alone():
+def test_it_is_made_only_on_request():
     graph = Graph(make_plan(default_config()))
     (job,) = [one for one in graph.jobs() if one.stage == "sorting"]
     assert not set(job.outputs) & set(graph.targets())

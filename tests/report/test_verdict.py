@@ -145,7 +145,7 @@ def _unsigned(model, images, targets):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_workflow_and_choose_say_the_same_of_the_same_scores(case, monkeypatch):
+def test_the_workflow_and_choose_agree_on_the_same_scores(case, monkeypatch):
     means, given, verdict, sentence = CASES[case]
     scores = planted(means, **given)
     row = of_workflow(scores)
@@ -168,7 +168,7 @@ def test_the_set_is_that_of_the_table_of_scores():
     assert (row["n_best"], row["n_above_references"], row["n_methods"], row["n_images"]) == (2, 3, 3, 64)
 
 
-def test_where_there_are_too_few_cases_nothing_is_in_the_set():
+def test_with_too_few_cases_the_set_is_empty():
     means, given, _, _ = CASES["too few images for so many methods"]
     scores = planted(means, **given)
     reason = best_set(scores.to_numpy(), level=0.95).reason
@@ -194,7 +194,7 @@ def test_all_reference_maps_in_the_set_are_named(monkeypatch):
     )
 
 
-def test_methods_that_delete_regions_are_no_contenders():
+def test_methods_that_delete_regions_are_not_judged():
     scores = planted({"occlusion": 0.9, "a": 0.6, "b": 0.3, "random": 0.0, "edges": 0.0})
     row = of_workflow(scores, ablating=["occlusion"])
     assert row["sentence"].startswith("a is the best of 2 methods, at 95%, by deletion of single patches")
@@ -202,7 +202,7 @@ def test_methods_that_delete_regions_are_no_contenders():
     assert row["best"] == "a"
 
 
-def test_several_measures_are_one_answer():
+def test_several_metrics_lead_to_one_verdict():
     one, other = planted({"a": 0.6, "b": 0.3, "random": 0.0}), planted({"a": 0.3, "b": 0.5, "random": 0.0}, seed=1)
     alike = judge({"X": one, "Y": one}, ["random"], "on W", level=0.95)
     assert alike.sentence == (
@@ -224,7 +224,7 @@ def test_several_measures_are_one_answer():
 
 
 @pytest.mark.parametrize(("wrong", "told"), [(0.5, True), (0.3, True), (0.25, False), (0.0, False), (np.nan, False)])
-def test_a_network_that_is_often_wrong_is_said_beside_the_best_method(wrong, told):
+def test_the_verdict_mentions_a_network_that_is_often_wrong(wrong, told):
     found = made({"a": 0.6, "c": 0.2, "random": 0.0}, images=20, wrong=wrong)
     assert found["verdict"] == FOUND
     assert ("The network is right" in found["sentence"]) == told
@@ -232,7 +232,7 @@ def test_a_network_that_is_often_wrong_is_said_beside_the_best_method(wrong, tol
         assert found["sentence"].endswith(" The network is right on 10 of the 20 images.")
 
 
-def test_too_few_images_are_said_with_how_many_would_do():
+def test_the_verdict_on_too_few_images_names_the_number_needed():
     few = made({"a": 0.25, "b": 0.0, "random": 0.1}, noise=0.5, images=40)
     assert few["verdict"] in (TOO_FEW, NONE_ABOVE_REFERENCES)
     needed = few["images_needed"]
@@ -262,7 +262,7 @@ def test_without_a_reference_map_nothing_is_claimed_above_one():
     assert "Without a reference map" in found["sentence"]
 
 
-def test_a_method_that_is_defined_on_too_few_images_takes_no_part():
+def test_a_method_that_is_defined_on_too_few_images_is_not_judged():
     scores = planted({"a": 0.6, "b": 0.3, "random": 0.0})
     assert of_workflow(scores)["best"] == "a"
     assert of_workflow(scores, unranked=("a",))["best"] == "b"

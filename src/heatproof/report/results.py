@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
 NETWORK = ["dataset", "model", "weights"]
 CASE = [*NETWORK, "metric"]
-
-
+# Dataset, model, weights and metric of a test case.
 CaseKey = tuple[str, str, str, str]
 
 
@@ -62,14 +61,21 @@ def read_table(path: str | Path, *, listed: bool = False) -> pd.DataFrame:
 
 
 def read_scores(pattern: str, cases: Iterable[CaseKey]) -> tuple[list[str], pd.DataFrame]:
-    """Return the file of each test case, and the scores of all of them, one a picture (`one_score_per_image`).
+    """Read the scores of test cases, one for each image (`one_score_per_image`).
 
     Parameters
     ----------
     pattern
-        Of paths.
+        Pattern of the paths of files of scores.
     cases
-        Dataset, model, weights and metric of each.
+        Dataset, model, weights and metric of each test case.
+
+    Returns
+    -------
+    files : list of str
+        The file of each test case.
+    scores : pandas.DataFrame
+        The rows of all files.
     """
     files = [pattern.format(**dict(zip(CASE, case, strict=True))) for case in cases]
     return files, pd.concat([one_score_per_image(read_parquet(path)) for path in files], ignore_index=True)

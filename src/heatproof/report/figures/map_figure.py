@@ -176,7 +176,7 @@ def _panel(stores: dict[str, StoreInfo], method: str, image_id: str) -> Panel:
 
 def _image_range(stored: StoreInfo, image_id: str) -> tuple[int, int]:
     if image_id not in stored.image_ids:
-        raise HeatproofError(f"{stored.path} knows no image {image_id!r}: it was made from another dataset.")
+        raise HeatproofError(f"{stored.path} has no image {image_id!r}: it was made from another dataset.")
     number = stored.image_ids.index(image_id)
     if not stored.has(number):
         raise HeatproofError(
@@ -202,7 +202,7 @@ def _input(stored: StoreInfo, image_id: str, config: str | Path | None) -> tuple
 
 def _drops(stored: StoreInfo, store: Path, image_id: str, grid: Grid | None) -> PatchDrops:
     if stored.model is None:
-        raise HeatproofError(f"The maps in {store} know no model, so there are no logit drops: name a model's folder.")
+        raise HeatproofError(f"The maps in {store} do not use a model and have no logit drops: name a model's folder.")
     folder = stored.path.parent
     # The maps are in results/maps/<dataset>/<model>/<weights>, the drops in results/drops/<dataset>/<model>/<weights>.
     root = folder.parents[3] / "drops" / folder.relative_to(folder.parents[2])

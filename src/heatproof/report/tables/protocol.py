@@ -283,7 +283,7 @@ def _draw_panel(axes: Axes, part: pd.DataFrame, title: str, count: int) -> None:
     moves = (wide.max(axis=1) - wide.min(axis=1)).sort_values(ascending=False, kind="stable")
     far = list(moves[moves > PLACES].index)
     colours = dict(zip(far, PALETTE, strict=False))
-    # Methods with tied ranks would be drawn on top of each other, so that ties are split_rows by the order of the rows.
+    # Methods with tied ranks would be drawn on top of each other, so that ties are broken by the order of the rows.
     places = wide.rank(method="first")
     for method, row in places.iterrows():
         look = COLOURED_LINE if method in colours else FAR_LINE if method in far else QUIET_LINE
