@@ -87,7 +87,7 @@ def test_errors_are_one_sentence(results, folder, arguments, options, said):
 def test_folders_without_maps_are_errors(results, folder, reference_folder):
     with pytest.raises(HeatproofError, match="no map store in results/maps/tiny itself"):
         show("results/maps/tiny", "0", None, "a.png")
-    with pytest.raises(HeatproofError, match="know no model"):
+    with pytest.raises(HeatproofError, match="do not use a model"):
         show(reference_folder, "0", ["random"], "a.png", drops=True)
     with pytest.raises(HeatproofError, match="cannot be drawn as"):
         show(folder, "0", ["gradient"], "a.docx", config=CONFIG)
