@@ -8,7 +8,7 @@ from heatproof.errors import HeatproofError
 from heatproof.report.figures import map_figure as module
 from heatproof.report.figures.map_figure import show
 from heatproof.report.figures.pictures import colour_limit, map_png
-from heatproof.report.stores import _says_what_made_it
+from heatproof.report.stores import _is_valid_made_by
 
 
 def drawn(monkeypatch, *arguments, **options):
@@ -142,7 +142,7 @@ def test_a_store_does_not_name_the_code_that_is_run(results, folder):
     [(4, True), ([4, 8], True), (None, True), (0, False), ([4], False), ("4x8", False), (True, False)],
 )
 def test_a_store_with_an_invalid_grid_is_refused(grid, is_said):
-    assert _says_what_made_it({"weights": "finetuned", "grid": grid, "baseline": "zeros"}) == is_said
+    assert _is_valid_made_by({"weights": "finetuned", "grid": grid, "baseline": "zeros"}) == is_said
 
 
 def test_drops_of_rows_and_columns_are_drawn_where_their_patches_are(results, folder, monkeypatch):

@@ -180,8 +180,8 @@ def render(name: str, *, script: str | None = None, **values: Any) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     folder = Path(__file__).parent / "templates"
-    own = (folder / script).read_text(encoding="utf-8") if script else ""
-    sha256 = base64.b64encode(hashlib.sha256(own.encode()).digest()).decode()
+    script_text = (folder / script).read_text(encoding="utf-8") if script else ""
+    sha256 = base64.b64encode(hashlib.sha256(script_text.encode()).digest()).decode()
     environment = Environment(
         loader=FileSystemLoader(folder),
         autoescape=True,
@@ -189,7 +189,7 @@ def render(name: str, *, script: str | None = None, **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template(name).render(script=own, sha256=sha256, **values)
+    return environment.get_template(name).render(script=script_text, sha256=sha256, **values)
 
 
 def draw_figure(spec: FigureOf) -> None:

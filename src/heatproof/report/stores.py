@@ -90,7 +90,7 @@ def read_store_info(path: str | Path) -> StoreInfo:
     found = describe_store(path)
     arrays = {name: tuple(map(int, array["shape"])) for name, array in found["arrays"].items()}
     made_by = found["attributes"].get("made_by")
-    if not _says_what_made_it(made_by):
+    if not _is_valid_made_by(made_by):
         raise HeatproofError(f"{path} does not say what made it, so it is not a store of heatproof.")
     if made_by.get("grid") is not None:
         made_by = {**made_by, "grid": as_grid(made_by["grid"])}
@@ -135,7 +135,7 @@ _PARTS = {"dataset": _Dataset, "explainer": _Explainer, "model": _Model}
 _VALUES = {"weights": str, "baseline": str}
 
 
-def _says_what_made_it(made_by: Any) -> bool:
+def _is_valid_made_by(made_by: Any) -> bool:
     """Return whether ``made_by`` is a mapping whose values have the types that readers expect."""
     if not isinstance(made_by, dict):
         return False
@@ -195,9 +195,11 @@ def dataset_of_store(stored: StoreInfo, config: str | Path | None = None) -> Dat
         return DatasetSpec(
             entry["kind"], entry["module"], entry["options"], recorded["seed"], recorded["name"], **_rows_of(recorded)
         )
-    given = normalise(read_config(config))
-    entry = read_dataset(recorded["name"], dict(look_up(given["datasets"], recorded["name"], f"dataset in {config}")))
-    return DatasetSpec(entry["kind"], entry["module"], entry["options"], given["seed"], recorded["name"], **rows)
+    settings = normalise(read_config(config))
+    entry = read_dataset(
+        recorded["name"], dict(look_up(settings["datasets"], recorded["name"], f"dataset in {config}"))
+    )
+    return DatasetSpec(entry["kind"], entry["module"], entry["options"], settings["seed"], recorded["name"], **rows)
 
 
 def _rows_of(recorded: Mapping[str, Any]) -> dict[str, Any]:

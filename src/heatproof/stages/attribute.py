@@ -217,8 +217,8 @@ def maps_of(graph: JobGraph, network: Network, explainer: str) -> StoredExplaine
 def _stored(graph: JobGraph, network: Network, name: str) -> StoredExplainer:
     plan, (dataset, model, weights) = graph.plan, network
     inputs, entry, known = graph.compute_once(_maps_of, network), plan.explainers[name], model != NO_MODEL
-    own = [plan.models[model].module, *plan.target_modules] if known else []
-    modules = [*MapsStage.code, *own, entry.module]
+    network_modules = [plan.models[model].module, *plan.target_modules] if known else []
+    modules = [*MapsStage.code, *network_modules, entry.module]
     drops = (plan.finetuning(model, weights) if known else None) or plan.config["finetuning"]
     options = plan.explainer_options(name, drops["baseline"])
     filled = options.get("baseline")

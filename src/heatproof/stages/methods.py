@@ -138,8 +138,8 @@ def method_origins(plan: Plan) -> list[MethodOrigin]:
     methods = []
     for method in planned_methods(plan):
         entry = plan.explainers[method.explainer]
-        known, own = EXPLAINERS.get(entry.kind), list(entry.maps)
-        name = (list(known.maps) if known else own)[method.index]
+        known, map_names = EXPLAINERS.get(entry.kind), list(entry.maps)
+        name = (list(known.maps) if known else map_names)[method.index]
         facts = (method.method, method.explainer, entry.kind, name, method.transform)
         methods.append(MethodOrigin(*facts, not method.reference))
     return methods

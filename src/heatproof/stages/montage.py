@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from heatproof.plan.plan import Plan
 
 IMAGES = 4
-SHOWN = (
+REPORT_ENTRY = (
     "Maps",
     "maps of every method, best first",
     """
@@ -74,7 +74,7 @@ class Montage(Report):
     def planned_outputs(cls, plan: Plan) -> Mapping[str, Output]:
         """Return one figure for each dataset and model."""
         pairs = ["/".join(pair) for pair in plan.pairs()]
-        return in_report(*SHOWN, **{pair: f"figures/montage/{pair}.png" for pair in pairs})
+        return in_report(*REPORT_ENTRY, **{pair: f"figures/montage/{pair}.png" for pair in pairs})
 
     @classmethod
     def is_requested(cls, plan: Plan) -> bool:

@@ -63,9 +63,9 @@ class Overview(Report):
         # The first metric in the config, if one is scored with several options.
         kinds = {entry.metric.name: name for name, entry in reversed(graph.plan.metrics.items())}
         dual: dict[str, str] = {kind: kinds[kind] for kind in ("soundness", "completeness") if kind in kinds}
-        made = graph.spec("all_scores")
-        spec = cls(scores=made.files["scores"], kinds=dual if len(dual) == 2 else {}, upstream=made.key)
-        return spec, [spec.scores, made.manifest]
+        table_spec = graph.spec("all_scores")
+        spec = cls(scores=table_spec.files["scores"], kinds=dual if len(dual) == 2 else {}, upstream=table_spec.key)
+        return spec, [spec.scores, table_spec.manifest]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return the function that writes tables, figures and captions."""

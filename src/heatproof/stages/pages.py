@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from heatproof.plan.plan import Plan
 
 # Largest number of scores below a map.
-SCORES_SHOWN = 2
+MOST_SCORES_PER_MAP = 2
 
 
 def tables_of(plan: Plan) -> dict[str, tuple[str, str]]:
@@ -323,7 +323,7 @@ class ReportPage(Report):
             figures=[PageFigure(name, of.files["svg"], FIGURES[name].caption) for name, of in figures.items()],
             links=_links(plan),
             templates=templates_digest(),
-            independent=asked["independent"] if (asked := plan.config["leaderboard"])["metrics"] else "",
+            independent=leaderboard["independent"] if (leaderboard := plan.config["leaderboard"])["metrics"] else "",
         )
         inputs = [file for of in figures.values() for file in of.files.values()]
         inputs += [file for one in spec.page_tables.values() for file in (one.path, one.manifest)]
@@ -346,16 +346,17 @@ def _links(plan: Plan) -> dict[str, str]:
 
 
 def _network(plan: Plan, network: Network, cases: list[Case]) -> PageNetwork:
-    metrics, own = plan.metrics_of(network.weights, network.model), [one for one in cases if one.network == network]
+    metrics = plan.metrics_of(network.weights, network.model)
+    cases_of_network = [one for one in cases if one.network == network]
     first = [metric for metric in metrics if base_name(metric) == "idsds"] or list(metrics)
     return PageNetwork(
         where=network._asdict(),
         grids=plan.combinations_on(network.weights, network.model),
-        displayed_metrics=first[:SCORES_SHOWN],
+        displayed_metrics=first[:MOST_SCORES_PER_MAP],
         # The drops of the metric whose score is shown first.
         drops=metrics[first[0]],
-        scored_metrics=[case.metric for case in own],
-        sort_metrics=[case.metric for case in own if scores_each_image(plan, case.metric)],
+        scored_metrics=[case.metric for case in cases_of_network],
+        sort_metrics=[case.metric for case in cases_of_network if scores_each_image(plan, case.metric)],
     )
 
 

@@ -105,8 +105,8 @@ class ResponseStage(ShardStage):
 
     def sampled(self, images: tuple[int, int], manifests: Collection[str]) -> Self:
         """Return the spec restricted to a range of images and to the explainers whose manifests are named."""
-        made = zip(self.explainers, self.products(), strict=False)
-        explainers = [one for one, product in made if product.manifest in manifests]
+        products = zip(self.explainers, self.products(), strict=False)
+        explainers = [one for one, product in products if product.manifest in manifests]
         return replace(self, explainers=explainers, shard=replace(self.shard, images=images))
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
@@ -146,8 +146,8 @@ def _network_and_key(graph: JobGraph, network: Network, response: Response) -> t
 
 def _modules(plan: Plan, network: Network, response: Response) -> list[str]:
     filled = baseline_modules(response.settings.get("baseline"))
-    own = [plan.models[network.model].module, *plan.target_modules, type(response).__module__]
-    return [*ResponseStage.code, *own, *filled]
+    modules = [plan.models[network.model].module, *plan.target_modules, type(response).__module__]
+    return [*ResponseStage.code, *modules, *filled]
 
 
 def response_explainer(graph: JobGraph, network: Network, response: Response, explainer: str) -> ResponseExplainer:

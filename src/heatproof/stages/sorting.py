@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from heatproof.base.specs import Runtime
     from heatproof.plan.plan import Plan
 
-SHOWN = (
+REPORT_ENTRY = (
     "Maps",
     "maps of one image in the order of each metric",
     """
@@ -89,7 +89,7 @@ class Sorting(Report):
     def planned_outputs(cls, plan: Plan) -> Mapping[str, Output]:
         """Return one figure for each dataset and model."""
         pairs = ["/".join(pair) for pair in plan.pairs()]
-        return in_report(*SHOWN, **{pair: f"figures/sorting/{pair}.png" for pair in pairs})
+        return in_report(*REPORT_ENTRY, **{pair: f"figures/sorting/{pair}.png" for pair in pairs})
 
     @classmethod
     def is_requested(cls, plan: Plan) -> bool:

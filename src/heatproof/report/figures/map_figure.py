@@ -132,14 +132,15 @@ def show(
 
 def _open(store: Path) -> dict[str, StoreInfo]:
     """Return the store of each map by its name: first those of the store or folder, then the reference maps."""
-    own = [path for path in stores_below(store) if path == store or path.parent == store]
-    if not own:
+    store_paths = [path for path in stores_below(store) if path == store or path.parent == store]
+    if not store_paths:
         below = sorted({str(path.parent) for path in stores_below(store)})
         hint = suggest_name(str(store), below) if below else "`heatproof maps ls` lists those that there are."
         raise HeatproofError(f"There is no map store in {store}{' itself' if below else ''}: {hint}")
-    paths = own if store.suffix == ".zarr" else [*own, *stores_below(store.parents[1] / NO_MODEL / NO_MODEL)]
+    if store.suffix != ".zarr":
+        store_paths += stores_below(store.parents[1] / NO_MODEL / NO_MODEL)
     stores: dict[str, StoreInfo] = {}
-    for path in paths:
+    for path in store_paths:
         stored = read_store_info(path)
         for name in stored.maps:
             stores.setdefault(name, stored)
@@ -170,8 +171,8 @@ def _panel(stores: dict[str, StoreInfo], method: str, image_id: str) -> Panel:
     stored = stores[name]
     if stored.gap:
         return Panel(method, None, stored.gap)
-    shown = Method(method, stored.maps.index(name), transform)
-    return Panel(method, shown.of(stored_maps(stored.path, *_image_range(stored, image_id)))[0])
+    chosen = Method(method, stored.maps.index(name), transform)
+    return Panel(method, chosen.of(stored_maps(stored.path, *_image_range(stored, image_id)))[0])
 
 
 def _image_range(stored: StoreInfo, image_id: str) -> tuple[int, int]:
@@ -243,9 +244,9 @@ def _figure(
     # The numbers in patches do not shrink with the patches.
     side = max(PANEL, 0.4 * max(grid_shape(grid))) if grid else PANEL
     note = NOTE + (0.11 if grid else 0) + (0.11 if drops else 0)
-    shown: list[Any] = ["input", *([drops] if drops else []), *panels]
-    columns = min(len(shown), max(3, math.ceil(math.sqrt(len(shown) * 1.5))))
-    rows = split_rows(shown, columns)
+    contents: list[Any] = ["input", *([drops] if drops else []), *panels]
+    columns = min(len(contents), max(3, math.ceil(math.sqrt(len(contents) * 1.5))))
+    rows = split_rows(contents, columns)
     height = FRAME + len(rows) * (side + HEAD + note)
     figure = new_figure(max(WIDTH, 2 * MARGIN + columns * (side + GAP)), height)
     figure.suptitle("\n".join(heading), x=0.02, ha="left", size=11, weight="bold")

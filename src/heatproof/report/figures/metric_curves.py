@@ -185,21 +185,21 @@ def draw_metric_curves(table: pd.DataFrame, lines: Mapping[str, LineStyle], titl
     if not panels:
         return Figure()
     rows, drawn = split_rows(panels, PANELS_IN_A_ROW), dict[str, Any]()
-    shown = [name for name in lines if name in set(table["method"])]
+    methods = [name for name in lines if name in set(table["method"])]
     width = max(3.7 * len(rows[0]), 7.4)
-    figure = new_figure(width, 3.1 * len(rows) + 0.17 * -(-len(shown) // LEGEND_COLUMNS) + 0.7)
+    figure = new_figure(width, 3.1 * len(rows) + 0.17 * -(-len(methods) // LEGEND_COLUMNS) + 0.7)
     several = table.groupby("metric")["curve"].nunique()
     for axes, ((metric, curve), part) in panel_axes(figure, rows):
         first = part.iloc[0]
-        for name in shown:
+        for name in methods:
             of = part[part["method"] == name]
             if of.empty:
                 continue
-            every = max(1, len(of) // MARKERS_PER_LINE)
+            step = max(1, len(of) // MARKERS_PER_LINE)
             look: dict[str, Any] = {
                 "marker": lines[name].marker,
                 "markersize": 3.2,
-                "markevery": every,
+                "markevery": step,
                 "linewidth": 1.1,
             }
             (drawn[name],) = axes.plot(
@@ -215,5 +215,5 @@ def draw_metric_curves(table: pd.DataFrame, lines: Mapping[str, LineStyle], titl
         axes.spines[["top", "right"]].set_visible(False)
     figure.suptitle(title, size=10, weight="bold")
     look = {"loc": "outside lower center", "ncols": min(LEGEND_COLUMNS, len(drawn)), "fontsize": 7}
-    draw_legend(figure, {name: drawn[name] for name in shown}, **look)
+    draw_legend(figure, {name: drawn[name] for name in methods}, **look)
     return figure

@@ -183,7 +183,7 @@ def _wide(places: pd.DataFrame) -> pd.DataFrame:
 
 def _agreement(wide: pd.DataFrame) -> pd.Series:
     """Return Spearman's ρ between the places under each metric and the mean places under all others."""
-    return pd.Series({name: _spearman(own, wide.drop(columns=name).mean(axis=1)) for name, own in wide.items()})
+    return pd.Series({name: _spearman(places, wide.drop(columns=name).mean(axis=1)) for name, places in wide.items()})
 
 
 def _spearman(one: pd.Series, other: pd.Series) -> float:

@@ -179,10 +179,10 @@ def label_of(dataset: Dataset, number: int) -> str:
     """
     label = int(dataset.splits["evaluation"].labels[number])
     name = dataset.class_names[label]
-    given = getattr(dataset, "given", None)
-    if given is None:
+    values = getattr(dataset, "given", None)
+    if values is None:
         return name if name == str(label) else f"{label}, {name}"
-    if getattr(dataset, "targets", None) is None and given.ndim == 1 and given.dtype.kind == "f":
-        value = f"{given[number]:.4g}"
+    if getattr(dataset, "targets", None) is None and values.ndim == 1 and values.dtype.kind == "f":
+        value = f"{values[number]:.4g}"
         return value if len(dataset.class_names) == 1 else f"{name}: {value}"
     return name

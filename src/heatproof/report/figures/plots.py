@@ -106,8 +106,8 @@ def draw(table: pd.DataFrame, references: Sequence[str] = (), level: float = 0.9
         axes.tick_params(axis="x", labelsize=8, labelbottom=True)
     figure.supxlabel(_axis_label(table, level), size=8.5)
     labels = [SERIES.format(weights, family) for weights in colours for family in FAMILIES.values()]
-    shown = {label: handles[label] for label in [*labels, FLOOR] if label in handles}
-    draw_legend(figure, shown, ncols=min(len(handles), 4))
+    entries = {label: handles[label] for label in [*labels, FLOOR] if label in handles}
+    draw_legend(figure, entries, ncols=min(len(handles), 4))
     return figure
 
 
@@ -124,11 +124,11 @@ def _first_case(table: pd.DataFrame) -> pd.Series:
     return (inside if len(inside) else table).iloc[0][CASE]
 
 
-def _panel_title(table: pd.DataFrame, shown: pd.Series, plain: str) -> str:
-    parts = [shown["dataset"]] if table["dataset"].nunique() > 1 else []
-    parts.append(shown["model"])
-    if shown["suffix"]:
-        grid, _, baseline = shown["suffix"].removeprefix("_g").partition("_")
+def _panel_title(table: pd.DataFrame, condition: pd.Series, plain: str) -> str:
+    parts = [condition["dataset"]] if table["dataset"].nunique() > 1 else []
+    parts.append(condition["model"])
+    if condition["suffix"]:
+        grid, _, baseline = condition["suffix"].removeprefix("_g").partition("_")
         parts.append(f"grid {grid}, {baseline}")
     elif plain and table["suffix"].nunique() > 1:
         parts.append(plain)

@@ -109,8 +109,8 @@ def _sorts(network: PageNetwork, spec: ReportPage, ids: Sequence[str]) -> list[l
     """Return for each image the metrics by which a network's maps can be sorted, with the scores of all methods."""
     found: list[list[dict[str, Any]]] = [[] for _ in ids]
     for metric in network.sort_metrics:
-        every = image_scores(spec.results, {**network.where, "metric": metric}, ids)
-        of = every[every.index.get_level_values("image").isin(ids)].to_dict()
+        scores_of_metric = image_scores(spec.results, {**network.where, "metric": metric}, ids)
+        of = scores_of_metric[scores_of_metric.index.get_level_values("image").isin(ids)].to_dict()
         for image, into in zip(ids, found, strict=True):
             scores = np.array([of.get((one.method, image), np.nan) for one in spec.methods])
             into.append({"metric": metric, "higher": spec.directions[metric], "scores": rounded_lists(scores)})

@@ -301,11 +301,13 @@ def draw_in_domain(table: pd.DataFrame, level: float) -> Figure:
     handles: dict[Any, Any] = {}
     for axes, ((dataset, model), part) in panel_axes(figure, grid, sharey=True):
         axes.axhline(0.5, linestyle=":", color="grey", linewidth=1)
-        for weights, own in part.groupby("weights", sort=False):
-            places, colour = np.arange(len(own)), colours[weights]
-            axes.fill_between(places, own["paired_low"], own["paired_high"], color=colour, alpha=0.15, linewidth=0)
-            (handles[weights],) = axes.plot(places, own["paired"], color=colour, marker="o", markersize=3.6)
-            axes.set_xticks(places, own["layer"], rotation=45, ha="right", size=7)
+        for weights, of_weights in part.groupby("weights", sort=False):
+            places, colour = np.arange(len(of_weights)), colours[weights]
+            axes.fill_between(
+                places, of_weights["paired_low"], of_weights["paired_high"], color=colour, alpha=0.15, linewidth=0
+            )
+            (handles[weights],) = axes.plot(places, of_weights["paired"], color=colour, marker="o", markersize=3.6)
+            axes.set_xticks(places, of_weights["layer"], rotation=45, ha="right", size=7)
         axes.set_title(f"{dataset} · {model}", size=10, weight="bold", loc="left")
         axes.spines[["top", "right"]].set_visible(False)
     figure.supylabel(f"paired share of a linear probe, {level:.0%} interval", size=8.5)

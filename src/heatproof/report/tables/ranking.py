@@ -132,11 +132,11 @@ def _require_rankable(scores: pd.DataFrame) -> None:
 
 def describe_directions(scores: pd.DataFrame, remedy: str) -> str:
     """Describe the direction of every metric of a table, and the remedy if one is wrong."""
-    said = []
+    parts = []
     for better, word in ((False, "lower"), (True, "higher")):
         names = sorted(set(scores.loc[scores["higher_is_better"] == better, "metric"]))
-        said += [f"{word} is better for {', '.join(names)}"] if names else []
-    sentence = "; ".join(said)
+        parts += [f"{word} is better for {', '.join(names)}"] if names else []
+    sentence = "; ".join(parts)
     return f"{sentence[:1].upper()}{sentence[1:]}. If that is wrong, {remedy}."
 
 
@@ -174,9 +174,9 @@ def rank_table(
     """
     scores = one_score_per_image(scores) if "image" in scores else scores
     families = families_of(scores)
-    every = dict.fromkeys(scores["metric"])
+    all_metrics = dict.fromkeys(scores["metric"])
     scores = select_rows(counted_rows(scores), methods=methods)
-    left_out = ", ".join(name for name in every if name not in set(scores["metric"]))
+    left_out = ", ".join(name for name in all_metrics if name not in set(scores["metric"]))
     # From here on, higher is better for all metrics.
     scores = scores.assign(score=scores["score"].where(scores["higher_is_better"], -scores["score"]))
     if "image" in scores:
@@ -279,10 +279,10 @@ def describe_ranking(found: Ranking) -> str:
         known = (groups if groups["factor"].nunique() > 2 else groups.head(1)).query("n_pairs > 0")
         for name in ("spearman", "kendall"):
             known = known.assign(**{f"{name}_interval": _interval(known, name)})
-        shown = ["factor", "pairs_that", "n_pairs", "spearman", "spearman_interval", "kendall", "kendall_interval"]
+        columns = ["factor", "pairs_that", "n_pairs", "spearman", "spearman_interval", "kendall", "kendall_interval"]
         title = "Consistency: mean rank correlation of pairs of test cases"
-        few = f"{title}\nno two test cases share {MINIMUM_METHODS} methods with different scores"
-        parts.append(_printed(title, known[shown], limit=None) if len(known) else few)
+        no_pairs = f"{title}\nno two test cases share {MINIMUM_METHODS} methods with different scores"
+        parts.append(_printed(title, known[columns], limit=None) if len(known) else no_pairs)
     return "\n\n".join(parts) + "\n"
 
 
@@ -292,8 +292,8 @@ def _interval(table: pd.DataFrame, name: str) -> list[str]:
 
 
 def _printed(title: str, table: pd.DataFrame, limit: int | None = MOST_PRINTED_ROWS) -> str:
-    shown = table if limit is None or len(table) <= limit + 1 else table.head(limit)
-    formats: Mapping[str, Any] = dict.fromkeys(shown.select_dtypes("float").columns, "{:.2f}".format)
-    body = shown.to_string(index=False, formatters=formats, na_rep="")
-    more = f"\n… and {len(table) - len(shown)} more" if len(shown) < len(table) else ""
+    printed = table if limit is None or len(table) <= limit + 1 else table.head(limit)
+    formats: Mapping[str, Any] = dict.fromkeys(printed.select_dtypes("float").columns, "{:.2f}".format)
+    body = printed.to_string(index=False, formatters=formats, na_rep="")
+    more = f"\n… and {len(table) - len(printed)} more" if len(printed) < len(table) else ""
     return f"{title}\n{body}{more}"

@@ -38,7 +38,7 @@ NAMES = {
 COUNTS = re.compile(r"n_\w+|ci_(low|high)|rank|.*_rank")
 TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 # A table of so many cells takes 1 GiB and half a minute to read and to turn into rows of one score each.
-MOST_OWN_CELLS = 2**22
+MOST_CELLS = 2**22
 # Number of the first row below the header. Spreadsheets count the header as row 1.
 FIRST_ROW = 2
 MISSING = {"", "nan", "na", "n/a", "none", "null", "-"}
@@ -119,7 +119,7 @@ def _parse(path: Path, content: bytes) -> pd.DataFrame:
     with one_sentence_errors(path, *TABLE_REMEDY_AND_KIND):
         first = content.partition(b"\n")[0]
         separator = max((b",", b";", b"\t"), key=first.count).decode()
-        raw = parse_csv(content, separator, most_cells=MOST_OWN_CELLS)
+        raw = parse_csv(content, separator, most_cells=MOST_CELLS)
         # Pandas would rename the second of two equal columns and pad short rows.
         rows = rows_of(content, separator)
         header = next(rows)

@@ -238,10 +238,10 @@ def score_table(
         if why:
             part["note"] = np.where(inside, why, "")
             part["in_best_set"] = part["in_best_set"].mask(inside)
-        few = ~enough & (summary["n_images"] > 0)
-        if few.any():
+        too_few = ~enough & (summary["n_images"] > 0)
+        if too_few.any():
             reasons = [f"defined on {n} of {wide.shape[1]} images, a rank needs {least}" for n in summary["n_images"]]
-            part["gap"] = [reason if one else None for reason, one in zip(reasons, few, strict=True)]
+            part["gap"] = [reason if one else None for reason, one in zip(reasons, too_few, strict=True)]
         parts.append(part.assign(**dict(zip(CASE, map(str, case), strict=True))))
     # Test cases with scores come first, and those without any applicable method last.
     count = len(parts)

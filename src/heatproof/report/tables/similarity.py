@@ -187,11 +187,11 @@ def _intact_outputs(spec: Similarity, net: Network, ids: Sequence[str]) -> dict[
 def _layers(spec: Similarity, net: Network, ids: Sequence[str]) -> dict[str, np.ndarray]:
     """Return the activations (N, channels) of each layer that the config names, or of the CAM layer as ``""``."""
     store = _channel_store(spec, net) + ".zarr"
-    every = read(store, "activation", 0, len(ids), ids)
+    activations = read(store, "activation", 0, len(ids), ids)
     if not spec.channels:
-        return {"": every}
+        return {"": activations}
     names = np.array([layer_and_channel(name)[0] for name in open_store(store).coordinates["channel"]])
-    return {str(layer): every[:, names == layer] for layer in dict.fromkeys(names.tolist())}
+    return {str(layer): activations[:, names == layer] for layer in dict.fromkeys(names.tolist())}
 
 
 def _channel_store(spec: Similarity, net: Network) -> str:

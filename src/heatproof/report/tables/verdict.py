@@ -77,7 +77,7 @@ def verdicts(
     at = {tuple(row[key] for key in (*NETWORK, "label")): row for row in records}
     rows: list[dict[str, Any]] = []
     by_label: list[dict[str, Any]] = []
-    for case, part in (one for given in scores for one in given.groupby(CASE, sort=False)):
+    for case, part in (one for table_of_scores in scores for one in table_of_scores.groupby(CASE, sort=False)):
         where = dict(zip(CASE, map(str, case), strict=True))
         network = tuple(where[key] for key in NETWORK)
         chosen = table[(table[CASE].astype(str) == list(where.values())).all(axis=1)]
