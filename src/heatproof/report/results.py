@@ -153,11 +153,11 @@ def publish(
 
 def save(figure: Figure, path: str | Path) -> None:
     """Write a figure atomically, without a date or a random id, so that equal figures have equal bytes."""
-    from heatproof.report.figures.drawing import look
+    from heatproof.report.figures.drawing import drawing_style
 
     path = Path(path)
     about = {"Date": None, "Title": "Scores of attribution methods"} if path.suffix == ".svg" else {"Software": None}
-    with look(), atomic_write(path) as aside:
+    with drawing_style(), atomic_write(path) as aside:
         figure.savefig(aside, format=path.suffix[1:], dpi=150, metadata=about)
 
 

@@ -26,7 +26,7 @@ COLOUR_BAR_LABELS = ["against the target", "0", "for it"]
 
 
 @contextmanager
-def look(style: Any = None) -> Iterator[None]:
+def drawing_style(style: Any = None) -> Iterator[None]:
     """Draw and save with matplotlib's default settings, a style and the settings of heatproof.
 
     Without this, matplotlib reads a ``matplotlibrc`` in the working folder, which could change how figures look or
@@ -39,7 +39,7 @@ def look(style: Any = None) -> Iterator[None]:
 
 
 # Decorators of functions that draw.
-plain, white = look(), look(sns.axes_style("white"))
+plain_style, white_style = drawing_style(), drawing_style(sns.axes_style("white"))
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -53,10 +53,10 @@ def palette(names: Iterable[Any], kind: str = "colorblind") -> dict[Any, Any]:
     return dict(zip(names, sns.color_palette(kind, len(names)), strict=True))
 
 
-def draw_legend(figure: Figure, handles: Mapping[str, Any], **look: Any) -> None:
+def draw_legend(figure: Figure, handles: Mapping[str, Any], **style: Any) -> None:
     """Draw one legend for all panels, outside of them and by default above."""
-    look = {"loc": "outside upper center", "frameon": False, "fontsize": 8.5, **look}
-    figure.legend(list(handles.values()), list(handles), **look)
+    style = {"loc": "outside upper center", "frameon": False, "fontsize": 8.5, **style}
+    figure.legend(list(handles.values()), list(handles), **style)
 
 
 def split_rows(panels: Sequence[Panel], most: int) -> list[Sequence[Panel]]:
@@ -143,8 +143,8 @@ def draw_map(axes: Axes, values: np.ndarray, alpha: float = 1.0, **place: Any) -
         The absolute value that has the full colour; 0 for a map of zeros.
     """
     limit = colour_limit(values)
-    look: Any = {"cmap": COLOURS, "vmin": -(limit or 1), "vmax": limit or 1, "interpolation": "nearest"}
-    axes.imshow(values, alpha=alpha, **look, **place)
+    style: Any = {"cmap": COLOURS, "vmin": -(limit or 1), "vmax": limit or 1, "interpolation": "nearest"}
+    axes.imshow(values, alpha=alpha, **style, **place)
     return limit
 
 

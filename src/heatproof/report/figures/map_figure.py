@@ -25,7 +25,15 @@ from heatproof.files.reading import resolve_user_folder
 from heatproof.files.writing import atomic_write
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.plan.folder import NO_MODEL
-from heatproof.report.figures.drawing import draw_colour_bar, draw_map, look, new_figure, panel_axes, plain, split_rows
+from heatproof.report.figures.drawing import (
+    draw_colour_bar,
+    draw_map,
+    drawing_style,
+    new_figure,
+    panel_axes,
+    plain_style,
+    split_rows,
+)
 from heatproof.report.figures.pictures import COLOURS, PERCENTILE, channels_last, describe_channels, label_of
 from heatproof.report.results import format_score, formatted, rounded
 from heatproof.report.stores import StoreInfo, dataset_of_store, read_store_info, stores_below
@@ -237,7 +245,7 @@ def _drops(stored: StoreInfo, store: Path, image_id: str, grid: Grid | None) -> 
 # ---- drawing ---------------------------------------------------------------------------------------------------------
 
 
-@plain
+@plain_style
 def _figure(
     pixels: np.ndarray, panels: list[Panel], grid: Grid | None, drops: PatchDrops | None, heading: tuple[str, str]
 ) -> Figure:
@@ -333,7 +341,7 @@ def _draw_numbers(axes: Axes, values: np.ndarray, shape: tuple[int, ...], grid: 
 
 def _save(figure: Figure, output: Path) -> None:
     try:
-        with look(), atomic_write(output) as aside:
+        with drawing_style(), atomic_write(output) as aside:
             figure.savefig(aside, format=output.suffix[1:] or "png", dpi=DPI)
     except ValueError:
         known = ", ".join(sorted(figure.canvas.get_supported_filetypes()))

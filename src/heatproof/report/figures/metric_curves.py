@@ -22,7 +22,7 @@ from heatproof.metrics.pic import information_axis
 from heatproof.metrics.registry import METRICS
 from heatproof.metrics.scoring import Scored
 from heatproof.metrics.soundness import soundness_at_levels
-from heatproof.report.figures.drawing import draw_legend, new_figure, panel_axes, split_rows, white
+from heatproof.report.figures.drawing import draw_legend, new_figure, panel_axes, split_rows, white_style
 from heatproof.report.page.data import low_is_good
 from heatproof.report.results import NETWORK, publish
 from heatproof.stores.rows import rows_of_store
@@ -163,7 +163,7 @@ def line_styles(methods: Sequence[Any], references: Sequence[str]) -> dict[str, 
     }
 
 
-@white
+@white_style
 def draw_metric_curves(table: pd.DataFrame, lines: Mapping[str, LineStyle], title: str) -> Figure:
     """Draw the curves of one network.
 
@@ -196,14 +196,14 @@ def draw_metric_curves(table: pd.DataFrame, lines: Mapping[str, LineStyle], titl
             if of.empty:
                 continue
             step = max(1, len(of) // MARKERS_PER_LINE)
-            look: dict[str, Any] = {
+            style: dict[str, Any] = {
                 "marker": lines[name].marker,
                 "markersize": 3.2,
                 "markevery": step,
                 "linewidth": 1.1,
             }
             (drawn[name],) = axes.plot(
-                of["x"], of["y"], color=lines[name].color, linestyle=lines[name].linestyle, alpha=0.9, **look
+                of["x"], of["y"], color=lines[name].color, linestyle=lines[name].linestyle, alpha=0.9, **style
             )
         direction = "↑ higher is better" if first["higher_is_better"] else "↓ lower is better"
         of_several = f", {curve.replace('_', ' ')}" if several[metric] > 1 else ""
@@ -214,6 +214,6 @@ def draw_metric_curves(table: pd.DataFrame, lines: Mapping[str, LineStyle], titl
         axes.grid(color="0.9", linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
     figure.suptitle(title, size=10, weight="bold")
-    look = {"loc": "outside lower center", "ncols": min(LEGEND_COLUMNS, len(drawn)), "fontsize": 7}
-    draw_legend(figure, {name: drawn[name] for name in methods}, **look)
+    style = {"loc": "outside lower center", "ncols": min(LEGEND_COLUMNS, len(drawn)), "fontsize": 7}
+    draw_legend(figure, {name: drawn[name] for name in methods}, **style)
     return figure

@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from heatproof.data.checks import open_dataset
-from heatproof.report.figures.drawing import draw_colour_bar, draw_map, plain
+from heatproof.report.figures.drawing import draw_colour_bar, draw_map, plain_style
 from heatproof.report.figures.pictures import channels_last, describe_channels, image_scores, read_maps
 from heatproof.report.results import CASE, format_score, publish, save
 
@@ -47,7 +47,7 @@ def montage(spec: Montage) -> None:
     publish(spec, dict.fromkeys(outputs), files, [(one, spec.images) for one in spec.datasets.values()])
 
 
-@plain
+@plain_style
 def draw_montage(
     images: np.ndarray, maps: Mapping[str, np.ndarray], means: pd.Series, scores: pd.DataFrame, title: str
 ) -> Figure:

@@ -9,7 +9,7 @@ import seaborn as sns
 from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
-from heatproof.report.figures.drawing import new_figure, palette, panel_axes, prepare_rows, split_rows, white
+from heatproof.report.figures.drawing import new_figure, palette, panel_axes, prepare_rows, split_rows, white_style
 from heatproof.report.results import CASE, NETWORK, rounded
 
 # The protocol of each metric, and whether it uses the network before finetuning, in the order of the panels.
@@ -20,8 +20,8 @@ PROTOCOLS = {
     "part_deletion": ("known parts", True),
 }
 # Fewer values are too few for a rank correlation.
-LEAST_NETWORKS = 5
-LEAST_METHODS = 3
+MINIMUM_NETWORKS = 5
+MINIMUM_METHODS = 3
 # Panels of ranks in a row.
 IN_A_ROW = 3
 
@@ -50,7 +50,7 @@ def best_over_accuracy(table: pd.DataFrame, accuracy: pd.DataFrame, references: 
     return best[[*NETWORK, "method", "metric", "score"]].merge(clean, on=NETWORK)
 
 
-@white
+@white_style
 def draw_over_accuracy(table: pd.DataFrame, accuracy: pd.DataFrame, references: Sequence[str]) -> Figure:
     """Draw the best score of each network over its accuracy, one panel for each dataset.
 
@@ -68,7 +68,7 @@ def draw_over_accuracy(table: pd.DataFrame, accuracy: pd.DataFrame, references: 
         for model, method, score, top1 in rows[["model", "method", "score", "top1_clean"]].to_numpy().tolist():
             axes.plot(100 * top1, score, "o", color=colours[method], label=method)
             axes.annotate(model, (100 * top1, score), (4, 3), textcoords="offset points", size=7)
-        correlation = _rho(rows["top1_clean"], rows["score"], LEAST_NETWORKS, ": ρ = ")
+        correlation = _rho(rows["top1_clean"], rows["score"], MINIMUM_NETWORKS, ": ρ = ")
         axes.set_title(f"{dataset}, {len(rows)} networks{correlation}", loc="left", size=9)
         metric = "SDS" if set(rows["metric"]) == {"sds"} else "IDSDS"
         axes.set(xlabel="top-1 accuracy on intact images (%)", ylabel=f"best {metric}")
@@ -100,7 +100,7 @@ def protocol_table(table: pd.DataFrame, references: Sequence[str]) -> pd.DataFra
     return means.sort_values(means.columns[0], ascending=False) if len(means) else means
 
 
-@white
+@white_style
 def draw_protocols(table: pd.DataFrame, references: Sequence[str]) -> Figure:
     """Draw the same methods under several protocols, one panel for each (Hesse et al. 2024, figure 2 c)."""
     scores = protocol_table(table, references)
@@ -115,14 +115,14 @@ def draw_protocols(table: pd.DataFrame, references: Sequence[str]) -> Figure:
         first = scores.columns[0]
         name = PROTOCOLS[first][0].partition(",")[0]
         correlation = (
-            "" if metric == first else _rho(scores[first], scores[metric], LEAST_METHODS, f"\nρ with {name}: ")
+            "" if metric == first else _rho(scores[first], scores[metric], MINIMUM_METHODS, f"\nρ with {name}: ")
         )
         axes.set_title(PROTOCOLS[metric][0] + correlation, loc="left", size=8)
         axes.set_xlabel("score", size=8)
     return figure
 
 
-@white
+@white_style
 def draw_published(table: pd.DataFrame, orders: pd.DataFrame) -> Figure:
     """Draw the rank of each method on the run over its mean rank on published networks.
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from heatproof.ranking.consistency import MINIMUM_METHODS
 from heatproof.ranking.verdict import disagreement
-from heatproof.report.figures.drawing import new_figure, panel_axes, plain, split_rows
+from heatproof.report.figures.drawing import new_figure, panel_axes, plain_style, split_rows
 from heatproof.report.results import CASE, NETWORK, publish, read_table
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def describe_dual(dual: pd.DataFrame) -> list[str]:
     return [shows, text]
 
 
-@plain
+@plain_style
 def draw_places(places: pd.DataFrame) -> Figure:
     """Draw the table of `places_table` as a heat map, methods by metrics; a figure without axes if it is empty."""
     if places.empty:
@@ -149,7 +149,7 @@ def draw_places(places: pd.DataFrame) -> Figure:
     return figure
 
 
-@plain
+@plain_style
 def draw_dual(dual: pd.DataFrame) -> Figure:
     """Draw the table of `dual_table`, one panel for each network; a figure without axes if it is empty."""
     groups = list(dual.groupby(NETWORK, sort=False))

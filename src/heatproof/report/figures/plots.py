@@ -23,7 +23,7 @@ from heatproof.report.figures.drawing import (
     panel_axes,
     prepare_rows,
     split_rows,
-    white,
+    white_style,
 )
 from heatproof.report.results import CASE
 
@@ -43,7 +43,7 @@ ROW, PANEL_WIDTH = 0.2, 2.9
 REASON_WIDTH = 50
 
 
-@white
+@white_style
 def draw(table: pd.DataFrame, references: Sequence[str] = (), level: float = 0.95, plain: str = "") -> Figure:
     """Draw the IDSDS and SDS scores of a table.
 
@@ -189,7 +189,7 @@ def _axis_label(table: pd.DataFrame, level: float) -> str:
     )
 
 
-@white
+@white_style
 def draw_variance(table: pd.DataFrame) -> Figure:
     """Draw the shares of the variance components, one bar for each metric and weights.
 

@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from heatproof.data.checks import open_dataset
-from heatproof.report.figures.drawing import draw_colour_bar, draw_map, plain
+from heatproof.report.figures.drawing import draw_colour_bar, draw_map, plain_style
 from heatproof.report.figures.pictures import channels_last, image_scores, label_of, read_maps
 from heatproof.report.results import format_score, publish, save
 
@@ -70,7 +70,7 @@ def best_first(scores: pd.Series, higher_is_better: bool) -> pd.Series:
     return scores.sort_values(ascending=not higher_is_better, kind="stable", na_position="last")
 
 
-@plain
+@plain_style
 def draw_sorting(
     image: np.ndarray, maps: Mapping[str, np.ndarray], scores: pd.DataFrame, directions: Mapping[str, bool], title: str
 ) -> Figure:

@@ -64,7 +64,7 @@ def report_page(spec: ReportPage) -> None:
     ranked = tables.get("ranking", tables["meta_rank"])
     alone = tables["meta_rank"] if "ranking" in tables else None
     link = partial(address, spec.files["page"])
-    look: dict[str, Any] = {"scale": SCALE, "colours": colours(), "numbers": results}
+    shared: dict[str, Any] = {"scale": SCALE, "colours": colours(), "numbers": results}
     data = {
         "scores-data": leaderboard(tables.get("scores", tables["idsds_table"]), spec, link),
         "provenance-data": provenance(spec, link),
@@ -78,7 +78,7 @@ def report_page(spec: ReportPage) -> None:
             "methods": spec.methods,
             "side": SIDE,
         }
-        pages[spec.files["gallery"]] = render("gallery.html", **gallery, **look)
+        pages[spec.files["gallery"]] = render("gallery.html", **gallery, **shared)
         named = [{"method": method.method, "reference": method.reference} for method in spec.methods]
         data["maps-data"] = {"methods": named, "datasets": page_data.fit_to_page(maps, len(named))}
     # Curves that no metric of the run reads are not computed.
@@ -109,7 +109,7 @@ def report_page(spec: ReportPage) -> None:
         named=NAMED,
         data=data,
         script="index_script.html",
-        **look,
+        **shared,
         **_library(),
     )
     for path, page in pages.items():

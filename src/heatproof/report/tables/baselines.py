@@ -25,7 +25,7 @@ from heatproof.report.figures.drawing import (
     palette,
     panel_axes,
     prepare_rows,
-    white,
+    white_style,
 )
 from heatproof.report.results import NETWORK, publish
 from heatproof.stores.tables import read_parquet
@@ -196,7 +196,7 @@ def describe_conclusions(conclusions: pd.DataFrame) -> str:
     return " ".join(parts)
 
 
-@white
+@white_style
 def draw_baselines(table: pd.DataFrame, references: Sequence[str], level: float) -> Figure:
     """Draw the scores of methods, with one colour for each baseline and one panel for each network.
 

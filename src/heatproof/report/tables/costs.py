@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from heatproof.report.figures.drawing import new_figure, palette, panel_axes, split_rows, white
+from heatproof.report.figures.drawing import new_figure, palette, panel_axes, split_rows, white_style
 from heatproof.report.results import CASE, publish, read_table
 from heatproof.report.tables.scores import read_manifests
 
@@ -73,7 +73,7 @@ def cost_table(
     return table.assign(on_front=cheapest_first["score"] > best)
 
 
-@white
+@white_style
 def draw_costs(table: pd.DataFrame, level: float = 0.95) -> Figure:
     """Draw scores over costs, one panel for each test case.
 
@@ -132,5 +132,5 @@ def _write_names(axes: Axes, part: pd.DataFrame) -> None:
         if any(left < end and start < right and abs(middle - at) < 0.035 for start, end, at in taken):
             continue
         taken.append((left, right, middle))
-        look: dict[str, Any] = {"weight": "bold"} if row["on_front"] else {"color": "0.35"}
-        axes.annotate(row["method"], (row["cost"], row["score"]), (4, 3), textcoords="offset points", size=6, **look)
+        style: dict[str, Any] = {"weight": "bold"} if row["on_front"] else {"color": "0.35"}
+        axes.annotate(row["method"], (row["cost"], row["score"]), (4, 3), textcoords="offset points", size=6, **style)

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from heatproof.base.grids import grid_table_value
 from heatproof.base.randomness import derive_seed, numpy_generator
 from heatproof.metrics.bootstrap import draw_counts, percentile_interval
-from heatproof.report.figures.drawing import draw_legend, new_figure, palette, panel_axes, split_rows, white
+from heatproof.report.figures.drawing import draw_legend, new_figure, palette, panel_axes, split_rows, white_style
 from heatproof.report.results import publish
 from heatproof.stores.manifest import read_shard
 from heatproof.stores.rows import rows_of_store
@@ -279,7 +279,7 @@ def with_intervals(measures: list[Measure], images: int, seed: int, repetitions:
     return np.stack([[measure(np.ones(images)) for measure in measures], low, high], axis=1)
 
 
-@white
+@white_style
 def draw_in_domain(table: pd.DataFrame, level: float) -> Figure:
     """Draw the paired share of every layer: one panel for each model, one line for each weights, grid and baseline.
 

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from heatproof.files.reading import read_result_bytes
 from heatproof.ranking.flips import METHOD_COLUMNS, PAIR_COLUMNS, PLACES, compare_levels
-from heatproof.report.figures.drawing import new_figure, panel_axes, split_rows, white
+from heatproof.report.figures.drawing import new_figure, panel_axes, split_rows, white_style
 from heatproof.report.figures.pictures import data_uri
 from heatproof.report.results import CASE, formatted, publish, read_scores, render, save
 
@@ -43,9 +43,9 @@ FACTOR_DESCRIPTIONS = {
     "order": "the order of deletion, most or least relevant first",
 }
 # Smallest loss of ρ between halves of the images, from within one level to between two, that is called a dependence.
-LEAST_RHO_LOSS = 0.05
+MINIMUM_RHO_LOSS = 0.05
 # Below this ρ between halves of the images, there is no stable order that could flip.
-LEAST_RHO_WITHIN = 0.5
+MINIMUM_RHO_WITHIN = 0.5
 
 
 def checks(spec: Checks) -> None:
@@ -173,9 +173,9 @@ def caption(factor: str, methods: pd.DataFrame, pairs: pd.DataFrame) -> tuple[st
     same, other = known["halves_same"].mean(), known["halves_other"].mean()
     if not np.isnan(same) and not np.isnan(other):
         depends = "The order hardly depends on it: other images would change it as much."
-        if same - other > LEAST_RHO_LOSS:
+        if same - other > MINIMUM_RHO_LOSS:
             depends = "The order depends on it, beyond the choice of images."
-        if same < LEAST_RHO_WITHIN:
+        if same < MINIMUM_RHO_WITHIN:
             depends = "These images cannot tell: halves of them hardly agree on one level."
         halves = f"one level agrees with itself at {same:.2f}, with another at {other:.2f}."
         sentences = [depends, *sentences, f"Between two halves of the images {halves}"]
@@ -236,7 +236,7 @@ def drawn_settings(methods: pd.DataFrame) -> list[str]:
     return list(dict.fromkeys(methods["setting"]))[:MOST_SETTINGS]
 
 
-@white
+@white_style
 def draw_bumps(methods: pd.DataFrame, factor: str) -> Figure:
     """Draw the ranks of all methods at every level of one factor.
 
@@ -286,9 +286,9 @@ def _draw_panel(axes: Axes, part: pd.DataFrame, title: str, count: int) -> None:
     # Methods with tied ranks would be drawn on top of each other, so that ties are broken by the order of the rows.
     places = wide.rank(method="first")
     for method, row in places.iterrows():
-        look = COLOURED_LINE if method in colours else FAR_LINE if method in far else QUIET_LINE
-        colour = colours.get(method, look["color"])
-        axes.plot(range(len(levels)), row, marker="o", **{**look, "color": colour})
+        style = COLOURED_LINE if method in colours else FAR_LINE if method in far else QUIET_LINE
+        colour = colours.get(method, style["color"])
+        axes.plot(range(len(levels)), row, marker="o", **{**style, "color": colour})
         label: dict[str, Any] = {"va": "center", "size": 6.5, "color": colour if method in far else "0.35"}
         label["weight"] = "bold" if method in colours else "normal"
         left, right = (f"{wide[level][method]:.0f}" for level in (levels[0], levels[-1]))

@@ -32,7 +32,7 @@ from heatproof.ranking.table import (
     properties_table,
     select_rows,
 )
-from heatproof.report.figures.drawing import new_figure, plain
+from heatproof.report.figures.drawing import new_figure, plain_style
 from heatproof.report.figures.pictures import COLOURS
 from heatproof.report.results import CASE, save
 from heatproof.report.tables.score_import import read_scores
@@ -229,7 +229,7 @@ def case_names(cases: pd.DataFrame) -> list[str]:
     return [" · ".join(filter(None, row)) for row in cases[varied].itertuples(index=False)]
 
 
-@plain
+@plain_style
 def draw(found: Ranking) -> Figure:
     """Draw the agreement of test cases: Spearman's ρ below the diagonal and Kendall's τ-b above it."""
     count = len(found.names)

@@ -25,7 +25,7 @@ from heatproof.report.figures.drawing import (
     palette,
     panel_axes,
     prepare_rows,
-    white,
+    white_style,
 )
 from heatproof.report.results import CASE, NETWORK, publish, read_scores
 from heatproof.report.tables.ranking import draw, rank_table
@@ -100,7 +100,7 @@ def reliability(spec: Reliability) -> None:
     publish(spec, {spec.files[name]: content for name, content in contents.items()}, files)
 
 
-@white
+@white_style
 def draw_critical_difference(table: pd.DataFrame, *, posthoc: str = "wilcoxon", level: float = 0.05) -> Figure:
     """Draw a critical-difference diagram for every test case of a table of scores of single images.
 
@@ -166,7 +166,7 @@ def _caption(one: CriticalDifference) -> str:
     )
 
 
-@white
+@white_style
 def draw_truth(table: pd.DataFrame, level: float = 0.95) -> Figure:
     """Draw the agreement of every metric with the known truth.
 

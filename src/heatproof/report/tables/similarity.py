@@ -17,7 +17,7 @@ from heatproof.data.checks import open_dataset
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.bootstrap import summarise
 from heatproof.plan.paths import PRETRAINED, Network, layer_and_channel
-from heatproof.report.figures.drawing import new_figure, panel_axes, plain
+from heatproof.report.figures.drawing import new_figure, panel_axes, plain_style
 from heatproof.report.figures.pictures import channels_last, describe_channels
 from heatproof.report.results import publish
 from heatproof.stores.manifest import read_shard
@@ -210,7 +210,7 @@ def _have_channels(spec: Similarity, *nets: Network) -> bool:
     return not any(read_shard(_channel_store(spec, net), 0)["gap"] for net in nets)
 
 
-@plain
+@plain_style
 def draw_similarity(table: pd.DataFrame) -> Figure:
     """Draw every quantity for pairs of networks before and after finetuning and for pairs of unrelated networks.
 
@@ -246,7 +246,7 @@ def draw_similarity(table: pd.DataFrame) -> Figure:
     return figure
 
 
-@plain
+@plain_style
 def draw_exciting(spec: Similarity) -> Figure:
     """Draw the most exciting images of some channels, before and after finetuning (Hesse et al. 2024, appendix A).
 
