@@ -26,10 +26,10 @@ def test_label_quality_equals_scikit_learn_without_unknown_labels():
     found = quality_of_labels(labels, logits)
     for number in range(3):
         known = labels[:, number] >= 0
-        there, said = labels[known, number], logits[known, number]
-        assert found["auroc"][number] == pytest.approx(roc_auc_score(there, said))
-        assert found["average_precision"][number] == pytest.approx(average_precision_score(there, said))
-        assert found["base_rate"][number] == pytest.approx(there.mean())
+        present, logit = labels[known, number], logits[known, number]
+        assert found["auroc"][number] == pytest.approx(roc_auc_score(present, logit))
+        assert found["average_precision"][number] == pytest.approx(average_precision_score(present, logit))
+        assert found["base_rate"][number] == pytest.approx(present.mean())
         assert found["n_images"][number] == known.sum()
 
 
@@ -81,8 +81,8 @@ def test_few_numbers_are_not_called_better_than_guessing():
 
 
 def test_errors_by_hand():
-    said = np.array([[1.0, 2.0, 1.0], [3.0, 3.0, 0.0], [2.0, 2.0, 2.0]])
-    found = quality_of_numbers(np.array([1.0, 2.0, 3.0]), said)
+    outputs = np.array([[1.0, 2.0, 1.0], [3.0, 3.0, 0.0], [2.0, 2.0, 2.0]])
+    found = quality_of_numbers(np.array([1.0, 2.0, 3.0]), outputs)
     assert found["mae_clean"] == pytest.approx(2 / 3)
     assert found["mae_worst_patch"] == pytest.approx((1 + 2 + 1) / 3)
     assert found["r2"] == pytest.approx(0.0)

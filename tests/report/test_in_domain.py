@@ -309,7 +309,7 @@ def test_only_an_edit_of_its_own_code_changes_its_key(module, changed, monkeypat
             known.cache_clear()
         project, drops = Project("."), {"grid": 4, "baseline": "mean", "shard": 0}
         stages = {"features": drops, "drops": drops, "channels": {"shard": 0}}
-        found = {stage: project.on_network(stage, **asked).spec.key for stage, asked in stages.items()}
+        found = {stage: project.on_network(stage, **wildcards).spec.key for stage, wildcards in stages.items()}
         return {**found, "in_domain": project.job("in_domain").spec.key}
 
     plain = provenance.read_source

@@ -64,7 +64,7 @@ def test_drops_are_drawn_on_their_grid(results, folder, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "options", "said"),
+    ("arguments", "options", "message"),
     [
         (("0", ["gradeint"]), {}, r"did you mean 'gradient'\?"),
         (("9", ["gradient"]), {}, r"from 0 to 5"),
@@ -77,9 +77,9 @@ def test_drops_are_drawn_on_their_grid(results, folder, monkeypatch):
         (("0", ["gradient"]), {"grid": [4]}, r"grid must be .*\[rows, columns\]"),
     ],
 )
-def test_errors_are_one_sentence(results, folder, arguments, options, said):
+def test_errors_are_one_sentence(results, folder, arguments, options, message):
     image, methods = arguments
-    with pytest.raises(HeatproofError, match=said) as caught:
+    with pytest.raises(HeatproofError, match=message) as caught:
         show(folder, image, methods, "a.png", config=CONFIG, **options)
     assert "\n" not in str(caught.value)
 
@@ -138,11 +138,11 @@ def test_a_store_does_not_name_the_code_that_is_run(results, folder):
 
 
 @pytest.mark.parametrize(
-    ("grid", "is_said"),
+    ("grid", "is_valid"),
     [(4, True), ([4, 8], True), (None, True), (0, False), ([4], False), ("4x8", False), (True, False)],
 )
-def test_a_store_with_an_invalid_grid_is_refused(grid, is_said):
-    assert _is_valid_made_by({"weights": "finetuned", "grid": grid, "baseline": "zeros"}) == is_said
+def test_a_store_with_an_invalid_grid_is_refused(grid, is_valid):
+    assert _is_valid_made_by({"weights": "finetuned", "grid": grid, "baseline": "zeros"}) == is_valid
 
 
 def test_drops_of_rows_and_columns_are_drawn_where_their_patches_are(results, folder, monkeypatch):

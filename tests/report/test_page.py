@@ -529,9 +529,9 @@ def test_the_plan_has_other_metrics_only_if_requested():
     assert SCORES_TABLE not in quick.inputs
     assert quick.spec.curves == []
     assert SCORES_TABLE in page.inputs
-    full, asked = plans[1], page.spec
-    assert len(asked.curves) == sum(r.kind == "curves" for r in full.method_responses.values())
-    assert set(asked.directions) == set(full.metric_names())
+    full, spec = plans[1], page.spec
+    assert len(spec.curves) == sum(r.kind == "curves" for r in full.method_responses.values())
+    assert set(spec.directions) == set(full.metric_names())
     # The file is small.
     assert len(json.dumps(page.spec_json)) < 100_000
 
@@ -556,21 +556,21 @@ def browser():
 def opened(browser, page_spec):
     """The page opened from disk, offline. It must not send requests or write to the console."""
     report_page(page_spec)
-    said, asked = [], []
+    console, requests = [], []
     context = browser.new_context(offline=True)
     context.set_default_timeout(10_000)
     page = context.new_page()
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("request", lambda request: asked.append(request.url))
+    page.on("console", lambda message: console.append(message.text))
+    page.on("pageerror", lambda error: console.append(str(error)))
+    page.on("request", lambda request: requests.append(request.url))
     page.goto(Path(PAGE).resolve().as_uri())
     page.wait_for_selector("html[data-ready]", state="attached")
     # Chromium ignores keys that are pressed before its first paint.
     page.wait_for_function("performance.getEntriesByName('first-contentful-paint').length > 0")
     yield page
     assert page.title() == "Which attribution method can be trusted"
-    assert said == []
-    assert [url for url in asked[1:] if not url.startswith(("data:", "blob:"))] == []
+    assert console == []
+    assert [url for url in requests[1:] if not url.startswith(("data:", "blob:"))] == []
     context.close()
 
 
@@ -634,8 +634,8 @@ def sortable(page_spec):
         for image in open_dataset(DATASET).splits["evaluation"].ids
     ]
     write_table(pd.DataFrame(rows), RESULTS.scores.format(**where))
-    asked = replace(network, sort_metrics=["infidelity"], scored_metrics=["idsds"])
-    return replace(page_spec, datasets=[replace(dataset, networks=[asked])])
+    sortable_network = replace(network, sort_metrics=["infidelity"], scored_metrics=["idsds"])
+    return replace(page_spec, datasets=[replace(dataset, networks=[sortable_network])])
 
 
 def test_maps_sort_by_every_metric_that_scores_an_image(sortable):
@@ -658,8 +658,8 @@ def test_browser_sorts_maps_by_any_metric(browser, sortable):
     opened.goto(Path(PAGE).resolve().as_uri())
     opened.wait_for_selector("html[data-ready]", state="attached")
     order = opened.locator("#maps-order")
-    said = ["as in the config", "best idsds first", "best infidelity first"]
-    assert order.locator("option").all_inner_texts() == said
+    labels = ["as in the config", "best idsds first", "best infidelity first"]
+    assert order.locator("option").all_inner_texts() == labels
     order.select_option(label="best infidelity first")
     shown = opened.locator("#maps-shown li .name").all_inner_texts()[1:]
     # Lower is better; then undefined scores, and last a method that is not applicable.

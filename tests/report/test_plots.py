@@ -103,7 +103,7 @@ def test_fifty_methods_get_fifty_rows(table):
 
 
 def test_stage_writes_the_same_bytes_again(table, tmp_path):
-    told = Figure(
+    spec = Figure(
         figure="idsds",
         module="heatproof.report.figures.scores",
         read=ReadTable("results/idsds_table.csv", Key("u", "u")),
@@ -113,9 +113,9 @@ def test_stage_writes_the_same_bytes_again(table, tmp_path):
         files=PLOT,
         manifest="results/figures/idsds.figure.json",
     )
-    draw_figure(told)
+    draw_figure(spec)
     first = {end: (tmp_path / path).read_bytes() for end, path in PLOT.items()}
-    draw_figure(told)
+    draw_figure(spec)
     assert {end: (tmp_path / path).read_bytes() for end, path in PLOT.items()} == first
     assert Image.open(io.BytesIO(first["png"])).size[0] > 1000
     assert b"<dc:date>" not in first["svg"]

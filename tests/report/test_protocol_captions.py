@@ -14,7 +14,7 @@ from heatproof.stages.checks import Checks
 
 NAMES = [f"method_{place}" for place in range(12)]
 LEVELS = [("logit", "pretrained", "sds", "raw"), ("probability", "pretrained", "sds_probability", "raw")]
-TOLD = Checks(
+SPEC = Checks(
     comparisons=[Compared("output", "pretrained", "logit", LEVELS, [("digits", "net")])],
     cases=[],
     directions={"sds": True, "sds_probability": True},
@@ -43,7 +43,7 @@ def found():
                 for place, score in enumerate(row)
             ]
     table = pd.DataFrame(rows).assign(dataset="digits", model="net", weights="pretrained")
-    return check_tables(table, TOLD)
+    return check_tables(table, SPEC)
 
 
 def test_a_caption_names_what_moves(found):
@@ -58,22 +58,22 @@ def test_a_caption_names_what_moves(found):
 
 
 @pytest.mark.parametrize(
-    ("same", "other", "said"),
+    ("same", "other", "text"),
     [(0.9, 0.8, "The order depends"), (0.9, 0.88, "hardly depends"), (0.3, 0.1, "These images cannot tell")],
 )
-def test_a_caption_begins_with_the_result_of_halves_of_the_images(found, same, other, said):
+def test_a_caption_begins_with_the_result_of_halves_of_the_images(found, same, other, text):
     methods, pairs = found
     _, conclusion = caption("output", methods, pairs.assign(halves_same=same, halves_other=other))
-    assert said in conclusion.split(".")[0]
+    assert text in conclusion.split(".")[0]
 
 
 def test_a_chart_has_every_method_and_colours_the_movers(found):
     figure = draw_bumps(found[0], "output")
     (axes,) = figure.axes
-    said = [text.get_text() for text in axes.texts]
-    assert "method_1  2" in said
-    assert "9  method_1" in said
-    assert len(said) == 2 * len(NAMES)
+    texts = [text.get_text() for text in axes.texts]
+    assert "method_1  2" in texts
+    assert "9  method_1" in texts
+    assert len(texts) == 2 * len(NAMES)
     bold = {text.get_text() for text in axes.texts if text.get_weight() == "bold"}
     assert bold == {"method_1  2", "9  method_1"}
     assert len(axes.lines) == len(NAMES)
@@ -101,6 +101,6 @@ def test_a_factor_without_scores_has_its_chart_and_says_so(tmp_path, monkeypatch
     monkeypatch.setattr(protocol, "read_scores", lambda *given: ([], pd.DataFrame()))
     charts = {f"output.{ending}": f"results/checks/output.{ending}" for ending in ("png", "svg")}
     files = Checks.paths(Folder()) | charts
-    protocol.checks(replace(TOLD, files=files, manifest="results/checks/manifest.json"))
+    protocol.checks(replace(SPEC, files=files, manifest="results/checks/manifest.json"))
     assert {path.name for path in (tmp_path / "results/checks").iterdir()} >= {"output.png", "output.svg", "index.html"}
     assert "two levels" in pd.read_csv(files["captions"])["conclusion"][0]

@@ -36,10 +36,10 @@ def scored(project):
 
 def test_drops_are_what_the_network_says(project):
     made = project(evaluation={"images": 4, "accuracy_images": 9}, drops={"baselines": ["zeros"]}).drop()
-    told = made.finetune()
-    data = open_dataset(told.dataset)
-    network = load_network(told.model, 3, made.folder / told.files["weights"], torch.device("cpu"))
-    images = normalise(data.images("evaluation", 0, 9), told.model.facts)
+    finetuning = made.finetune()
+    data = open_dataset(finetuning.dataset)
+    network = load_network(finetuning.model, 3, made.folder / finetuning.files["weights"], torch.device("cpu"))
+    images = normalise(data.images("evaluation", 0, 9), finetuning.model.facts)
     labels = data.splits["evaluation"].labels[:9]
     for variant in (0, 1, 6, 16):
         deleted = images.clone()
@@ -109,8 +109,8 @@ def test_nothing_but_gaps(scored):
 def test_tables_name_the_bytes_behind_them(scored):
     """The inputs of every test case are listed, although all score files have the same name."""
     made = scored(drops={"baselines": ["mean", "random"]})
-    said = read_json(made.folder / "results/tables.json")
-    assert set(said["input_sha256"]) == {IDSDS, IDSDS.replace("idsds", "sds_g4_random")}
+    manifest = read_json(made.folder / "results/tables.json")
+    assert set(manifest["input_sha256"]) == {IDSDS, IDSDS.replace("idsds", "sds_g4_random")}
 
 
 def test_the_same_command_gives_the_same_tables(scored):

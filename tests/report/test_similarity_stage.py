@@ -270,15 +270,15 @@ def test_the_figure_has_every_named_channel_of_every_model(named, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("channels", "said"),
+    ("channels", "message"),
     [
         (["nowhere:1"], "a layer that no model has"),
         (["features:1000"], "take a number from 0"),
         (["features:1", "features.0:1000"], "'features.0:1000'"),
     ],
 )
-def test_channels_that_no_model_has_are_an_error_before_work(tmp_path, channels, said):
-    with pytest.raises(HeatproofError, match=said):
+def test_channels_that_no_model_has_are_an_error_before_work(tmp_path, channels, message):
+    with pytest.raises(HeatproofError, match=message):
         check_machine(Alike(tmp_path, **CONFIG, similarity={"channels": channels}).plan)
 
 
@@ -300,15 +300,15 @@ def test_a_layer_without_a_grid_is_an_error_where_the_size_of_images_is_known(tm
 
 
 @pytest.mark.parametrize(
-    ("similarity", "said"),
+    ("similarity", "message"),
     [
         ({"images": 1}, "similarity.images"),
         ({"channels": ["features:x"]}, "channels"),
         ({"channels": ["features:1", "features:1"]}, "twice"),
     ],
 )
-def test_networks_that_cannot_be_compared_are_refused(tmp_path, similarity, said):
-    with pytest.raises(HeatproofError, match=said):
+def test_networks_that_cannot_be_compared_are_refused(tmp_path, similarity, message):
+    with pytest.raises(HeatproofError, match=message):
         Alike(tmp_path, **CONFIG, similarity=similarity)
 
 

@@ -210,8 +210,8 @@ def test_several_metrics_lead_to_one_verdict():
         "with 1.00, on W. It is above the reference map random, which knows no network."
     )
     fills = {f"deletion of single patches, grid 4, {fill} (SDS)": one for fill in ("mean colour", "blur")}
-    said = judge(fills, ["random"], "on W", level=0.95).sentence
-    assert "(deletion of single patches, grid 4, mean colour (SDS) and blur (SDS)), whose" in said
+    sentence = judge(fills, ["random"], "on W", level=0.95).sentence
+    assert "(deletion of single patches, grid 4, mean colour (SDS) and blur (SDS)), whose" in sentence
     apart = judge({"X": one, "Y": other}, ["random"], "on W", level=0.95)
     assert apart.sentence.startswith("a and b cannot be told from the best of 2 methods, at 95%, by at least one of 2 ")
     low = planted({"a": 0.0, "b": -0.1, "random": 0.5})
@@ -223,11 +223,13 @@ def test_several_metrics_lead_to_one_verdict():
     )
 
 
-@pytest.mark.parametrize(("wrong", "told"), [(0.5, True), (0.3, True), (0.25, False), (0.0, False), (np.nan, False)])
-def test_the_verdict_mentions_a_network_that_is_often_wrong(wrong, told):
+@pytest.mark.parametrize(
+    ("wrong", "is_mentioned"), [(0.5, True), (0.3, True), (0.25, False), (0.0, False), (np.nan, False)]
+)
+def test_the_verdict_mentions_a_network_that_is_often_wrong(wrong, is_mentioned):
     found = made({"a": 0.6, "c": 0.2, "random": 0.0}, images=20, wrong=wrong)
     assert found["verdict"] == FOUND
-    assert ("The network is right" in found["sentence"]) == told
+    assert ("The network is right" in found["sentence"]) == is_mentioned
     if wrong == 0.5:
         assert found["sentence"].endswith(" The network is right on 10 of the 20 images.")
 
@@ -282,10 +284,10 @@ def tidy(metrics, networks=("one", "two")):
 
 def test_metrics_that_order_the_methods_the_other_way_round_are_named():
     up, down = [0.1, 0.2, 0.3, 0.4, 0.5], [0.5, 0.4, 0.3, 0.2, 0.1]
-    said = disagreement(tidy({"idsds": (up, True), "deletion_morf": (up, False), "rise_insertion": (up, True)}))
-    assert said.startswith("deletion_morf (ρ −1.00) orders the methods against idsds. ")
-    assert "rise_insertion" not in said
-    assert "decide which question is yours" in said
+    sentence = disagreement(tidy({"idsds": (up, True), "deletion_morf": (up, False), "rise_insertion": (up, True)}))
+    assert sentence.startswith("deletion_morf (ρ −1.00) orders the methods against idsds. ")
+    assert "rise_insertion" not in sentence
+    assert "decide which question is yours" in sentence
     assert disagreement(tidy({"idsds": (up, True), "deletion_morf": (down, False)})) == ""
     # Four methods are too few, and without patch drops no metric can disagree with them.
     assert disagreement(tidy({"sds": (up[:4], True), "deletion_morf": (up[:4], False)})) == ""

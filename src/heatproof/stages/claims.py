@@ -68,7 +68,7 @@ class Claims(Report):
         Shorter side of the images, by dataset and model; None where it is unknown.
     explains
         The output that the maps explain: ``logit`` or ``probability``.
-    kept_epochs
+    saved_epochs
         The training of each weights that are a saved epoch.
     accuracy
         Path of the table of accuracies.
@@ -106,7 +106,7 @@ class Claims(Report):
     metrics: dict[str, MetricFacts]
     pixels: dict[str, dict[str, int | None]]
     explains: str
-    kept_epochs: dict[str, str]
+    saved_epochs: dict[str, str]
     methods: list[MethodOrigin]
     models: dict[str, ModelFacts]
     accuracy: str
@@ -143,7 +143,7 @@ class Claims(Report):
                 for dataset in plan.datasets
             },
             explains=plan.config["attribution"]["output"],
-            kept_epochs={name: entry for name, (entry, _) in plan.saved_epochs.items()},
+            saved_epochs={name: entry for name, (entry, _) in plan.saved_epochs.items()},
             methods=method_origins(plan),
             models={name: ModelFacts(**asdict(model.design), kind=model.kind) for name, model in plan.models.items()},
             accuracy=tables.files["accuracy"],
