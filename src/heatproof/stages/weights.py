@@ -210,7 +210,7 @@ class Pretrain(Training):
     runs_network = True
     manifest_path = _at_pretrained(WEIGHTS) + ".json"
     outputs = _updated_in_place(_weights_outputs(_at_pretrained(WEIGHTS)))
-    kept = _updated_in_place(plain_outputs(kept=_at_pretrained(SAVED_EPOCHS)))
+    saved_epochs_outputs = _updated_in_place(plain_outputs(kept=_at_pretrained(SAVED_EPOCHS)))
 
     @classmethod
     def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
@@ -225,7 +225,7 @@ class Pretrain(Training):
     @classmethod
     def planned_outputs(cls, plan: Plan) -> Mapping[str, Output]:
         """Return weights and history, and the saved epochs if there are any."""
-        return {**cls.outputs, **(cls.kept if plan.keep(PRETRAINED) else {})}
+        return {**cls.outputs, **(cls.saved_epochs_outputs if plan.keep(PRETRAINED) else {})}
 
     @classmethod
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
@@ -319,7 +319,7 @@ class KeepEpoch(Stage):
     ----------
     epoch
         The number of the epoch, from 1.
-    kept, trained, upstream
+    saved_epochs, history, upstream
         The file of the saved epochs, the history of the training, and the key of both.
     """
 
@@ -330,8 +330,8 @@ class KeepEpoch(Stage):
     outputs = _weights_outputs(WEIGHTS)
 
     epoch: int
-    kept: str
-    trained: str
+    saved_epochs: str
+    history: str
     upstream: Key
 
     @classmethod
@@ -349,8 +349,8 @@ class KeepEpoch(Stage):
         """Return the spec of the job of an epoch, and the files that it waits for."""
         entry, epoch = graph.plan.saved_epochs[where["weights"]]
         files = (training := weights_of(graph, Network(**{**where, "weights": entry}))).files
-        spec = cls(epoch=epoch, kept=files["kept"], trained=files["history"], upstream=training.key)
-        return spec, [spec.kept, spec.trained]
+        spec = cls(epoch=epoch, saved_epochs=files["kept"], history=files["history"], upstream=training.key)
+        return spec, [spec.saved_epochs, spec.history]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return the function that writes the weights and the history up to this epoch."""
