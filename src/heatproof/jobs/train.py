@@ -253,18 +253,18 @@ def keep_epoch(job: KeepEpoch) -> None:
     """
     prefix = f"{job.epoch}/"
     # The training's manifest lists them; they lie in a folder of their own, away from the weights' names.
-    verified_path(job.kept, job.trained.removesuffix(".history.csv") + ".json")
+    verified_path(job.saved_epochs, job.history.removesuffix(".history.csv") + ".json")
     try:
-        state = read_safetensors(job.kept, job.kept, prefix)
+        state = read_safetensors(job.saved_epochs, job.saved_epochs, prefix)
     except (OSError, SafetensorError) as error:
-        raise HeatproofError(f"{job.kept} cannot be read ({error}): {_remedy(job)}") from None
+        raise HeatproofError(f"{job.saved_epochs} cannot be read ({error}): {_remedy(job)}") from None
     if not state:
-        raise HeatproofError(f"{job.kept} has no weights of epoch {job.epoch}: {_remedy(job)}")
+        raise HeatproofError(f"{job.saved_epochs} has no weights of epoch {job.epoch}: {_remedy(job)}")
     save_weights(state, job.files["weights"])
-    history = verified_bytes(job.trained, listed=False).decode("utf-8").splitlines(keepends=True)
+    history = verified_bytes(job.history, listed=False).decode("utf-8").splitlines(keepends=True)
     write_text(job.files["history"], "".join(history[: 1 + job.epoch]))
-    publish_tables(job, job.files.values(), [job.kept, job.trained])
+    publish_tables(job, job.files.values(), [job.saved_epochs, job.history])
 
 
 def _remedy(job: KeepEpoch) -> str:
-    return f"remove it with `rm {job.kept}`, and run your snakemake command with this path as its target."
+    return f"remove it with `rm {job.saved_epochs}`, and run your snakemake command with this path as its target."
