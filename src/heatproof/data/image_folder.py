@@ -1,4 +1,4 @@
-"""Datasets from a folder of class folders, and NWPU-RESISC45, which has this layout."""
+"""Datasets from a folder of class folders or with a table of labels, and NWPU-RESISC45, which has class folders."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from heatproof.data.registry import Dataset, dataset
 from heatproof.errors import HeatproofError
 
 SHARES = {"validation": 0.1, "evaluation": 0.2}
-# Cells of a table, as a config lists them.
+# Cells of a table as a config gives them: one, or a list.
 Cells = str | int | float | Sequence[str | int | float]
 HELD_OUT = ("test", "val", "valid", "validation")
 
@@ -59,53 +59,55 @@ def image_folder(
     train_images: ImageCount | None = None,
     validation_images: ImageCount | None = None,
 ) -> LazyDataset:
-    """Any folder of pictures: one folder a class, or those in train and val or test, or with a table of labels.
+    """Any folder of image files: class folders, class folders in train and val or test, or a table of labels.
 
     Parameters
     ----------
+    seed
+        Seed of the splits.
     root
-        Has class folders alone, or ``train`` beside ``val`` (also ``valid``, ``validation``) or ``test`` or both, each
-        with class folders. With both, ``val`` is for validation and ``test`` for evaluation; with one, that is for
-        evaluation. A ``test`` without class folders has no labels and is passed over. Classes are in alphabetical
-        order.
+        Folder with class folders only, or with ``train`` and at least one of ``val`` (also ``valid``, ``validation``)
+        and ``test``, each with class folders. With both, ``val`` is the validation split and ``test`` the evaluation
+        split; with one, it is the evaluation split. A ``test`` without class folders has no labels and is ignored.
+        Classes are in alphabetical order.
     labels, columns
-        A table, path from `root`, with a row for every picture: CSV, JSON or Parquet. The names of its columns
-        ``file``, ``label``, ``split`` and ``group`` where they differ; the last two may be absent. No group is in two
-        splits. A list of columns for ``label``: one a class.
+        Path from `root` of a table with a row for every image file: CSV, JSON or Parquet. The names of its columns
+        ``file``, ``label``, ``split`` and ``group``, if they differ from these; the last two are optional. A group is
+        never divided between splits. A list of columns for ``label`` has one column per class.
     task
-        What labels are: ``binary`` or ``multiclass``, one class an image; ``multilabel``, several; ``regression``, a
-        number. None: as the table says, and one class where that is open.
+        Meaning of the labels: ``binary`` or ``multiclass``, one class per image; ``multilabel``, several labels;
+        ``regression``, a number. None: determined by the table, or one class if the table does not determine it.
     header, encoding
-        Whether the first line of the table names columns, which are numbers from 1 on else; what it is encoded in where
-        that is neither UTF-8 nor UTF-16.
+        Whether the first line of the table names the columns; otherwise their names are numbers from 1 on. Encoding of
+        the table if it is neither UTF-8 nor UTF-16.
     separator
-        What stands between several labels in a cell, such as ``|``.
+        Separator of several labels in a cell, such as ``|``.
     unknown, none
-        Cells of labels of which nothing is known, such as ``[blank, -1]``, and such that mean that an image has no
-        label, or not that of the column, such as ``No Finding``.
+        Cells that stand for an unknown label, such as ``[blank, -1]``, and cells that mean that an image has no label,
+        or does not have the label of the column, such as ``No Finding``.
     outputs, num_outputs
-        Class to number of the network's output, and how many it has; ``imagenet``: classes are WordNet ids. None: the
-        classes are the outputs.
+        Mapping from class to number of the network's output, and number of outputs; ``imagenet`` if class names are
+        WordNet ids. None: the outputs are the classes.
     size, resize, interpolation
-        What is cut from the centre: side of a square, or [height, width]; shorter side before that, or [height, width]
-        that the resized picture covers (None: size × 256 / 224, or size where the pictures are not larger than that);
-        how it is resized.
+        Size of the central crop, as the side of a square or [height, width]; size of the resized image before the crop,
+        as its shorter side or the [height, width] that it covers (None: size × 256 / 224, or size if the images are not
+        larger than size); and the interpolation.
     exif
-        Whether pictures are turned as their EXIF orientation says.
+        Whether to apply the EXIF orientation of the images.
     channels
-        3: colours. 1: grey. ``all``: every band of a picture, every page of a TIFF of several pages of one band each,
-        or the arrays (channels, height, width) of ``.npy`` files; all pictures need as many.
+        3: colours. 1: grey. ``all``: every band of an image file, every page of a TIFF with several pages of one band
+        each, or the arrays (channels, height, width) of ``.npy`` files. All images need the same number of channels.
     validation, evaluation
-        Share of every class for the splits that have none of their own; None: 0.1 and 0.2. With evaluation 1, all
-        pictures are for evaluation, and nothing can be trained.
+        Fraction of every class for the splits that the folder or table does not define; None for 0.1 and 0.2. With
+        evaluation 1, all images are for evaluation, and nothing can be trained.
     train_images, validation_images
-        The most images of these splits; None: all.
+        Largest number of images of these splits; None for all.
 
     Raises
     ------
     HeatproofError
-        If the folder is not there or not laid out like this, the table or the outputs do not fit it, or a share is
-        given where there is a split.
+        If the folder does not exist or has another layout, the table or the outputs do not match it, or a fraction is
+        passed for a split that exists.
     """
     top = Path(root).expanduser()
     if not top.is_dir():
@@ -166,7 +168,21 @@ def image_folder(
 
 
 class Found(NamedTuple):
-    """Class names, functions that list the pictures of each split, and what a split is named after in the folder."""
+    """The images of a folder.
+
+    Attributes
+    ----------
+    names
+        Class names.
+    parts
+        Split to a function that lists its images.
+    origins
+        Split to the folder or table that defines it, for messages.
+    task
+        The task.
+    notes
+        Notes on how labels were read, one clause each.
+    """
 
     names: list[str]
     parts: dict[str, Callable[[], FileList]]
@@ -218,7 +234,7 @@ def _relabelled(numbers: OutputNumbers, find: Callable[[], FileList]) -> FileLis
 
 
 def _parts(top: Path, endings: tuple[str, ...]) -> dict[str, str]:
-    """Return split to folder name, ``.`` for a folder of classes alone."""
+    """Return split to folder name, ``.`` for a folder that has only class folders."""
     inside = subfolders(top)
     held_out = [name for name in HELD_OUT if subfolders(top / name)]
     if "train" not in inside:
@@ -232,7 +248,7 @@ def _parts(top: Path, endings: tuple[str, ...]) -> dict[str, str]:
     if held_out:
         folders = {"train": "train", "evaluation": held_out[0]}
         return {**folders, "validation": held_out[1]} if held_out[0] == "test" and len(held_out) > 1 else folders
-    # A class can be called "train".
+    # The folder "train" is a class if it has image files.
     if any("/" not in picture.path for picture in pictures_below(top / "train", endings)):
         return {"train": "."}
     raise HeatproofError(
@@ -254,25 +270,27 @@ def resisc45(
     train_images: ImageCount | None = None,
     validation_images: ImageCount | None = None,
 ) -> Dataset:
-    """NWPU-RESISC45: 31,500 aerial photographs of 45 kinds of place, 256×256, from a folder of yours.
+    """NWPU-RESISC45: 31,500 aerial photographs of 45 kinds of place, 256×256, from a local folder.
 
     Parameters
     ----------
+    seed
+        Seed of the splits.
     root
-        The folder ``NWPU-RESISC45`` with its 45 class folders, or the one that has it.
+        The folder ``NWPU-RESISC45`` with its 45 class folders, or its parent.
     size, resize, interpolation
-        What is cut from the centre: side of a square, or [height, width]; shorter side before that, or [height, width]
-        that the resized picture covers (None: size × 256 / 224, or size where the pictures are not larger than that);
-        how it is resized.
+        Size of the central crop, as the side of a square or [height, width]; size of the resized image before the crop,
+        as its shorter side or the [height, width] that it covers (None: size × 256 / 224, or size if the images are not
+        larger than size); and the interpolation.
     validation, evaluation
-        Share of every class for these splits. The authors fixed none.
+        Fraction of every class for these splits. The authors define no splits.
     train_images, validation_images
-        The most images of these splits; None: all.
+        Largest number of images of these splits; None for all.
 
     Raises
     ------
     HeatproofError
-        If the folder is not there or has not 45 class folders.
+        If the folder does not exist or does not have 45 class folders.
     """
     folder = find_folder(
         root,

@@ -1,4 +1,4 @@
-"""Arrays that callers give as images, targets and ids, checked, and what to write in place of others."""
+"""Checks of images, targets and ids that callers pass as arrays, with the remedy in each error message."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from heatproof.errors import HeatproofError
 if TYPE_CHECKING:
     import torch
 
-# Names of images in what loaders and libraries give.
+# Keys under which loaders and libraries return images.
 IMAGE_KEYS = ("image", "images", "pixel_values", "img", "imgs", "x", "input", "inputs")
-# Normalised images reach 3 or so, and those of 8 bits 255.
+# Values of normalised images reach about 3, those of 8-bit images 255.
 FAR = 50
-# Rounding, or a resizing that overshoots, reaches a little below 0.
+# Rounding, or a resampling filter that overshoots, gives values slightly below 0.
 BELOW = -0.2
-# Pixels of photographs that nobody normalised are between 0 and 1, and some image has dark and bright ones.
+# The values of photographs that are not normalised are between 0 and 1 and spread over most of that range.
 SPREAD = 0.5
 
 
@@ -48,7 +48,7 @@ def check_images(images: Any) -> torch.Tensor:
     if not isinstance(images, torch.Tensor):
         raise HeatproofError(f"The images are {_kind(images)}: {_remedy(images)}.")
     if type(images) is not torch.Tensor:
-        # Of tv_tensors and the like, which no library of explainers expects, and which a pass may lose.
+        # Subclasses such as torchvision's tv_tensors are not expected by explainers, and network passes may drop them.
         images = images.as_subclass(torch.Tensor)
     what = f"{images.dtype} {tuple(images.shape)}"
     given = "torch.from_numpy(images)" if is_array else "images"
@@ -81,7 +81,8 @@ def check_images(images: Any) -> torch.Tensor:
 
 def _has_channels_last(images: torch.Tensor) -> bool:
     _, first, second, last = images.shape
-    # Signals of one channel can be one pixel wide, so that one or four are channels of square images alone.
+    # A one-channel signal can be one pixel wide, so 1 or 4 values in the last axis are channels only if the image is
+    # square.
     return last < min(first, second) and (last == 3 or (last in (1, 4) and first == second))
 
 
@@ -99,7 +100,7 @@ def _kind(images: Any) -> str:
 
 
 def _remedy(images: Any) -> str:
-    """Return a line to copy for images that are no tensor."""
+    """Return the remedy, as a line to copy, for images that are not a tensor."""
     read = "torchvision.transforms.functional.to_tensor"
     if _is_pil(images):
         return f"give {read}(images)[None], normalised as the model expects"
@@ -161,9 +162,9 @@ def check_targets(targets: Any, count: int) -> torch.Tensor:
                 "[names.index(one) for one in targets], with `names` in the order of the model's outputs."
             )
         try:
-            # Nullable whole numbers of pandas come as objects.
+            # Nullable integers of pandas are converted to an object array.
             values = array.tolist() if kind == "O" else array
-            # Arrays of pandas cannot be written to, of which torch warns.
+            # A copy, because arrays of pandas are read-only, about which torch warns.
             values = torch.as_tensor(np.array(values) if isinstance(values, np.ndarray) else values)
         except (TypeError, ValueError, RuntimeError, OverflowError):
             raise HeatproofError(f"The targets are {type(targets).__name__}: {wanted}.") from None
@@ -203,12 +204,12 @@ def _has_names(array: np.ndarray) -> bool:
 
 
 def check_ids(image_ids: Any, count: int) -> list[str]:
-    """Return the names that a caller gave to images.
+    """Return the image ids that a caller passed, as strings.
 
     Raises
     ------
     HeatproofError
-        If they are no names in an order, or not one for each image.
+        If they are not a sequence of unique ids, one for each image.
     """
     unordered = isinstance(image_ids, str | bytes | Mapping | set | frozenset)
     if unordered or not isinstance(image_ids, Iterable) or getattr(image_ids, "ndim", 1) != 1:
@@ -221,12 +222,12 @@ def check_ids(image_ids: Any, count: int) -> list[str]:
 
 
 def check_finite(images: torch.Tensor, ids: Sequence[Any]) -> None:
-    """Refuse images with a value that is no number.
+    """Check that all values of images are finite.
 
     Raises
     ------
     HeatproofError
-        With the name of the first such image.
+        If a value is not finite; the message names the first such image.
     """
     import torch
 
@@ -236,10 +237,10 @@ def check_finite(images: torch.Tensor, ids: Sequence[Any]) -> None:
 
 
 def warn_of_range(images: torch.Tensor, model: Any = None) -> None:
-    """Warn the caller of the function that calls this one of images that nobody normalised.
+    """Warn about images that do not seem to have the normalisation that the model expects.
 
-    Images in [0, 1] are warned of only where the model says that it takes others, as those of timm do: a network may
-    normalise them itself.
+    The warning points at the caller of the function that calls this one. Images in [0, 1] cause a warning only if the
+    model declares another normalisation, as models of timm do, because a network may normalise images itself.
     """
     low, high = float(images.min()), float(images.max())
     largest = max(-low, high)
@@ -265,18 +266,18 @@ def warn_of_range(images: torch.Tensor, model: Any = None) -> None:
 
 
 def takes_pixels(model: Any) -> bool:
-    """Tell whether a model says that it takes images in [0, 1]: one of timm, or one that begins by normalising."""
+    """Return whether a model takes images in [0, 1], by its configuration in timm or a first layer that normalises."""
     told = configuration_of(model)
     if told is not None and "mean" in told and "std" in told:
         return normalisation_of(model) is None
     modules = model.modules() if hasattr(model, "modules") else ()
     first = next((one for one in modules if next(one.children(), None) is None), None)
-    # As torchvision.transforms.Normalize, and not as a batch norm, which has running ones.
+    # torchvision.transforms.Normalize has these attributes; a batch norm has `running_mean` and `running_var`.
     return first is not None and all(hasattr(first, name) for name in ("mean", "std"))
 
 
 def normalisation_of(model: Any) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-    """Return mean and standard deviation that a model of timm takes out of its images; None where it takes out none."""
+    """Return mean and standard deviation of the normalisation that a model of timm declares; None without one."""
     told = configuration_of(model)
     if told is None or "mean" not in told or "std" not in told:
         return None
@@ -285,7 +286,7 @@ def normalisation_of(model: Any) -> tuple[tuple[float, ...], tuple[float, ...]] 
 
 
 def configuration_of(model: Any) -> Mapping[str, Any] | None:
-    """Return what a model of timm says of its images; None for any other."""
+    """Return the preprocessing configuration of a model of timm; None for any other model."""
     for name in ("pretrained_cfg", "default_cfg"):
         told = getattr(model, name, None)
         if isinstance(told, Mapping):

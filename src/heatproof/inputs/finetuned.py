@@ -1,4 +1,4 @@
-"""What `heatproof.finetune` leaves on a network, and for which deleted patches the network is in its domain."""
+"""The record that `heatproof.finetune` leaves on a network, and the deleted patches that are in its domain."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ PRECISIONS = ("float64", "float32", "bfloat16", "float16")
 
 @dataclass(frozen=True)
 class Domain:
-    """Which deleted patches a network was finetuned on.
+    """The deleted patches that a network was finetuned on.
 
     Attributes
     ----------
     finetuned
-        Grid and filling of the finetuning; None where nothing shows that there was one.
+        Grid and baseline of the finetuning; None if the network has no valid record of one.
     reason
-        Why it is None, as a part of a sentence; else empty.
+        Reason why `finetuned` is None, as a part of a sentence; else empty.
     record
-        What the finetuning left on the network; empty where it left nothing.
+        The record that the finetuning left on the network; empty if there is none.
     """
 
     finetuned: PatchDeletion | None
@@ -42,11 +42,11 @@ class Domain:
 
     @property
     def reference(self) -> tuple[Grid, str]:
-        """Grid and baseline that are taken where none are named: those of the finetuning."""
+        """Default grid and baseline of metrics: those of the finetuning."""
         return (4, "zeros") if self.finetuned is None else (as_grid(self.finetuned.grid), self.finetuned.baseline)
 
     def complete(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return options of a metric, with those of the finetuning for its baseline, and its colour for the mean."""
+        """Return the options of a metric, completed with the baseline options or mean colour of the finetuning."""
         known: Mapping[str, Any] = {}
         if self.record and options.get("baseline") == self.record["baseline"]:
             known = self.record["baseline_options"]
@@ -57,26 +57,27 @@ class Domain:
 
 
 def domain_of(model: Any, images: Any = None, task: str = "") -> Domain:
-    """Read which deleted patches a network was finetuned on.
+    """Return the deleted patches that a network was finetuned on.
 
-    The record counts for the very weights and layers that the finetuning left, in any floating-point precision. A
-    wrapper has no record, because it can change what a filling is for the network inside; only those of
-    ``torch.compile`` and ``DataParallel`` are seen through.
+    The record is valid for the weights and layers that the finetuning left, in any floating-point precision. A wrapper
+    has no valid record, because it can change the meaning of a baseline value for the network inside, except for those
+    of ``torch.compile`` and ``DataParallel``, which pass images and outputs on unchanged.
 
     Parameters
     ----------
     model
         Any callable.
     images
-        What is explained, (N, C, H, W): patches of a grid are as large as in the finetuning on images of its size
-        alone. What tells no shape before it is read, such as a folder, counts as of that size.
+        The explained images (N, C, H, W). They must have the size of the finetuning's images, because patches of a grid
+        have the same size only then. Images without a known shape, such as those of a folder, count as of that size.
     task
-        ``multilabel``, ``regression`` or ``callable``; empty for classes. What was finetuned on labels of one task is
-        in domain for that alone, and on its own answers for all.
+        ``multilabel``, ``regression`` or ``callable``; empty for classes. A network that was finetuned on given labels
+        is in domain for their task only; one that was finetuned on its own outputs is in domain for every task.
 
     Returns
     -------
     Domain
+        Grid and baseline of the finetuning, or the reason why there are none.
     """
     model = _within(model)
     record = _record_of(model)
@@ -110,7 +111,7 @@ def domain_of(model: Any, images: Any = None, task: str = "") -> Domain:
 
 
 def deletion_of(options: Mapping[str, Any]) -> PatchDeletion:
-    """Return the deletion of patches with a ``grid``, a ``baseline`` and all of its ``baseline_options``."""
+    """Return the deletion with a ``grid``, a ``baseline`` and the ``baseline_options``, completed by their defaults."""
     known = BASELINES[options["baseline"]].options
     filled = {**known, **(options.get("baseline_options") or {})}
     if "grid" in filled:
@@ -119,7 +120,17 @@ def deletion_of(options: Mapping[str, Any]) -> PatchDeletion:
 
 
 def warn_out_of_domain(scored: Sequence[Mapping[str, Any]], domain: Domain) -> None:
-    """Warn the caller of the function that calls this one of options of scores that are SDS, asked for as IDSDS."""
+    """Warn that scores requested as IDSDS are SDS, because their deleted patches may be out of domain.
+
+    The warning points at the caller of the function that calls this one.
+
+    Parameters
+    ----------
+    scored
+        Options of the scores.
+    domain
+        Domain of the network.
+    """
     if not scored:
         return
     done = " and ".join(dict.fromkeys(str(deletion_of(options)) for options in scored))
@@ -135,7 +146,7 @@ def warn_out_of_domain(scored: Sequence[Mapping[str, Any]], domain: Domain) -> N
 
 
 def _within(model: Any) -> Any:
-    """Return the network in wrappers that pass images and outputs on as they are."""
+    """Return the network inside wrappers that pass images and outputs on unchanged."""
     for _ in range(3):
         parts = getattr(model, "_modules", None)
         kind = type(model).__name__
@@ -150,9 +161,10 @@ def _record_of(model: Any) -> Mapping[str, Any] | None:
 
 
 def layer_digest(model: torch.nn.Module) -> str:
-    """Return a digest of a network's layers with their settings, as they are printed but for addresses in memory.
+    """Return a digest of the layers of a network with their settings, from its `repr` without memory addresses.
 
-    Hooks, and methods that a layer has of its own, change what a layer does as well; they are told by their code.
+    The digest includes the code of hooks and of `forward` methods that were set on an instance, because these change
+    what a layer computes.
     """
     told = [repr(model)]
     for name, module in model.named_modules():
@@ -163,7 +175,7 @@ def layer_digest(model: torch.nn.Module) -> str:
 
 
 def _code_of(function: Any) -> str:
-    """Return what tells a function from another in this process and the next one: its name and its code."""
+    """Return the name of a function with a digest of its code, which identify it in any process."""
     function = getattr(function, "__func__", function)
     code = getattr(function, "__code__", None)
     kind = f"{type(function).__module__}.{type(function).__qualname__}"
@@ -185,7 +197,7 @@ def image_digests(images: torch.Tensor) -> list[str]:
 def _is_floating(value: Any) -> bool:
     import torch
 
-    # Quantised layers keep their dtype beside packed weights, and dtypes have the attribute as well.
+    # State dicts of quantised layers contain a dtype, which also has the attribute `is_floating_point`.
     return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 

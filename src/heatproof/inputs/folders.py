@@ -1,4 +1,4 @@
-"""Images of a folder of pictures: one folder a class, or pictures alone."""
+"""Images of a folder with one subfolder per class, or with image files only."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ HELD_OUT = ("test", "val", "valid", "validation")
 
 
 def read_folder(folder: str | Path, model: Any, transform: Callable[[Any], Any] | None) -> ImageSource:
-    """Return the pictures of a folder, whose names are their paths in it.
+    """Return the images of a folder; their ids are the paths of the files in it.
 
     Parameters
     ----------
     folder
-        Has one folder a class, whose numbers are in alphabetical order, or pictures without classes.
+        Folder with one subfolder per class, which are numbered in alphabetical order, or with image files only.
     model
-        One of timm says how it reads pictures.
+        The model; one of timm has a transform.
     transform
-        A function from a PIL picture with three channels to a tensor (C, H, W); None for that of the model.
+        Function from a PIL image with three channels to a tensor (C, H, W); None for the transform of the model.
 
     Raises
     ------
     HeatproofError
-        If the folder is not there or has no pictures, nothing says how these are read, or one cannot be read.
+        If the folder does not exist or has no image files, there is no transform, or a file cannot be read.
     """
     import torch
 
@@ -80,7 +80,7 @@ def read_folder(folder: str | Path, model: Any, transform: Callable[[Any], Any] 
 
 
 def _listed(top: Path) -> tuple[list[str], list[str], list[int] | None]:
-    """Return names of classes, paths of pictures, and the class of each; None where there are no class folders."""
+    """Return class names, paths of the image files, and the class of each, None without class folders."""
     names = subfolders(top)
     held_out = [name for name in HELD_OUT if name in names and subfolders(top / name)]
     if "train" in names and held_out:
@@ -124,7 +124,7 @@ def _picture(path: Path, name: str, transform: Callable[[Any], Any]) -> torch.Te
 
 
 def _transform_of(model: Any) -> Callable[[Any], Any] | None:
-    """Return how a model of timm reads pictures; None of any other."""
+    """Return the transform of a model of timm, from a PIL image to a tensor; None for any other model."""
     if configuration_of(model) is None:
         return None
     try:

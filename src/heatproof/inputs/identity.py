@@ -1,11 +1,11 @@
-"""Digests of networks, of functions and of objects: the same where these do the same, in every process.
+"""Digests of networks, functions and objects, which are equal in every process if their behaviour is equal.
 
-A network is told by its layers, their code, weights and buffers. A function is told by its code, and by what the code
-can see: defaults, closure, attributes, the globals that it names, and the modules that it imports. A module of the
-user's is told by all that it holds. An object is told by its class and its attributes. What stands in a file of an
-installed library is told by its name and the library's version. What holds something that no digest can tell, such as
-an open file or a generator of random numbers, is refused. What a function reads from files or the environment when it
-is called is not seen.
+The digest of a network covers its layers, their code, weights and buffers. That of a function covers its code and
+everything that the code refers to: defaults, closure, attributes, globals that it names, and modules that it imports.
+That of a user's module covers all of its contents, that of an object its class and attributes. Code of an installed
+library is represented by its name and the version of the library. An error is raised for objects whose state cannot be
+read, such as an open file or a generator of random numbers. A digest does not cover what a function reads from files or
+the environment when it is called.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from heatproof.base.provenance import PACKAGE, code_digest
 from heatproof.errors import HeatproofError
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented), range, slice)
-# Functions of C, such as `torch.relu`, are told by their names.
+# Functions implemented in C, such as `torch.relu`, are identified by their names.
 OF_C = (BuiltinFunctionType, WrapperDescriptorType, MethodDescriptorType, ClassMethodDescriptorType, np.ufunc)
-# What draws from the global random states, which are set for each batch.
+# Generators of the global random states, which are seeded for each batch.
 GLOBAL_GENERATORS = (random._inst, np.random.mtrand._rand)
 CACHED = type(functools.cache(len))
-# What changes nothing of what comes out, and is another in each process.
+# Objects that do not influence results and differ between processes.
 WITHOUT_INFLUENCE = (
     logging.Logger,
     weakref.ref,
@@ -64,19 +64,24 @@ MOST = 10_000
 
 
 def identity_of(value: Any, network: Any = None) -> str:
-    """Return a digest of anything that decides what a method returns: options, functions, objects, networks, tensors.
+    """Return a digest of any value that determines a method's output: options, functions, objects, networks, tensors.
 
     Parameters
     ----------
     value
-        The thing.
+        The value.
     network
-        One that the value may hold, of which only the layers that it holds count.
+        A network that the value may refer to. Its layers are represented by their numbers, not by their weights.
+
+    Returns
+    -------
+    str
+        A SHA-256 digest in hexadecimal.
 
     Raises
     ------
     HeatproofError
-        If a part of it cannot be told; the sentence says which.
+        If the state of a part of the value cannot be read; the message names the part.
     """
     telling = _Telling()
     if network is not None:
@@ -86,31 +91,32 @@ def identity_of(value: Any, network: Any = None) -> str:
 
 
 def network_identity(network: Any) -> str:
-    """Return a digest of a network: layers, the code of their classes, weights and buffers; nothing is refused.
+    """Return a digest of a network: its layers, the code of their classes, weights and buffers. No error is raised.
 
-    Plain attributes do not count, as networks count calls in them: what they change, outputs tell.
+    Plain attributes are ignored, because some networks count their calls in one. Callers compare outputs as well, which
+    show the effect of other attributes.
     """
     return hashlib.sha256(" ".join(_Telling(refuses=False, code_only=True).tell(network, "")).encode()).hexdigest()
 
 
 class _Telling:
-    """Words for one value, in which what was told before stands as its number.
+    """Serialisation of one value to words for a digest; an object that occurs again is represented by its number.
 
     Parameters
     ----------
     refuses
-        Whether what cannot be told is refused, or passed over.
+        Whether an object whose state cannot be read raises an error; otherwise it is represented by a placeholder.
     code_only
-        Whether of what code sees only other code is told, and of a network no attributes.
+        Whether to include only code among the objects that code refers to, and no attributes of networks.
     """
 
     def __init__(self, refuses: bool = True, code_only: bool = False) -> None:
         self.refuses, self.code_only = refuses, code_only
-        # With the objects themselves: an address is used again for another one.
+        # A reference to each object is kept, because Python reuses the address of a deleted object.
         self.known: dict[int, tuple[int, Any]] = {}
 
     def tell(self, value: Any, where: str) -> Iterator[str]:
-        """Yield the words."""
+        """Yield the words of a value; `where` is its path from the serialised value, for messages."""
         kind = type(value)
         if kind in PLAIN:
             yield f"{kind.__name__}:{value!r}"
@@ -140,7 +146,7 @@ class _Telling:
             for place, one in enumerate(value):
                 yield from self.tell(one, f"{where}[{place}]")
         elif isinstance(value, set | frozenset):
-            # In the order of their words, as a process has an order of its own.
+            # Sorted, because the order of a set differs between processes.
             yield from sorted(" ".join(_Telling(self.refuses, self.code_only).tell(one, where)) for one in value)
         elif isinstance(value, functools.partial):
             yield from self.tell((value.func, value.args, value.keywords), where)
@@ -193,7 +199,7 @@ class _Telling:
         attributes = dict(getattr(value, "__dict__", {}))
         slots = [name for one in kind.__mro__ for name in _listed(one.__dict__.get("__slots__", ()))]
         attributes |= {name: getattr(value, name) for name in slots if hasattr(value, name) and name != "__weakref__"}
-        # Of a class of C that shows no attributes, nothing says what it holds.
+        # The state of an object of a C class without visible attributes cannot be read.
         shows = hasattr(value, "__dict__") or slots or kind is object
         if not shows or any(_is_of_c(one) for one in kind.__mro__):
             yield from self._cannot(where, value)
@@ -217,7 +223,7 @@ class _Telling:
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             try:
                 content = cell.cell_contents
-            except ValueError:  # of a name that has no value yet
+            except ValueError:  # the name has no value yet
                 continue
             yield from self._seen(name, content, where)
         if not is_of_library:
@@ -230,15 +236,15 @@ class _Telling:
                 yield from self._import(name)
 
     def _seen(self, name: str, value: Any, where: str) -> Iterator[str]:
-        """Tell what a function's code sees under a name."""
+        """Yield the words of an object that code refers to by a name."""
         if not self.code_only or isinstance(value, FunctionType | type | ModuleType):
             yield name
             yield from self.tell(value, f"{where}.{name}" if where else name)
 
     def _import(self, name: str) -> Iterator[str]:
-        """Tell a module that code imports when it runs; one of the user's is imported for it."""
+        """Yield the words of a module that code imports when it runs; a user's module is imported for that."""
         yield name
-        # What is not there is said by the code that needs it.
+        # The code that imports a missing module raises its own error.
         with suppress(Exception):
             if name in sys.modules or not _is_library_file(importlib.util.find_spec(name).origin):  # type: ignore[union-attr]
                 yield from self.tell(importlib.import_module(name), name)
@@ -268,7 +274,7 @@ class _Telling:
                 yield from _constant(constant)
 
     def _module(self, module: ModuleType) -> Iterator[str]:
-        """Tell a module: one of the user's by all that it has, of which nothing is refused."""
+        """Yield the words of a module: all contents of a user's module, without an error for unreadable objects."""
         if _is_of_library(module.__name__):
             yield _library(module.__name__)
             return
@@ -316,14 +322,14 @@ def _tensor(value: Any) -> str:
 
 
 def _library(name: str) -> str:
-    """Tell a module of a library by its version, and one of this package by its code."""
+    """Return the name of a module with the version of its library, or with its code digest for this package."""
     package = name.partition(".")[0]
     return f"{name} {code_digest([name]) if package == PACKAGE else version_of(package)}"
 
 
 @functools.cache
 def version_of(package: str) -> str:
-    """Return the version of an installed package; that of Python where it belongs to Python."""
+    """Return the version of an installed package, or that of Python for a module of the standard library."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -333,30 +339,30 @@ def version_of(package: str) -> str:
 
 
 def _is_of_library(name: str | None) -> bool:
-    """Tell whether a module is of Python or of an installed package, and so what its version says."""
+    """Return whether a module belongs to Python or to an installed package, so that a version identifies it."""
     package = (name or "").partition(".")[0]
     if package == "__main__":
         return False
     file = getattr(sys.modules.get(name or ""), "__file__", None)
-    # A module of the user's may have the name of one of Python's.
+    # A user's module may have the name of a module of the standard library.
     return package in (*sys.stdlib_module_names, PACKAGE) if file is None else _is_library_file(file)
 
 
 def _is_library_code(function: FunctionType) -> bool:
-    # A wrapper of the user's takes over the name of the module of what it wraps, but not its file.
+    # `functools.wraps` gives a user's wrapper the module name of the wrapped function, but not its file.
     file = function.__code__.co_filename
     return _is_of_library(function.__module__) if file.startswith("<") else _is_library_file(file)
 
 
 def _is_library_class(kind: type) -> bool:
-    # A class that code made that was run without a module counts as one of `builtins`.
+    # A class that was created by code without a module has the module name `builtins`.
     name = kind.__module__
     return vars(builtins).get(kind.__name__) is kind if name == "builtins" else _is_of_library(name)
 
 
 @functools.cache
 def _is_library_file(file: str | None) -> bool:
-    """Tell whether a file is of Python, of an installed package or of this one; what has none is of C."""
+    """Return whether a file belongs to Python, an installed package or this one; code without a file is C code."""
     if file is None or file in ("built-in", "frozen"):
         return True
     paths = sysconfig.get_paths()
@@ -370,7 +376,7 @@ def _listed(slots: Any) -> list[str]:
 
 
 def _is_of_c(kind: type) -> bool:
-    """Tell whether a class is of C, whose objects can hold what Python does not show."""
+    """Return whether a class is implemented in C, so that its objects can have state that Python cannot read."""
     of_c = (WrapperDescriptorType, MethodDescriptorType, ClassMethodDescriptorType)
     own = vars(kind)
     return kind is not object and (
@@ -384,7 +390,7 @@ def _global_names(code: CodeType) -> set[str]:
 
 
 def _imported(code: CodeType, seen: Mapping[str, Any]) -> set[str]:
-    """Return the full names of the modules that code imports, and what it takes of them in case these are modules."""
+    """Return the full names of the modules that code imports, and of the names that it imports from them."""
     found, steps = set(), list(dis.get_instructions(code))
     for level, names, step in zip(steps, steps[1:], steps[2:], strict=False):
         if step.opname == "IMPORT_NAME":

@@ -1,8 +1,8 @@
-"""Labels of what callers give beside images: which row of maps, targets or a ranking belongs to which image.
+"""Match the rows of labelled arrays, such as maps, targets or rankings, to images.
 
-Rows are joined by the content of the images where the labelled array says it (the coordinate ``image_digest`` of what
-`heatproof.explain` returns), else by names that the caller gave. Numbers from 0 name nothing: someone who puts images
-and maps into another order together has the same numbers as someone who does so with the maps alone.
+Rows are matched by the content of the images if the array has the coordinate ``image_digest``, as results of
+`heatproof.explain` have, otherwise by image ids that the caller passed. Ids that count from 0 cannot be used: they are
+the same whether a caller has reordered images and maps together, or only the maps.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from heatproof.inputs.source import ImageSource
 
 IMAGE_DIGEST = "image_digest"
-# Of maps that explain no class: the task, and of a function of outputs what tells it and the target from others.
+# Coordinates of maps that do not explain a class: the task, and for target functions a digest of function and target.
 TASK, TARGET_DIGEST = "task", "target_digest"
-# Names of dimensions of what metrics are given beside maps, in our order.
+# Dimensions of the options of metrics that are arrays, in the order that metrics expect.
 AXES = {
     "ranking": ("image", "pixel"),
     "masks": ("image", "part", "y", "x"),
@@ -32,28 +32,29 @@ AXES = {
     "drops": ("image", "part"),
     "random_mask": ("y", "x"),
 }
-# What is asked for where targets are no classes, and many of each, by the first word of what is explained.
+# The argument of `heatproof.explain` for targets that are not classes, and the plural, by the first word of a target's
+# description.
 ASKED = {"label": "task='multilabel'", "output": "task='regression'", "target": "the target function"}
 PLURALS = {"class": "classes", "label": "labels", "output": "outputs", "target": "numbers of a target function"}
 
 
 class Labels(NamedTuple):
-    """What the rows of an array are labelled with.
+    """The labels of the rows of an array.
 
     Attributes
     ----------
     ids
-        Names of images.
+        Image ids; None without a coordinate ``image``.
     digests
-        Of their content; None where it is not said.
+        Digests of the contents of the images; None without a coordinate for them.
     targets
-        Classes; None where they are not said.
+        Explained classes or other targets; None without a coordinate for them.
     is_default
-        Whether the names are the numbers that pandas gives to every table.
+        Whether the ids are the default index of a pandas table.
     kind
-        The task where targets are no classes; else empty.
+        The task if targets are not classes; else empty.
     target_digests
-        Of targets of a function; else None.
+        Digests of the targets of a target function; else None.
     """
 
     ids: list[str] | None
@@ -65,17 +66,17 @@ class Labels(NamedTuple):
 
     @property
     def explained(self) -> list[str] | None:
-        """What each row explains, as `heatproof.inputs.source.ImageSource.explained`; None where it is not said."""
+        """Description of the target of each row, as in `heatproof.inputs.source.ImageSource.explained`, or None."""
         if self.targets is None or (self.kind == CALLABLE and self.target_digests is None):
             return None
         return describe_targets(self.kind, self.targets.tolist(), self.target_digests)
 
 
 def labels_of(values: Any) -> Labels | None:
-    """Return the labels of an xarray.DataArray with a dimension image, or of a pandas table; None where it has none."""
+    """Return the labels of an xarray.DataArray with a dimension image, or of a pandas table; None without labels."""
     if hasattr(values, "iloc") and hasattr(values, "index"):
         ids = [str(name) for name in values.index.tolist()]
-        # An index of whole numbers that counts the rows is what every new table has.
+        # Every new table has an index that counts the rows.
         return Labels(ids, None, None, type(values.index).__name__ == "RangeIndex" and ids == _numbers(len(ids)))
     if not is_labelled_array(values) or "image" not in values.dims:
         return None
@@ -103,23 +104,23 @@ def labels_of(values: Any) -> Labels | None:
 def match_rows(
     values: Any, images: ImageSource, what: str, explained: Sequence[str] | None = None
 ) -> np.ndarray | None:
-    """Return the row of labelled values that belongs to each image; None where rows are in the order of the images.
+    """Return the row of labelled values that belongs to each image; None if rows are in the order of the images.
 
     Parameters
     ----------
     values
-        What a caller gave; rows of what has no labels are in the order of the images.
+        Argument of a caller; the rows of one without labels are in the order of the images.
     images
-        The images, and their names.
+        The images and their ids.
     what
-        The name of the argument.
+        Name of the argument, for messages.
     explained
-        What is explained of each image, by which maps of equal images are told apart.
+        Description of the explained target of each image, which distinguishes maps of equal images.
 
     Raises
     ------
     HeatproofError
-        If the labels are those of other images, or leave it open which image a row is of.
+        If the labels are those of other images, or do not determine the image of each row.
     """
     labels = labels_of(values)
     if labels is None:
@@ -158,7 +159,7 @@ def match_rows(
 
 
 def _by_content(labels: Labels, images: ImageSource, what: str, explained: Sequence[str] | None) -> np.ndarray:
-    """Join by content; of equal images by what is explained and name, then in order."""
+    """Match rows by the content of images; rows of equal images by explained target and id, then in order."""
     theirs: list[tuple[Any, ...]] = list(zip(labels.digests or (), strict=True))
     ours: list[tuple[Any, ...]] = list(zip(images.digests, strict=True))
     count, others = len(ours), len(theirs)
@@ -178,13 +179,13 @@ def _by_content(labels: Labels, images: ImageSource, what: str, explained: Seque
             if rows[image] < 0 and found:
                 rows[image] = found.pop()
                 free.discard(rows[image])
-    # Of an image that is given more often than it has maps, the same map again.
+    # An image that occurs more often than its maps uses the same map again.
     again = {(one, kind): row for row, (one, kind) in enumerate(zip(theirs, classes, strict=True))}
     rows = [again.get((ours[image], wanted[image]), -1) if row < 0 else row for image, row in enumerate(rows)]
     if -1 in rows:
         name = images.ids[rows.index(-1)]
         if what == "maps" and labels.targets is not None and labels.kind != images.kind:
-            # Rows of labels are of the images that have some, and not of all.
+            # With several labels, only images that have some are rows, so the tasks may differ rather than the images.
             made, asked = _word(labels.kind), _word(images.kind)
             raise HeatproofError(
                 f"The maps explain {PLURALS[made]}, and what is scored are {PLURALS[asked]}: {_remedy(made, asked)}."
@@ -197,7 +198,7 @@ def _by_content(labels: Labels, images: ImageSource, what: str, explained: Seque
 
 
 def align_to_images(name: str, values: Any, images: ImageSource) -> Any:
-    """Return what a metric is given beside maps, such as ``masks``, in the order of the images and of our axes.
+    """Return an array option of a metric, such as ``masks``, in the order of the images and the dimensions of `AXES`.
 
     Raises
     ------
@@ -208,7 +209,7 @@ def align_to_images(name: str, values: Any, images: ImageSource) -> Any:
     if is_labelled_array(values):
         axes, given = AXES[name], tuple(map(str, values.dims))
         if sorted(given) != sorted(axes):
-            # A ranking of two dimensions has pixels along the other one, whatever it is called.
+            # The second dimension of a ranking is that of pixels, whatever its name.
             if not (len(given) == len(axes) == 2 and "image" in given):
                 raise HeatproofError(
                     f"The {name} have the dimensions {', '.join(given)}: name them {', '.join(axes)}, or give the "
@@ -219,22 +220,22 @@ def align_to_images(name: str, values: Any, images: ImageSource) -> Any:
     elif hasattr(values, "iloc"):
         values = values.to_numpy()
     if rows is None and images.pictures is not None and len(values) == images.given and AXES[name][0] == "image":
-        # One of each image serves all of its labels.
+        # All labels of an image share its entry.
         return values[images.pictures]
     return values if rows is None else values[rows]
 
 
 def align_options(options: dict[str, Any], images: ImageSource, known: dict[int, Any]) -> dict[str, Any]:
-    """Return options of a metric in which all that is of images has their order, and parts have one order.
+    """Return the options of a metric, with arrays in the order of the images and parts in the order of the masks.
 
     Parameters
     ----------
     options
-        Of one metric.
+        Options of one metric.
     images
-        The images that are scored.
+        The scored images.
     known
-        What was put in order, by the identity of what was given: metrics that were given the same array share passes.
+        Cache of aligned arrays by the `id` of the original. Metrics with the same array then share network passes.
     """
     given = {name: value for name, value in options.items() if name in AXES and value is not None}
     parts = _parts_of(given.get("masks"))
@@ -254,16 +255,16 @@ def align_options(options: dict[str, Any], images: ImageSource, known: dict[int,
 
 
 def select_option_rows(options: dict[str, Any], rows: Any, count: int) -> dict[str, Any]:
-    """Return options of a metric in which what is of each image is that of some of them.
+    """Return the options of a metric for a subset of the images.
 
     Parameters
     ----------
     options
-        As `align_options` returns them.
+        Options from `align_options`.
     rows
-        Numbers of images.
+        Numbers of the selected images.
     count
-        Of images before.
+        Number of images before the selection.
     """
     of_images = [name for name, axes in AXES.items() if axes[0] == "image" and options.get(name) is not None]
     for name in of_images:
@@ -279,14 +280,14 @@ def _parts_of(values: Any) -> list[str] | None:
 
 
 class ScoredTargets(NamedTuple):
-    """What is scored.
+    """The targets whose maps are scored.
 
     Attributes
     ----------
     explained
-        Of each image, as `heatproof.inputs.source.ImageSource.explained`.
+        Description of the target of each image, as in `heatproof.inputs.source.ImageSource.explained`.
     words, remedy
-        What it is, and what to give where maps explain something else, as parts of a sentence.
+        Subject and verb of a message about a target, and the remedy if maps explain another target.
     """
 
     explained: Sequence[str]
@@ -295,15 +296,24 @@ class ScoredTargets(NamedTuple):
 
 
 def check_explained(explained: Sequence[str], scored: ScoredTargets, ids: Sequence[str]) -> None:
-    """Refuse maps that say that they explain something else than what is scored.
+    """Check that labelled maps explain the targets that are scored.
+
+    Parameters
+    ----------
+    explained
+        Description of the target that the map of each image explains.
+    scored
+        The scored targets.
+    ids
+        Image ids.
 
     Raises
     ------
     HeatproofError
-        With the image, and what is explained and scored of it.
+        If a map explains another target; the message has the image and both targets.
     """
     if len(explained) != len(ids):
-        # The maps are of another number than the images, which is said where their shape is checked.
+        # The check of the shape of the maps reports a different number of maps and images.
         return
     differs = [one != other for one, other in zip(explained, scored.explained, strict=True)]
     first = differs.index(True) if any(differs) else None
@@ -333,7 +343,7 @@ def _word(kind: str) -> str:
 
 
 def _remedy(theirs: str, ours: str) -> str:
-    """Return what to do where maps explain another kind of target than what is scored."""
+    """Return the remedy for maps that explain another kind of target than the scored one."""
     if theirs in ASKED:
         return f"give {ASKED[theirs]}, as the maps were made with"
     return f"leave {ASKED[ours]} out, or give maps that were made with it"

@@ -1,4 +1,4 @@
-"""Images of torch loaders and data sets, and of any other iterable of batches."""
+"""Images of torch loaders and datasets, and of any other iterable of batches."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
     import torch
 
 LABEL_KEYS = ("label", "labels", "target", "targets", "y", "class", "classes", "class_id")
-# What names of labels of one's own have in them, as "fine_label".
+# Parts of custom keys of labels, such as "fine_label".
 LABEL_WORDS = ("label", "target", "class")
-# Images that are read again and again to see whether they stay the same: most random changes are seen with one of ten
-# thousand missed.
+# Number of images that are read repeatedly to detect random augmentation, and how often. Of most augmentations, about
+# one of ten thousand is missed.
 PROBED, TIMES = 4, 4
 
 
 @dataclass(frozen=True, eq=False)
 class LoaderInfo:
-    """A data set that is read by number, or batches that were read.
+    """The labels and the order of a loader.
 
     Attributes
     ----------
     labels
-        Function to what comes with each image, a tensor or a list of N; None where nothing does. It is told whether
-        these have to be classes, which some data sets list without a look at the images.
+        Function that returns the label of each image, a tensor or list of length N; None without labels. Its argument
+        says whether labels must be classes, which some datasets list without reading images.
     is_shuffled
-        Whether whoever goes through the loader sees another order than that of its data set.
+        Whether iteration over the loader has another order than its dataset.
     """
 
     labels: Any
@@ -46,13 +46,13 @@ class LoaderInfo:
 
 
 class Several(tuple[str, ...]):
-    """Names of more than one kind of labels, of which nothing says which are the classes."""
+    """Keys of several kinds of labels, one of which may be the classes."""
 
     __slots__ = ()
 
 
 def is_loader(images: Any) -> bool:
-    """Tell whether images are to be taken from something: a loader, a data set, a generator or a list of batches."""
+    """Return whether an argument is an iterable of images: a loader, a dataset, a generator or a list of batches."""
     import torch
     from torch.utils.data import DataLoader, Dataset
 
@@ -62,7 +62,7 @@ def is_loader(images: Any) -> bool:
         first = images[0] if images else None
         if isinstance(first, list | tuple) and first and isinstance(first[0], torch.Tensor):
             return first[0].ndim in (3, 4)
-        # Images of a list are stacked by the caller; batches in it are put together.
+        # A list of batches is concatenated. A list of single images is refused: the caller has to stack it.
         return isinstance(first, Mapping) or (isinstance(first, torch.Tensor) and first.ndim == 4)
     plain = isinstance(images, str | bytes | Mapping | set | frozenset | np.ndarray | torch.Tensor)
     if plain or is_labelled_array(images) or hasattr(images, "data_vars") or hasattr(images, "iloc"):
@@ -71,12 +71,12 @@ def is_loader(images: Any) -> bool:
 
 
 def read_loader(images: Any) -> tuple[ImageSource, LoaderInfo]:
-    """Return the images of a loader, and what else it says.
+    """Return the images of a loader, and its labels and order.
 
     Raises
     ------
     HeatproofError
-        If it gives no images, images of different shapes, or another image each time.
+        If it has no images, images of different shapes, or images that differ each time they are read.
     """
     from torch.utils.data import DataLoader, Dataset, IterableDataset
 
@@ -156,7 +156,7 @@ def _by_number(loader: Any) -> tuple[ImageSource, LoaderInfo]:
 
 
 def _places(loader: Any) -> tuple[list[int], bool]:
-    """Return the numbers of the images that a loader takes, and whether in another order each time."""
+    """Return the numbers of the images that a loader selects, and whether their order changes."""
     from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, SubsetRandomSampler
 
     sampler, count = loader.sampler, len(loader.dataset)
@@ -171,24 +171,35 @@ def _places(loader: Any) -> tuple[list[int], bool]:
         [int(place) for place in (sampler if plain else (one for batch in loader.batch_sampler for one in batch))]
         for _ in range(2)
     )
-    # In the order of the data set, which is always the same.
+    # An unknown sampler that shuffles: take the order of the dataset, which does not change.
     return (first, False) if first == again else (sorted(first), True)
 
 
 def refuse_random(read: Any, rows: Sequence[int], ids: Sequence[str], what: str) -> None:
-    """Refuse what gives another image each time that it is read.
+    """Check that images are the same each time they are read.
+
+    Parameters
+    ----------
+    read
+        Function from row numbers to images.
+    rows
+        Numbers of the images to read repeatedly.
+    ids
+        Image ids, for messages.
+    what
+        Subject of the message, such as "The loader".
 
     Raises
     ------
     HeatproofError
-        With the name of such an image.
+        If an image changes; the message names it.
     """
     import torch
 
     with random_states():
         first = read(rows)
         for time in range(max(TIMES, 16 // len(rows)) - 1):
-            # Also beside others in another order, as what puts samples together may sort them.
+            # Every second time in reverse order, because `collate_fn` may sort the samples.
             again = read(rows) if time % 2 else read(rows[::-1]).flip(0)
             for row, one, other in zip(rows, first, again, strict=True):
                 if not torch.equal(one.nan_to_num(), other.nan_to_num()):
@@ -208,9 +219,9 @@ def _read_once(batches: Iterable[Any]) -> tuple[ImageSource, LoaderInfo]:
         for batch in batches:
             own, said = parts_of(batch)
             if getattr(own, "ndim", 0) == 3 and _is_number(said):
-                # One sample after another.
+                # The loader yields single samples instead of batches.
                 own, said = own[None], [int(said)]
-            # A generator may fill one array again and again.
+            # A generator may reuse one array for all batches.
             own, said = check_images(own).clone(), deepcopy(said)
             if images and own.shape[1:] != images[0].shape[1:]:
                 shapes = f"{tuple(images[0].shape[1:])} and {tuple(own.shape[1:])}"
@@ -245,7 +256,7 @@ def _refuse_several(labels: Any) -> None:
 
 
 def parts_of(batch: Any) -> tuple[Any, Any]:
-    """Return images and labels of what a loader gives; the labels are None where it has none."""
+    """Return images and labels of a batch or sample; the labels are None if it has none."""
     if isinstance(batch, Mapping) or (hasattr(batch, "keys") and hasattr(batch, "__getitem__")):
         keys = list(batch.keys())
         image = next((key for key in IMAGE_KEYS if key in keys), None)
@@ -265,7 +276,7 @@ def parts_of(batch: Any) -> tuple[Any, Any]:
 
 @contextmanager
 def sentences(where: str) -> Iterator[None]:
-    """Say in a sentence what fails in a loader, which is foreign code."""
+    """Convert exceptions of a loader, which is user code, to a HeatproofError with one sentence."""
     try:
         yield
     except Exception as error:
@@ -284,9 +295,9 @@ def sentences(where: str) -> Iterator[None]:
 
 @contextmanager
 def random_states(loader: Any = None) -> Iterator[None]:
-    """Leave random states as they were: those of torch, NumPy and Python, and the generators of a loader.
+    """Restore the random states of torch, NumPy and Python, and those of the generators of a loader, on exit.
 
-    A loader that is gone through draws a seed.
+    Iteration over a loader draws a seed.
     """
     import torch
 
@@ -318,12 +329,14 @@ def _check_alike(samples: Sequence[Any], ids: Sequence[str]) -> None:
 
 
 def _in_rows(part: Any, count: int) -> Any:
-    """Return labels of a batch with a row an image: lists of numbers come as a tensor a column of torch's `collate_fn`.
+    """Return the labels of a batch with one row per image.
+
+    torch's `collate_fn` turns the lists of numbers of a batch into a list of columns, one tensor for each.
 
     Raises
     ------
     HeatproofError
-        If there are as many tensors as images, and each could be a row or a column.
+        If there are as many tensors as images, so that a tensor could be a row or a column.
     """
     import torch
 
@@ -348,7 +361,7 @@ def _joined(parts: Sequence[Any]) -> Any:
 
 
 def _listed_targets(dataset: Any) -> Sequence[Any] | None:
-    """Return the labels that a data set of torchvision lists, so that no picture is opened for its label."""
+    """Return the list of labels of a torchvision dataset, which avoids reading the images, or None."""
     inner = getattr(dataset, "dataset", None)
     if inner is not None and hasattr(dataset, "indices"):
         listed = _listed_targets(inner)
@@ -360,7 +373,7 @@ def _listed_targets(dataset: Any) -> Sequence[Any] | None:
 
 
 def _file_names(dataset: Any) -> list[str] | None:
-    """Return the paths of a data set of pictures from its root, as those of torchvision's ImageFolder."""
+    """Return the paths, relative to the root, of a dataset such as torchvision's ImageFolder; None without paths."""
     inner = getattr(dataset, "dataset", None)
     if inner is not None and hasattr(dataset, "indices"):
         names = _file_names(inner)

@@ -1,4 +1,4 @@
-"""What a caller gives as images, targets and ids, in any form, as one `ImageSource`."""
+"""Convert images, targets and ids that a caller passes in any form to an `ImageSource`."""
 
 from __future__ import annotations
 
@@ -40,42 +40,42 @@ def read_inputs(
     target_spec: TargetSpec | None = None,
     pairs: bool = True,
 ) -> ImageSource:
-    """Return the images of a caller with their names and targets.
+    """Return the images of a caller with their ids and targets.
 
     Parameters
     ----------
     model
-        One of timm says how pictures of a folder are read.
+        The model. One of timm has a transform for the image files of a folder.
     images
-        A float tensor or array (N, C, H, W), an xarray.DataArray, a torch DataLoader or data set, any other iterable of
-        batches, which is read once into memory, or a folder of pictures.
+        A float tensor or array (N, C, H, W), an xarray.DataArray, a torch DataLoader or dataset, any other iterable of
+        batches, which is read once into memory, or the path of a folder of image files.
     targets
-        As in `heatproof.explain`; None for what `maps` say they explain, else for the labels that come with the images,
-        else for what the network answers.
+        Targets as in `heatproof.explain`. None for the targets that `maps` explain, or else the labels that come with
+        the images, or else the predictions of the network.
     image_ids
-        N names; None for those that come with the images, else "0", "1", ….
+        N ids; None for the ids that come with the images, or else "0", "1", ….
     classes
-        Numbers of classes, or names of class folders: only images whose target is one of these are kept.
+        Class numbers, or names of class folders; images with other targets are left out.
     transform
-        Of a folder: a function from a PIL picture to a tensor (C, H, W).
+        For a folder, a function from a PIL image to a tensor (C, H, W).
     maps
-        That are scored on the images.
+        Maps that are scored on the images.
     network
-        Whose answer is explained where nothing says a target; None to leave such targets open.
-    question
-        The task, or the target function; by default classes. Its `reader` reads the network.
+        Network whose predictions are the targets if nothing else determines them; None to leave such targets open.
+    target_spec
+        The task or the target function; by default classes.
     pairs
-        Whether every pair of an image and a label that it has is a row.
+        Whether every pair of an image and one of its labels is a row.
 
     Returns
     -------
     ImageSource
-        Of images in memory all values are checked; others are checked when they are read.
+        The images. The values of images in memory are checked here, those of others when they are read.
 
     Raises
     ------
     HeatproofError
-        One sentence for the first thing that is wrong, with what to write in its place.
+        For the first invalid argument; the message is one sentence with the remedy.
     """
     source, loaded = _source(model, images, transform)
     if loaded is not None and loaded.is_shuffled and not (targets is None and image_ids is None):
@@ -120,7 +120,7 @@ def _source(model: Any, images: Any, transform: Transform | None) -> tuple[Image
 
 
 def _own_targets(source: ImageSource, model: Any, loaded: LoaderInfo | None, target_spec: TargetSpec) -> Any:
-    """Return the targets that come with images; None where none do."""
+    """Return the targets that come with the images, or None."""
     if loaded is not None:
         return loaded.labels(not target_spec.kind)
     outputs = getattr(model, "num_classes", None)
@@ -131,12 +131,12 @@ def _own_targets(source: ImageSource, model: Any, loaded: LoaderInfo | None, tar
             "numbers of the folders are no classes of the model: give `targets`, one class number for each picture "
             "in the order of their paths."
         )
-    # The number of a folder is no number that a regression learns.
+    # Folder numbers are not the values of a regression.
     return None if target_spec.kind == "regression" else source.targets
 
 
 def _of_classes(source: ImageSource, classes: Any) -> ImageSource:
-    """Return the images whose target is one of some classes or labels."""
+    """Return the images whose target is one of the listed classes or labels."""
     if source.kind in ("regression", CALLABLE):
         raise HeatproofError("`classes` names classes or labels, and what is explained has none: leave it out.")
     listed = classes.tolist() if hasattr(classes, "tolist") else classes

@@ -1,4 +1,4 @@
-"""Images by number, wherever they come from, with the name and the class of each."""
+"""Images of any origin, read by row number, with the id and the target of each."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ from heatproof.inputs.arrays import check_finite
 if TYPE_CHECKING:
     import torch
 
-# Images that are read at once where all are gone through.
+# Number of images per read when iterating over all images.
 READ_BATCH_SIZE = 64
 
 
 @dataclass(frozen=True, eq=False)
 class ImageSource:
-    """Images of a caller.
+    """Images of a caller, with ids and targets.
 
     Attributes
     ----------
     ids
-        N names.
-    rows
-        Function from row numbers to these images, (B, C, H, W); callers read by `read`.
+        N image ids.
+    load_rows
+        Function from row numbers to images (B, C, H, W), without a check; use `read`.
     targets
-        (N,) int64, the class of each; None where nothing says it.
+        (N,) int64, the class of each image, or the column of the network's output; None if unknown.
     is_named
-        Whether the names are the caller's own or those of files, and no numbers of ours.
+        Whether ids are those of the caller or of files; otherwise they are consecutive numbers.
     is_labelled
-        Whether targets were given or come with the images; otherwise they are what the network predicts.
+        Whether the caller passed targets, or they come with the images; otherwise the network predicted them.
     is_checked
-        Whether all values are known to be finite; otherwise this is seen when they are read.
+        Whether all values are known to be finite; otherwise `read` checks them.
     class_names
-        Of a folder of class folders, in the order of their numbers, or of the columns of a table of labels; else empty.
+        Names of class folders in the order of their numbers, or of the columns of a table of labels; else empty.
     kind
-        The task where targets are no classes that exclude each other, or ``callable``: a label, an output, or the
-        number of a distinct target of a function. Empty for classes.
+        ``multilabel``, ``regression`` or ``callable`` if targets are not classes but labels, outputs, or numbers of
+        unique targets of a target function; empty for classes.
     labels
-        What was given of each image in the place of a class: (N, K) int8 of several labels, 1 present, 0 absent and -1
-        unknown; or numbers of a regression, (N,) or (N, K) float64. Else None.
-    pictures
-        For each row the number of the image that was given, where rows are pairs of an image and a label; else None.
-    given
-        How many images were given.
-    distinct, target_digests
-        Distinct targets of a function, and for each image what tells its function and target from others.
+        Labels (N, K) int8 of ``multilabel``, 1 present, 0 absent and -1 unknown; or the values of a regression, (N,) or
+        (N, K) float64. Else None.
+    image_numbers
+        For rows that are pairs of an image and a label, the number of the image of each row; else None.
+    num_images
+        Number of images, for rows that are pairs of an image and a label.
+    unique_targets, target_digests
+        Unique targets of a target function, and for each image a digest of the function and its target.
     """
 
     ids: list[str]
@@ -69,7 +69,7 @@ class ImageSource:
         return len(self.ids)
 
     def read(self, rows: Sequence[int]) -> torch.Tensor:
-        """Return some of the images, (B, C, H, W); those of a tensor share its memory.
+        """Return the images (B, C, H, W) of the given rows; images of a tensor share its memory.
 
         Raises
         ------
@@ -95,23 +95,23 @@ class ImageSource:
 
     @property
     def explained(self) -> list[str]:
-        """What is explained of each image, in words that are those of maps of the same alone."""
+        """Description of the target of each image, which is equal for two maps only if they explain the same target."""
         assert self.targets is not None, "read_inputs found them"
         return describe_targets(self.kind, self.targets.tolist(), self.target_digests)
 
     @property
     def has_label_rows(self) -> bool:
-        """Whether rows of one picture with other targets are rows of its labels, and no copies."""
+        """Whether rows of one image with different targets are its labels, and not copies of the image."""
         return bool(self.kind)
 
     def batches(self, size: int = READ_BATCH_SIZE) -> Iterator[tuple[range, torch.Tensor]]:
-        """Yield row numbers and images of one batch after another."""
+        """Yield the row numbers and images of each batch."""
         for low in range(0, len(self), size):
             rows = range(low, min(low + size, len(self)))
             yield rows, self.read(rows)
 
     def take(self, rows: Sequence[int]) -> ImageSource:
-        """Return a part of the images, with the names that they had."""
+        """Return the source of the selected rows, which keep their ids."""
         chosen = list(rows)
 
         def read(inner: Sequence[int]) -> torch.Tensor:
@@ -129,10 +129,10 @@ class ImageSource:
 
 
 def source_of_tensor(images: torch.Tensor, names: list[str] | None = None) -> ImageSource:
-    """Return a source of images that are in memory and whose values are finite."""
+    """Return the source of a tensor of images whose values are known to be finite."""
 
     def rows(wanted: Sequence[int]) -> torch.Tensor:
-        # A slice keeps the memory format, and copies nothing.
+        # A slice keeps the memory format and does not copy.
         if isinstance(wanted, range) and wanted.step == 1:
             return images[wanted.start : wanted.stop]
         return images[list(wanted)]

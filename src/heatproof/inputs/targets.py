@@ -1,7 +1,8 @@
-"""What is asked of a network in memory: the task that it is for, or a function of its output; and targets of images.
+"""Targets of images for a network in memory: classes, labels, outputs of a regression, or a target function.
 
-Whatever is asked, a target becomes the number of a column of what `heatproof.models.output_reader.OutputReader` reads:
-a class, a label, an output of a regression, or the number of a distinct target of a function.
+In every case, the target of an image becomes the number of a column that
+`heatproof.models.output_reader.OutputReader` returns: a class, a label, an output of a regression, or the number of a
+unique target of a target function.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ PICK = "target=lambda output, targets: output[:, 0]"
 
 @dataclass(frozen=True)
 class TargetSpec:
-    """What is asked of a network.
+    """Specification of the explained output: the task of the network, or a target function.
 
     Attributes
     ----------
     task
-        One of `heatproof.base.tasks.TASKS`; None for classes.
+        One of `heatproof.tasks.TASKS`; None for classes.
     target
-        A function from the network's output and the targets of a batch to one number for each image.
+        Function from the network's output and the targets of a batch to one number for each image; None without one.
     """
 
     task: str | None = None
@@ -64,24 +65,24 @@ class TargetSpec:
 
     @property
     def kind(self) -> str:
-        """The task where columns are no classes that exclude each other, or ``callable``; empty for classes."""
+        """``multilabel``, ``regression``, or ``callable`` for a target function; empty for classes."""
         if self.target is not None:
             return CALLABLE
         return "" if self.task in (None, *EXCLUSIVE) else str(self.task)
 
     def reader(self) -> OutputReader:
-        """Return what reads a network's output; `aim` gives it the targets of a function."""
+        """Return the reader of the network's output; `assign_targets` sets the targets of a target function in it."""
         from heatproof.models.output_reader import OutputReader
 
         return OutputReader(self.task, self.target)
 
     def identity(self, network: Any) -> list[str]:
-        """Return what tells this question from another one, in every process.
+        """Return strings that identify this target specification in every process.
 
         Raises
         ------
         HeatproofError
-            If the target function holds something that nothing tells.
+            If the state of the target function cannot be read.
         """
         if self.target is None:
             return [self.kind]
@@ -95,7 +96,7 @@ class TargetSpec:
 
 
 def _told(value: Any, network: Any = None) -> str:
-    """Return what tells something from another thing; an address where nothing else does."""
+    """Return a digest of a value; its type and memory address if its state cannot be read."""
     try:
         return identity_of(value, network)
     except HeatproofError:
@@ -105,26 +106,26 @@ def _told(value: Any, network: Any = None) -> str:
 def assign_targets(
     source: ImageSource, targets: Any, target_spec: TargetSpec, network: AdaptedNetwork | None, pairs: bool = True
 ) -> ImageSource:
-    """Return images with the column that is explained of each.
+    """Return the images with the explained column of each.
 
     Parameters
     ----------
     source
         The images.
     targets
-        In the order of the images, as `heatproof.explain` takes them; None where nothing says them.
-    question
-        What is asked.
+        Targets in the order of the images, as `heatproof.explain` takes them, or None.
+    target_spec
+        The task or the target function.
     network
-        Whose answer is explained where nothing says a target, and which gets distinct targets of a function; None to
-        leave targets that nothing says open.
+        Network whose predictions are the targets if `targets` is None, and whose reader receives the unique targets of
+        a target function. None to leave such targets open.
     pairs
-        Whether every pair of an image and a label that it has is a row of its own.
+        Whether every pair of an image and one of its labels is a row.
 
     Raises
     ------
     HeatproofError
-        If the targets do not fit the question.
+        If the targets are invalid for the task or the target function.
     """
     source = replace(source, kind=target_spec.kind, targets=None, is_labelled=False)
     if target_spec.target is not None:
@@ -157,7 +158,7 @@ def _predicted(source: ImageSource, network: AdaptedNetwork) -> torch.Tensor:
 
 
 def _plain(targets: Any) -> Any:
-    """Return targets as an array or a tensor where they are one or can be one; the dimension of images comes first."""
+    """Return targets as an array or a tensor if possible, else unchanged; the dimension of images comes first."""
     if is_labelled_array(targets):
         others = [one for one in targets.dims if one != "image"]
         return (targets.transpose("image", *others) if "image" in targets.dims else targets).values
@@ -176,7 +177,7 @@ def _is_row(one: Any) -> bool:
 
 
 def _floats(array: np.ndarray) -> np.ndarray:
-    """Return numbers (…) as float64, also those of pandas that can be blank."""
+    """Return numbers of any shape as float64; missing values of pandas become NaN."""
     if array.dtype.kind == "O":
         import pandas as pd
 
@@ -185,12 +186,12 @@ def _floats(array: np.ndarray) -> np.ndarray:
 
 
 def multi_hot(values: Any, count: int) -> torch.Tensor:
-    """Return which labels images have, (N, K) int8: 1 present, 0 absent, -1 unknown.
+    """Return the labels of images, (N, K) int8: 1 present, 0 absent, -1 unknown.
 
     Raises
     ------
     HeatproofError
-        If a value is none of these, or there are not N rows.
+        If a value is none of these or NaN, or the number of rows is not N.
     """
     import torch
 
@@ -215,7 +216,7 @@ def multi_hot(values: Any, count: int) -> torch.Tensor:
 
 
 def _of_labels(source: ImageSource, labels: torch.Tensor, pairs: bool) -> ImageSource:
-    """Return a row for every pair of an image and a label that it has."""
+    """Return a source with a row for every pair of an image and one of its labels."""
     source = replace(source, labels=labels, is_labelled=True)
     if not pairs:
         return source
@@ -230,12 +231,12 @@ def _of_labels(source: ImageSource, labels: torch.Tensor, pairs: bool) -> ImageS
     return replace(source.take(rows.tolist()), targets=columns, pictures=rows.tolist(), given=len(source))
 
 
-# From `_of_labels` through `assign_targets` and `read_inputs` to who calls a function of the API.
+# From `_of_labels` through `assign_targets` and `read_inputs` to the caller of a function of the API.
 _OF_THE_CALLER = 5
 
 
 def _of_regression(source: ImageSource, targets: Any, network: AdaptedNetwork | None) -> ImageSource:
-    """Return images with the output that is explained: the only one, or that of whole numbers."""
+    """Return the images with the explained output: the only one, or those that integer targets select."""
     import torch
 
     given = None
@@ -256,14 +257,14 @@ def _of_regression(source: ImageSource, targets: Any, network: AdaptedNetwork | 
 
 
 def _outputs(source: ImageSource, network: AdaptedNetwork) -> int:
-    """Return how many numbers a network returns for an image."""
+    """Return the number of outputs of a network for an image."""
     from heatproof.models.adapter import count_outputs
 
     return count_outputs(network, source.read([0]))
 
 
 def _numbers(values: Any, count: int) -> torch.Tensor:
-    """Return numbers (N,) or (N, K) of a regression."""
+    """Return the values (N,) or (N, K) of a regression as a tensor."""
     import torch
 
     try:
@@ -286,12 +287,12 @@ def _numbers(values: Any, count: int) -> torch.Tensor:
 
 
 def _of_function(source: ImageSource, targets: Any, function: Target, network: AdaptedNetwork | None) -> ImageSource:
-    """Return images with the number of the distinct target of each."""
+    """Return the images with the number of the unique target of each."""
     import torch
 
     plain = _plain(targets)
     if isinstance(plain, np.ndarray) and plain.dtype.kind in "biuf":
-        # The function computes with tensors.
+        # The target function receives tensors.
         targets = torch.from_numpy(np.array(plain))
     elif not isinstance(targets, list | tuple):
         targets = plain
@@ -315,12 +316,12 @@ def _each(unique_targets: Any) -> list[Any]:
 
 
 def check_columns(network: AdaptedNetwork, source: ImageSource) -> None:
-    """Refuse targets of a checked network that it has no class, label or output for.
+    """Check that the network has a class, label or output for every target.
 
     Raises
     ------
     HeatproofError
-        With the image, or with the number of columns.
+        If it has not; the message has the image, or the number of columns.
     """
     assert source.targets is not None, "read_inputs found them"
     if source.kind == "multilabel" and source.labels is not None and source.labels.shape[1] != network.classes:
@@ -333,9 +334,10 @@ def check_columns(network: AdaptedNetwork, source: ImageSource) -> None:
 
 
 def reported_targets(source: ImageSource) -> np.ndarray:
-    """Return targets (N,) as results name them: columns, or of a function targets that are whole numbers or texts.
+    """Return the targets (N,) as they appear in results.
 
-    Other targets of a function are numbered in the order of their first image.
+    These are column numbers, or for a target function its targets if all are integers or all are strings. Other targets
+    of a target function are numbered in the order of their first image.
     """
     assert source.targets is not None, "read_inputs found them"
     columns = source.targets.cpu().numpy()
@@ -349,9 +351,9 @@ def reported_targets(source: ImageSource) -> np.ndarray:
 
 
 def labels_of_maps(maps: Any, source: ImageSource, target_spec: TargetSpec, network: AdaptedNetwork | None) -> Any:
-    """Return the targets that labelled maps say they explain, as `assign_targets` takes them; None where they do not say it.
+    """Return the targets that labelled maps explain, as `assign_targets` takes them; None if maps have no targets.
 
-    Of several labels of an image, all that maps explain.
+    With several labels, these are all labels of an image that maps explain.
     """
     from heatproof.inputs.maps import explained_classes, methods_of_maps
 
@@ -367,14 +369,14 @@ def labels_of_maps(maps: Any, source: ImageSource, target_spec: TargetSpec, netw
 
 
 def align_targets(targets: Any, source: ImageSource, target_spec: TargetSpec, network: AdaptedNetwork | None) -> Any:
-    """Return labelled targets in the order of the images, and others as they are.
+    """Return labelled targets in the order of the images, and targets without labels unchanged.
 
     Raises
     ------
     HeatproofError
-        If they are labelled as those of other images.
+        If their labels are those of other images.
     """
-    # As the coordinate of maps, which has a row for each label of an image.
+    # Such targets can be the coordinate of maps, which has a row for each label of an image.
     by_pair = target_spec.kind == "multilabel" and is_labelled_array(targets) and targets.ndim == 1
     if by_pair and (found := _pairs(targets, source, network)) is not None:
         return found
@@ -385,7 +387,7 @@ def align_targets(targets: Any, source: ImageSource, target_spec: TargetSpec, ne
 
 
 def _pairs(values: Any, source: ImageSource, network: AdaptedNetwork | None) -> np.ndarray | None:
-    """Return which labels (N, K) labelled values say of each image, by its content; None where they say none."""
+    """Return the labels (N, K) of each image from labelled values, matched by content; None if they have none."""
     labels = labels_of(values)
     if labels is None or labels.digests is None or labels.targets is None or network is None:
         return None

@@ -1,8 +1,8 @@
 """Stage `respond`: compute and cache the responses of networks to perturbed evaluation images.
 
-One job makes a shard of one response. A response along maps has a store for each explainer of the job, with its methods
-as a dimension, so that a method that is added later computes its own share and no more; images are read, and run
-intact, once for all of them.
+One job computes a shard of one response. A map response has a store for each explainer of the job, with the explainer's
+methods as a dimension, so that adding an explainer computes only its own store. The job reads the images, and runs the
+network on the intact images, once for all explainers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Of a response that needs no maps.
+# The explainers of a response that needs no maps.
 NO_EXPLAINER: tuple[None, ...] = (None,)
 
 
@@ -55,9 +55,10 @@ class Work:
 
     @property
     def todo(self) -> bool:
-        """Whether the shard is to be written: images are missing, or a job that was killed left them in the journal.
+        """Whether to write the shard: images are missing, or are only in the journal of a job that was killed.
 
-        The manifest of those is to say what that job found of the network, which is found again.
+        Images of the journal alone are not enough to publish: the manifest also needs the checks of the network, which
+        the killed job made and this job repeats.
         """
         start, stop = self.piece.missing()
         return self.unsupported_reason is None and (start < stop or self.piece.changed)
@@ -71,9 +72,9 @@ class Work:
 
 
 def respond(job: ResponseStage, runtime: Runtime) -> None:
-    """Compute one shard of a response; images already in the shard are kept.
+    """Compute one shard of a response; images that are already in the shard are not computed again.
 
-    What does not apply, to the network or to the images, is published as a gap with its reason.
+    A response that does not apply to the network or to the images is published as not applicable, with the reason.
 
     Raises
     ------
@@ -107,7 +108,7 @@ def respond(job: ResponseStage, runtime: Runtime) -> None:
             _run(job, todo, response, network_run)
         for work in todo:
             work.piece.publish_behind(str(device), work.unsupported_reason)
-    # Only now: until the job ends well, Snakemake may remove what it published.
+    # The journal is removed last, because Snakemake removes the published files if the job fails before this point.
     for work in every:
         work.piece.forget_journal()
 
@@ -115,7 +116,7 @@ def respond(job: ResponseStage, runtime: Runtime) -> None:
 def _open(job: ResponseStage, explainer: ResponseExplainer | None, response: Response, network_run: NetworkRun) -> Work:
     network = asdict(job.network)
     network.pop("upstream")
-    # Pages look for the settings, such as grid and baseline, beside the other facts.
+    # The report reads the settings, such as grid and baseline, from the top level of `made_by`.
     made_by = {**response.settings, **network, "response": asdict(job.response), **response.environment()}
     unsupported_reason, read_from = None, {}
     images, value_ranges, manifest_ranges = (
@@ -129,7 +130,7 @@ def _open(job: ResponseStage, explainer: ResponseExplainer | None, response: Res
     if explainer:
         maps = read_shard(explainer.maps_store, job.shard.number)
         unsupported_reason, read_from = maps["gap"], {f"{explainer.maps_store}.{job.shard.number}.json": maps["key"]}
-        # What maps follow from, responses along them do.
+        # A map response depends on all images on which the maps depend.
         value_ranges.update(one for one in ranges_of(maps) if one[0] != EVALUATION)
         manifest_ranges.update(one for one in ranges_of(maps) if one[0] == EVALUATION and one[1] != job.shard.images[0])
         made_by["explainer"] = {key: getattr(explainer, key) for key in ("name", "kind", "options")}
@@ -162,7 +163,7 @@ def _run(job: ResponseStage, todo: Sequence[Work], response: Response, network_r
     for work in todo:
         work.piece.provenance["check_passes"] = passes
         work.piece.lacks_probability = reader is not None and not task_provides(reader.task, "probability")
-    # Reading and the intact images are paid by the first explainer of a batch.
+    # The seconds of reading and of the intact images count for the first explainer of a batch.
     began = time.monotonic()
     for low, images in prefetch(
         lambda low: network_run.normalised(dataset.images("evaluation", low, min(low + size, stop))),
@@ -175,7 +176,8 @@ def _run(job: ResponseStage, todo: Sequence[Work], response: Response, network_r
             whole = replace(whole, intact=intact_responses(network_run.query(whole)))
         whole = whole.with_target(target)
         for work in todo:
-            # As a rule with the first image of the batch; where images were added, within it or after it.
+            # The first missing image is usually the first one of the batch; after images were added, it can be a later
+            # one, or lie behind the batch.
             begin = max(work.piece.missing()[0], low)
             if begin >= high or work.unsupported_reason:
                 continue
@@ -183,7 +185,7 @@ def _run(job: ResponseStage, todo: Sequence[Work], response: Response, network_r
             try:
                 arrays = response.run(network_run, whole.from_row(begin - low), work.method_maps(begin, high))
             except NotApplicable as reason:
-                # It applied to the images, and does not to what they are changed to.
+                # The response applies to the images, but not to the changed images.
                 name = work.explainer.name if work.explainer else response.name
                 log.info("%s does not apply: %s", name, reason, exc_info=reason.__cause__)
                 work.unsupported_reason = str(reason)
@@ -198,21 +200,21 @@ def explainer_of(job: ResponseStage, network_run: NetworkRun, name: str, method:
     Parameters
     ----------
     job
-        Of a response along maps: has the explainers, the model's input format, and the output that is explained.
-    session
+        Job of a map response, with the explainers, the model's input format, and the output that is explained.
+    network_run
         Network, device, batch size and dataset, whose training images are baselines of some explainers.
     name, method
-        Name of the explainer, and which of its maps.
+        Name of the explainer, and the method that selects one of its maps.
     batch
-        The N images that are changed: images (k N, C, H, W) are k copies of each, one after another, and share its
-        draws.
+        The N original images. The function receives images (k N, C, H, W), k changed copies of each one after another,
+        which share the random draws of the original.
 
     Returns
     -------
     callable
         Images (k N, C, H, W) and targets (k N,) to maps (k N, H, W) float32 on the CPU.
     """
-    # Here, because responses that explain nothing need not load it.
+    # Imported here, because responses that recompute no maps do not need the explainers.
     from heatproof.attribution.explaining import explain_batch
     from heatproof.jobs.attribute import context_factory, maker_of
 

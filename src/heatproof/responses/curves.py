@@ -16,9 +16,9 @@ from heatproof.responses.base import Arrays, Batch, MapResponse, MethodMaps, Net
 
 OUTPUTS = ("logit", "probability", "accuracy")
 TARGETS = ("label", "predicted")
-# Of the map at each point, and of the whole map, the same at every point.
+# Quantities of the map at each point, and of the complete map, which are equal at every point.
 AT_POINTS, OF_WHOLE_MAP = ("changed", "magnitude", "positive"), ("total_magnitude", "total_positive")
-# `intact` is the class predicted for the image as it is: the same at every point, and nothing once compressed.
+# `intact` is the class predicted for the intact image. It is equal at every point, so that it compresses well.
 OUTPUT_QUANTITIES = (
     "logit_label",
     "logit_predicted",
@@ -36,16 +36,16 @@ class ResponseCurve:
     Attributes
     ----------
     arrays
-        ``logit``, ``log_probability`` (N, S, 2): of the label, and of the class predicted for the intact image;
-        ``predicted`` (N, S): the class predicted at each point; ``changed`` (N, S): pixels that have changed;
-        ``magnitude``, ``positive`` (N, S): sums over them of the map's absolute values, and of its positive ones;
-        ``total_magnitude``, ``total_positive`` (N,): over the whole map.
+        ``logit``, ``log_probability`` (N, S, 2): outputs for the label, and for the class predicted for the intact
+        image; ``predicted`` (N, S): the class predicted at each point; ``changed`` (N, S): the number of changed
+        pixels; ``magnitude``, ``positive`` (N, S): sums over the changed pixels of the map's absolute values, and of
+        its positive values; ``total_magnitude``, ``total_positive`` (N,): the same sums over the complete map.
     classes
         (N, 2): the label, and the class predicted for the intact image.
     pixels
-        Pixels of an image.
+        Number of pixels of an image.
     task
-        Of the network: what a decision is follows from it, see `decisions`.
+        Task of the network, which defines a decision; see `decisions`.
     """
 
     arrays: Mapping[str, np.ndarray]
@@ -54,7 +54,14 @@ class ResponseCurve:
     task: str = "multiclass"
 
     def read(self, output: str, target: str) -> np.ndarray:
-        """Return the responses (N, S) float64: a logit, a probability in [0, 1], or 1 where the target is decided for.
+        """Return the outputs for one target at each point, (N, S) float64.
+
+        Parameters
+        ----------
+        output
+            ``logit``; ``probability``, in [0, 1]; or ``accuracy``, 1 where the network decides for the target, else 0.
+        target
+            ``label``, or ``predicted`` for the class predicted for the intact image.
 
         Raises
         ------
@@ -72,15 +79,15 @@ class ResponseCurve:
 
     @property
     def fractions(self) -> np.ndarray:
-        """Share of the pixels that has changed: (N, S) float64."""
+        """Fraction of the pixels that has changed at each point, (N, S) float64."""
         return self.arrays["changed"] / self.pixels
 
 
 def decisions(arrays: Mapping[str, np.ndarray], classes: np.ndarray, task: str) -> np.ndarray:
     """Return where a network decides for each target: (N, S, 2) bool.
 
-    Classes exclude each other, so that the predicted one is the decision. Of several labels each is decided for itself:
-    it is there where its logit is above 0, whatever the logits of the others.
+    With classes that exclude each other, the network decides for the predicted class. With several labels, it decides
+    for each label separately, for those with a logit above 0.
 
     Parameters
     ----------
@@ -101,7 +108,7 @@ class TwoTargets(MapResponse):
     orders_pixels = True
 
     def outputs(self, batch: Batch, arrays: Arrays) -> dict[str, np.ndarray]:
-        """Return the outputs of both targets as separate arrays, and the intact prediction."""
+        """Return the outputs for both targets as separate arrays, and the class predicted for the intact image."""
         assert batch.intact is not None
         apart = {
             f"{output}_{target}": arrays[output][:, :, index]
@@ -111,7 +118,7 @@ class TwoTargets(MapResponse):
         return {**apart, "predicted": arrays["predicted"], "intact": batch.intact["predicted"][:, None]}
 
     def for_both_targets(self, quantities: Arrays, images: ScoredImages) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Return arrays (N, S, 2) of both targets, and their classes (N, 2)."""
+        """Return the outputs (N, S, 2) for both targets, and their classes (N, 2)."""
         arrays = {
             output: np.stack([quantities[f"{output}_label"], quantities[f"{output}_predicted"]], axis=2)
             for output in ("logit", "log_probability")
@@ -120,7 +127,7 @@ class TwoTargets(MapResponse):
         return arrays, np.stack([images.labels, quantities["intact"][:, 0].astype(np.int64)], axis=1)
 
     def synthetic_store(self, logits: np.ndarray, others: Mapping[str, Any]) -> Arrays:
-        """Return logits (points,) of both targets and other quantities in the store's layout, for two images."""
+        """Return the store's array for two images, from logits (points,) for both targets and other quantities."""
         outputs = {"logit": logits, "log_probability": logits - 2}
         values = {f"{output}_{target}": outputs[output] for output in outputs for target in TARGETS} | dict(others)
         one = np.stack([np.broadcast_to(values.get(name, 0.0), logits.shape) for name in self.quantities])
@@ -135,7 +142,7 @@ class Curves(TwoTargets):
 
     @property
     def name_parts(self) -> list[str]:
-        """Mode, order and fill of the sequence."""
+        """Mode, order and imputation of the sequence."""
         settings = self.settings
         order = "value" if "thresholds" in settings else settings["order"]
         fill = "road" if settings["imputation"] == "road" else settings["baseline"]
@@ -164,11 +171,11 @@ class Curves(TwoTargets):
         return {argument: cls(sequence.to_settings()) for argument, sequence in sequences.items()}
 
     def points(self, size: tuple[int, int]) -> int:
-        """Return the points of the sequence."""
+        """Return the number of points of the sequence."""
         return self.sequence.points(*size)
 
     def run(self, network_run: NetworkRun, batch: Batch, method_maps: MethodMaps | None) -> Arrays:
-        """Run the network along the sequence: outputs at each point, and the changed share of the map."""
+        """Run the network along the sequence, and return its outputs and the sums of the map at each point."""
         from heatproof.perturbation.curves import curve_variants, updated_curves
 
         query, pixels = network_run.query(batch, batch.targets), np.array(batch.images[0, 0].numel())
@@ -194,7 +201,10 @@ class Curves(TwoTargets):
         return ResponseCurve(arrays, classes, int(quantities["pixels"][0, 0]), images.task)
 
     def points_of(self, other: Response) -> list[int] | None:
-        """Return the indices of another curve's fractions; None for updated maps with other points."""
+        """Return the indices of another curve's fractions, or None.
+
+        Curves with recomputed maps are never shared, because their maps depend on the points.
+        """
         requested, known = other.settings.get("fractions"), self.settings.get("fractions")
         if requested is None or known is None or other.settings["update"] or len(known) <= len(requested):
             return None
@@ -202,7 +212,7 @@ class Curves(TwoTargets):
         return [known.index(share) for share in requested] if rest == others and set(requested) <= set(known) else None
 
     def synthetic_arrays(self, size: tuple[int, int]) -> Arrays:
-        """Return a straight line between the outputs of the image and of its baseline."""
+        """Return a straight line between the outputs for the image and for its baseline."""
         sequence, pixels = self.sequence, size[0] * size[1]
         if sequence.thresholds is None:
             changed = sequence.counts(*size) * pixels / sequence.units(*size)

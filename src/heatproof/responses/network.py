@@ -1,4 +1,4 @@
-"""Responses that need no map: outputs for images without random subsets of pixels, and activations of channels."""
+"""Responses that need no maps: outputs for images without random subsets of pixels, and activations of channels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from heatproof.responses.base import (
     ScoredImages,
 )
 
-# Drawing the subsets of an image takes longer than scoring a map on them, and a few images' fit into memory.
+# Drawing the subsets of an image takes longer than scoring a map with them, so the masks of these images are drawn once
+# and stay in memory for all maps.
 IMAGES_AT_ONCE = 8
 
 
@@ -41,7 +42,7 @@ class Removals(NetworkResponse):
 
     @abstractmethod
     def removals(self, network_run: NetworkRun, batch: Batch) -> Options:
-        """Return the arguments of `heatproof.perturbation.subsets.subset_variants` besides the query."""
+        """Return the arguments of `heatproof.perturbation.subsets.subset_variants` other than the query."""
 
     def run(self, network_run: NetworkRun, batch: Batch, method_maps: MethodMaps | None) -> Arrays:
         """Run the network on each image, intact and without each set of pixels."""
@@ -63,40 +64,40 @@ class Subsets(Removals):
         subset_masks(["image"], 32, 32, options["sizes"], options["samples"], 0)
 
     def masks(self, ids: Sequence[str], size: tuple[int, int], seed: int) -> SubsetMasks:
-        """Return the lazily drawn subsets for images of this height and width."""
+        """Return the subsets for images of a size (height, width), which are drawn on access."""
         return subset_masks(ids, *size, self.settings["sizes"], self.settings["samples"], seed)
 
     @property
     def variants(self) -> int:
-        """The subsets and the intact image."""
+        """Number of variants: the subsets and the intact image."""
         return len(self.settings["sizes"]) * self.settings["samples"] + 1
 
     def removals(self, network_run: NetworkRun, batch: Batch) -> Options:
-        """Return the subsets, and the baseline that replaces them."""
+        """Return the subsets, and the baseline that replaces their pixels."""
         height, width = batch.images.shape[-2:]
         masks = self.masks(batch.ids, (height, width), network_run.seed)
         return {"masks": masks, **{key: self.settings[key] for key in ("baseline", "baseline_options")}}
 
     def images_at_once(self, shard_size: int) -> int | None:
-        """Return a small number, because masks of each image are drawn once for all methods and need memory."""
+        """Return a small number, because the masks of these images are in memory at the same time."""
         return IMAGES_AT_ONCE
 
     def beside(self, arrays: Arrays, images: ScoredImages) -> dict[str, Any]:
-        """Return the masks, drawn again."""
+        """Return the masks, which are drawn again."""
         return {"masks": list(self.masks(images.ids, images.size, images.seed))}
 
 
 class Channels(NetworkResponse):
-    """Maximal activation of each channel over the positions of an image, in the CAM layer or in `layers` by name."""
+    """Maximum activation of each channel over the positions of an image, in the CAM layer or in the named `layers`."""
 
     kind = "channels"
     rule = "channels"
     array_specs: ClassVar[Mapping[str, Array]] = {"activation": Array(("channel",))}
-    # A hook reads the layer.
+    # A hook reads the output of the layer.
     uses_hooks = True
 
     def contents(self, network_run: NetworkRun, size: tuple[int, int], names: Sequence[str]) -> Contents:
-        """Return the dimensions of the store, from the first image; a gap if no layer has channels on a grid."""
+        """Return the dimensions of the store, from the first image; not applicable without a layer of channels."""
         from heatproof.models.network import find_layer
         from heatproof.perturbation.channels import channels_of_layers
 
@@ -124,7 +125,7 @@ class Channels(NetworkResponse):
         return Contents({"channel": len(every)}, {"channel": every} if named else {})
 
     def run(self, network_run: NetworkRun, batch: Batch, method_maps: MethodMaps | None) -> Arrays:
-        """Run the network on each image, and keep the activations of the layers."""
+        """Run the network on each image, and return the activations of the layers."""
         from heatproof.perturbation.channels import channel_responses
 
         return channel_responses(network_run.query(batch), self._layers(network_run))
