@@ -20,7 +20,7 @@ from heatproof.files.reading import require_utf8
 
 
 def check_target(target: str | int, dataset: Dataset) -> str | int:
-    """Return the class that a run explains and scores: ``label``, of rows with a callable target too, or as named.
+    """Return the class that a run explains and scores, as in the config; ``label`` for a target function.
 
     Raises
     ------
@@ -36,12 +36,12 @@ def check_target(target: str | int, dataset: Dataset) -> str | int:
 
 
 def open_dataset(spec: DatasetSpec) -> Dataset:
-    """Open a dataset with the rows that its spec asks for; imports only the module that registers it."""
+    """Open a dataset with the rows of its spec; only the module that registers it is imported."""
     return as_rows(DATASETS.load_callable(spec.kind, spec.module)(seed=spec.seed, **spec.options), spec)
 
 
 def describe_rows(dataset: Dataset, called: str) -> list[str]:
-    """Say how many rows the evaluation pictures are, and how many pictures have none, in a line; none for classes."""
+    """Return a line with the number of rows of the evaluation images, and of images without a row; none for classes."""
     if not isinstance(dataset, Rows) or dataset.targets is not None:
         return []
     rows, pictures = len(dataset.splits["evaluation"]), len(unwrap_rows(dataset).splits["evaluation"])
@@ -53,25 +53,25 @@ def describe_rows(dataset: Dataset, called: str) -> list[str]:
 
 
 def check_pictures(dataset: Dataset, called: str, most: int | None = None) -> list[str]:
-    """Look at the picture files of a dataset, and return what is done to them, one line each.
+    """Check the image files of a dataset, and return notes on how they are read, one line each.
 
     Parameters
     ----------
     dataset, called
         An open dataset, and its name.
     most
-        How many pictures are looked at, evenly spaced over the splits, where there are more; None: all.
+        Largest number of files to check, evenly spaced over the splits; None for all.
 
     Raises
     ------
     HeatproofError
-        If pictures cannot be read: how many, the names of the first, and the remedy.
+        If files cannot be read; the message has their number, the names of the first, and the remedy.
     """
     dataset = unwrap_rows(dataset)
     if not isinstance(dataset, LazyDataset) or not isinstance(dataset.reader, PictureReader):
         return []
     said = [words for words in (dataset.preprocessing, *dataset.notes) if words]
-    # Only files have headers that can be looked at.
+    # Readers of other kinds, such as those of torchvision's datasets, do not read files with headers.
     if type(dataset.reader) is PictureReader:
         places = dataset.places()
         chosen = places[:: math.ceil(len(places) / most)] if most else places
@@ -85,14 +85,14 @@ def check_pictures(dataset: Dataset, called: str, most: int | None = None) -> li
 
 
 def check_dataset(dataset: Dataset, called: str, task: str = "multiclass") -> dict[str, dict[str, list[Any]]]:
-    """Check ids, labels and the first images of every split, and return ids and labels.
+    """Check ids, labels and the first image of every split, and return ids and labels.
 
     Raises
     ------
     HeatproofError
-        If a split is missing or empty (``train`` and ``validation`` may both be, where nothing is
-        trained), its ids and labels differ in number, an image id stands twice, labels are not those of
-        the task, an id or a class name is not UTF-8, or the first image of a split is not as `Dataset.images` says.
+        If a split is missing or empty (``train`` and ``validation`` may both be empty if nothing is trained), its ids
+        and labels differ in number, an image id occurs twice, labels do not match the task, an id or a class name is
+        not UTF-8, or the first image of a split is not as `Dataset.images` specifies.
     """
     seen: set[str] = set()
     splits: dict[str, dict[str, list[Any]]] = {}
@@ -132,7 +132,7 @@ def check_dataset(dataset: Dataset, called: str, task: str = "multiclass") -> di
 
 
 def _check_task(dataset: Dataset, called: str, task: str) -> None:
-    """Refuse a task that the dataset says is another one, and numbers of classes that the task cannot have."""
+    """Check that the task is that of the dataset, and that the number of classes is possible for the task."""
     said, classes = getattr(dataset, "task", task), dataset.num_classes
     if said != task and not {said, task} <= set(EXCLUSIVE):
         raise HeatproofError(
@@ -156,7 +156,7 @@ def _check_task(dataset: Dataset, called: str, task: str) -> None:
 
 
 def _check_labels(split: Split, classes: int, name: str, called: str, task: str) -> None:
-    """Refuse labels that are not those of the task, by their shape and their values."""
+    """Check that the shape and the values of labels match the task."""
     labels = np.asarray(split.labels)
     where = f"{name} of {called!r}"
     if task in EXCLUSIVE:
@@ -204,7 +204,7 @@ def _check_image(images: np.ndarray, where: str) -> None:
             f"The first image of {where} has shape {images.shape}, which looks like channels last: images must be of "
             "shape (images, channels, height, width)."
         )
-    # Rounding may leave the range by a little; whole grey levels may not.
+    # Rounding can exceed the range slightly, but not by a whole grey level.
     if not (images.min() >= -1e-3 and images.max() <= 1.001):
         raise HeatproofError(
             f"The first image of {where} has values from {images.min():g} to {images.max():g}: they must lie in "

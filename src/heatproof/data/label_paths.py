@@ -1,4 +1,4 @@
-"""Which picture of a folder each row of a table names."""
+"""Match the rows of a table to the image files of a folder."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from pathlib import Path
 
 from heatproof.errors import HeatproofError
 
-# Rows that tell which column names pictures.
+# Number of rows that are examined to find the column of file names.
 LOOKED_AT = 100
 SEVERAL = ""
 
 
 class PictureIndex:
-    """The pictures of a folder, to be found by the names that tables give them.
+    """Index of the image files of a folder by the names that tables use.
 
-    A name is a path from the folder, with its ending or without, or the end of one that no other picture has. Folders
-    at the beginning of all names that the folder does not have are passed over.
+    A name is a path from the folder, with or without its extension, or a unique suffix of such a path. Leading folders
+    that all names share, and that do not exist in the folder, are ignored.
     """
 
     def __init__(self, paths: Collection[str]) -> None:
         self._paths = paths
         self._whole = _indexed((name, path) for path in paths for name in _names(path))
-        # The whole name of a picture counts more than another's without its ending.
+        # A complete path takes precedence over the path of another file without its extension.
         self._whole |= dict(zip(paths, paths, strict=True))
         self._ends: dict[int, dict[str, str]] = {}
 
@@ -39,12 +39,12 @@ class PictureIndex:
         return self._ends[depth].get(name)
 
     def find_all(self, names: Sequence[str]) -> list[str | None]:
-        """Return the path of the picture of each name; None if there is none, an empty text if there are several."""
+        """Return the path of the file of each name; None if there is none, `AMBIGUOUS` if there are several."""
         tidied = [name if name in self._whole else _tidy(name) for name in names]
         found = [self._find(name) for name in tidied]
         if all(found) or not tidied:
             return found
-        # Names can have folders of different depths: the first of all are compared, then the second.
+        # Names can have different depths. Compare the first folders of all names, then the second folders, and so on.
         folders = zip(*(name.split("/")[:-1] for name in tidied), strict=False)
         shared = len(list(takewhile(lambda several: len(set(several)) == 1, folders)))
         for length in range(1, shared + 1):
@@ -54,7 +54,7 @@ class PictureIndex:
         return found
 
     def is_named_by(self, cells: Sequence[object]) -> bool:
-        """Tell whether the cells of a column name pictures, each another one."""
+        """Return whether the cells of a column are names of image files, each of a different one."""
         texts = [cell for cell in cells[:LOOKED_AT] if isinstance(cell, str)]
         if not texts or len(texts) < min(len(cells), LOOKED_AT):
             return False
@@ -63,12 +63,12 @@ class PictureIndex:
 
 
 def _names(path: str) -> tuple[str, ...]:
-    """Return a path with its ending and without."""
+    """Return a path with and without its extension."""
     return tuple(dict.fromkeys((path, os.path.splitext(path)[0])))
 
 
 def _indexed(named: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return name to path, `SEVERAL` for a name of several."""
+    """Return name to path, `AMBIGUOUS` for a name of several paths."""
     found: dict[str, str] = {}
     for name, path in named:
         if found.setdefault(name, path) != path:
@@ -81,7 +81,7 @@ def _stem(path: str) -> str:
 
 
 def _tidy(name: str) -> str:
-    """Return a name with slashes alone, as paths are written."""
+    """Return a name as a relative path with forward slashes."""
     return Path(name.replace("\\", "/")).as_posix().lstrip("/") if name else ""
 
 
@@ -94,25 +94,25 @@ def match_pictures(
     *,
     repeated: bool = False,
 ) -> list[str]:
-    """Return the path of each row's picture; every picture has one row, or several where they may be `repeated`.
+    """Return the path of the image file of each row.
 
     Parameters
     ----------
     path, root
         The table and the folder, for messages.
     named
-        What each row of the table calls its picture.
+        Name of the file in each row of the table.
     paths
-        The pictures of the folder.
+        Paths of the image files of the folder.
     first
-        Number of the first row.
+        Number of the first row, for messages.
     repeated
-        Whether each row has one of several labels of its picture.
+        Whether a file can have several rows, each with one of its labels.
 
     Raises
     ------
     HeatproofError
-        If a row has no picture, or could have several, or a picture has no row or several.
+        If a row matches no file or several, or a file has no row, or several although not `repeated`.
     """
     found: list[str] = []
     missing: list[tuple[str, int]] = []

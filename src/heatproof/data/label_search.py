@@ -1,4 +1,4 @@
-"""Find the table of labels of a folder, and the options with which it is read: what `heatproof init` writes."""
+"""Find the table of labels of a folder, and the options that read it, for `heatproof init`."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from heatproof.data.pictures import pictures_below, subfolders
 from heatproof.errors import HeatproofError
 
 ENDINGS = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".parquet", ".csv.gz", ".tsv.gz", ".jsonl.gz", ".json.gz")
-# Tables that are looked at, and questions that one table can raise.
+# Largest number of tables that are examined, and of ambiguities of one table that are resolved.
 MOST_TABLES, MOST_QUESTIONS = 100, 12
 FOLDERS = "folders"
-# Fewer cannot be divided into three splits so that each has some.
+# Fewer groups cannot be divided into three splits reliably.
 LEAST_GROUPS = 10
-# Tables that a sentence names.
+# Number of tables that a message names.
 NAMED = 3
 
 
 class FoundTable(NamedTuple):
-    """A table of labels with options of the dataset.
+    """A table of labels with the options of the dataset that read it.
 
     Attributes
     ----------
     options
-        As a config has them, ``labels`` among them.
+        Options of the dataset, as in a config, including ``labels``.
     table
-        What is read with them.
-    assumed
-        What the table left open, and was answered carefully: one sentence each.
+        The labels that were read with these options.
+    assumptions
+        Ambiguities of the table and the cautious options that resolve them, one sentence each.
     """
 
     options: dict[str, Any]
@@ -46,22 +46,22 @@ class FoundTable(NamedTuple):
 def find_labels(
     folder: Path, labels: str | None = None, task: str | None = None, columns: Mapping[str, Any] | None = None
 ) -> FoundTable | None:
-    """Return the table of labels of a folder; None where a folder a class says them.
+    """Return the table of labels of a folder; None if labels are class folders.
 
     Parameters
     ----------
     folder
-        Of pictures.
+        Folder of image files.
     labels
-        The table, a path from where the command runs, or ``folders``; None: the one in the folder, or beside it where
-        there are no class folders.
+        Path of the table from the working folder, or ``folders``. None for the table in the folder, or without class
+        folders also in its parent.
     task, columns
         See `find_options`.
 
     Raises
     ------
     HeatproofError
-        As `find_options` does, or if the folder has class folders and a table, or several tables.
+        As `find_options` does, or if the folder has both class folders and a table, or several tables.
     """
     if labels == FOLDERS:
         return None
@@ -101,7 +101,7 @@ def _names_pictures(path: Path, pictures: PictureIndex) -> bool:
 
 
 def _group_in(raw: RawTable, columns: Mapping[str, Any]) -> str | None:
-    """Return the column of patients or the like, where several pictures have one and there are enough to be divided."""
+    """Return the column of patients or other groups, if images share groups and there are enough groups to divide."""
     if any(normalised_column(name) == "group" for name in [*raw.names, *columns]):
         return None
     taken = [each for one in columns.values() for each in (one if isinstance(one, list) else [one])]
@@ -118,19 +118,19 @@ def _group_in(raw: RawTable, columns: Mapping[str, Any]) -> str | None:
 def find_options(
     folder: Path, table: Path, task: str | None = None, columns: Mapping[str, Any] | None = None
 ) -> FoundTable:
-    """Return the options with which a table is read; questions that have a careful answer are answered by it.
+    """Return the options that read a table; ambiguities that have a cautious resolution are resolved.
 
     Parameters
     ----------
     folder, table
-        The pictures, and the table, a path from where the command runs.
+        The folder of image files, and the path of the table from the working folder.
     task, columns
-        What the caller says of them.
+        Options that the caller has set.
 
     Raises
     ------
     HeatproofError
-        If the table cannot be read, or leaves open what nobody but the caller knows.
+        If the table cannot be read, or has an ambiguity that only the caller can resolve.
     """
     labels = os.path.relpath(os.path.realpath(table), os.path.realpath(folder))
     options: dict[str, Any] = {"columns": dict(columns or {})} | ({"task": task} if task else {})

@@ -1,4 +1,4 @@
-"""Labels of a folder of pictures from a table, with splits and groups where it has columns for them."""
+"""Labels of a folder of image files from a table, with splits and groups if the table has columns for them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from heatproof.data.lazy import FileList
 from heatproof.data.pictures import ENDINGS, pictures_below
 from heatproof.errors import HeatproofError
 
-# What a column is called unless the config says otherwise; the first that a table has, in any capitals.
+# Default names of the columns. The first one that a table has is used; case is ignored.
 COLUMNS = {
     "file": (
         *("file", "filename", "file_name", "image", "path", "file_path", "filepath", "image_path", "img_path"),
@@ -35,15 +35,15 @@ COLUMNS = {
     "split": ("split",),
     "group": ("group",),
 }
-# Columns that say what pictures have in common, and are named in `group` by the user alone.
+# Names of columns of groups. Unlike those above, they are used only if the user names them in `group`.
 GROUP_COLUMNS = (
     *("patient", "patient_id", "patientid", "subject", "subject_id", "lesion_id", "case_id", "participant_id"),
 )
-# Columns that say for what a picture is, in numbers of a data set's own.
+# Names of columns that define splits by codes of the dataset.
 DIVIDES = ("partition", "subset", "set", "fold", "is_valid", "is_test", "phase", "usage", "evaluation_status")
-# Rows without a picture, of which the first is named.
+# Largest number of rows without an image file for which the table is still read.
 MORE_ROWS = 1000
-# Of a picture that has a row for each of its labels.
+# Largest mean number of rows per image file, if each row is one of its labels.
 MOST_ROWS_OF_ONE = 100
 SPLITS = {
     "train": "train",
@@ -55,23 +55,23 @@ SPLITS = {
     "testing": "evaluation",
     "evaluation": "evaluation",
 }
-# Columns that a sentence names.
+# Number of columns that a message names.
 NAMED = 12
 
 
 class LabelTable(NamedTuple):
-    """The pictures of a table.
+    """The images of a table and their labels.
 
     Attributes
     ----------
     class_names
-        The labels: sorted, numbers by value, or in the order of their columns; for regression the name of the column.
+        Names of the labels, sorted, numbers by value; or in the order of their columns; for regression the column.
     parts
-        Split to its pictures; ``train`` alone where the table has no column of splits.
+        Split to its images; only ``train`` if the table has no column of splits.
     task
-        What the labels are for.
+        Task of the labels.
     notes
-        What was found, one clause each.
+        Notes on how the table was read, one clause each.
     """
 
     class_names: list[str]
@@ -90,30 +90,31 @@ def read_label_table(
     encoding: str | None = None,
     endings: tuple[str, ...] = ENDINGS,
 ) -> LabelTable:
-    """Read the labels of all pictures in and below a folder.
+    """Read the labels of all image files in and below a folder.
 
     Parameters
     ----------
     root
-        The folder; `heatproof.data.label_paths.PictureIndex` says how the table may name its pictures.
+        The folder. `heatproof.data.label_paths.PictureIndex` describes how the table can name the files.
     table
-        A path from `root` to a file that `heatproof.data.label_file` reads.
+        Path from `root` of a file that `heatproof.data.label_file` reads.
     columns
-        ``file``, ``label``, ``split`` or ``group`` to the name of its column, or its number where there is no header,
-        where that is none of `COLUMNS`; ``label`` may be a list of columns, one a class.
-    said
-        What the labels are for, and what cells mean.
+        ``file``, ``label``, ``split`` or ``group`` to the name of its column, or to its number in a table without a
+        header. Only names other than those in `COLUMNS` are required. ``label`` can be a list of columns, one per
+        class.
+    options
+        The task of the labels, and the meaning of cells.
     header, encoding
         See `heatproof.data.label_file.read_raw_table`.
     endings
-        What names of pictures end with.
+        Extensions of image files.
 
     Raises
     ------
     HeatproofError
-        If the table has not these columns, a picture has no row or two, a row has no picture or an unknown split, a
-        label is missing or has a single picture that would have to be divided, a group is in two splits, or a
-        `heatproof.data.label_values.AmbiguousTableError` if the table may be read in several ways.
+        If the table lacks a column, an image file has no row or two, a row has no image file or an unknown split, a
+        label is missing or has only one image, a group is in two splits; as
+        `heatproof.data.label_values.AmbiguousTableError` if the table can be read in several ways.
     """
     path = root / Path(table).expanduser()
     pictures = {picture.path: picture for picture in pictures_below(root, endings)}
@@ -168,7 +169,7 @@ def read_label_table(
 def _joined(
     path: Path, names: Sequence[str], column: Sequence[Cell], texts: Mapping[str, list[str]], separator: str | None
 ) -> tuple[list[int], list[list[Cell]]]:
-    """Return the first row of each picture, and lists of the labels of all its rows."""
+    """Return the first row of each image file, and a column with the list of the labels of all its rows."""
     rows: dict[str, list[int]] = {}
     for row, name in enumerate(names):
         rows.setdefault(name, []).append(row)
@@ -184,7 +185,7 @@ def _joined(
 
 
 def _refuse_denied(path: Path, raw: RawTable, chosen: Mapping[str, list[str]]) -> None:
-    """Refuse rows that say that a picture has not their label, as those of Open Images."""
+    """Check that no row says that an image does not have its label, as rows of Open Images can."""
     taken = {name for names in chosen.values() for name in names}
     for name, column in zip(raw.names, raw.columns, strict=True):
         if normalised_column(name) == "confidence" and name not in taken:
@@ -208,14 +209,14 @@ def _texts(path: Path, raw: RawTable, name: str) -> list[str]:
 
 
 def _one_spelling(groups: Sequence[str]) -> list[str]:
-    """Return groups with one spelling of each number: a patient may be 7 in one row and 7.0 in another."""
+    """Return groups with one spelling of each number, because a patient can be 7 in one row and 7.0 in another."""
     spelled: dict[int | float, str] = {}
     numbers = {group: number_of(group) for group in groups}
     return [group if (number := numbers[group]) is None else spelled.setdefault(number, group) for group in groups]
 
 
 def normalised_column(name: str) -> str:
-    """Return what names of columns have in common that differ in capitals, blanks, hyphens and underscores alone."""
+    """Return the name of a column without differences of case, blanks, hyphens and underscores."""
     return "_".join(name.casefold().replace("-", " ").replace("_", " ").split())
 
 
@@ -227,7 +228,7 @@ def _listed(names: Iterable[str]) -> str:
 def _choose(
     path: Path, raw: RawTable, columns: Mapping[str, Any], pictures: PictureIndex, header: bool
 ) -> dict[str, list[str]]:
-    """Return the names of the columns of files, labels, and splits and groups where there are such."""
+    """Return the names of the columns of files and labels, and of splits and groups if the table has them."""
     if header:
         _ask_header(path, raw, pictures)
     chosen: dict[str, list[str]] = {}
@@ -272,7 +273,7 @@ def _choose(
 
 
 def _known(path: Path, raw: RawTable, what: str, given: str, header: bool) -> str:
-    """Return the column that the config names, by its name or by one that differs in capitals alone."""
+    """Return the column that the config names; differences of case and the like are ignored."""
     if given in raw.names:
         return given
     alike = [name for name in raw.names if normalised_column(name) == normalised_column(given)]
@@ -286,7 +287,7 @@ def _known(path: Path, raw: RawTable, what: str, given: str, header: bool) -> st
 
 
 def _ask_header(path: Path, raw: RawTable, pictures: PictureIndex) -> None:
-    """Ask whether the table has a header, where its first line names a picture."""
+    """Raise `AmbiguousTableError` if the first line of the table names an image file and so may not be a header."""
     places = [place for place, name in enumerate(raw.names) if pictures.is_named_by([name])]
     if raw.first == 1 or not places:
         return
@@ -302,7 +303,7 @@ def _ask_header(path: Path, raw: RawTable, pictures: PictureIndex) -> None:
 
 
 def _ask_files(path: Path, raw: RawTable, pictures: PictureIndex) -> None:
-    """Ask for the column of files; the answer is the one column whose cells name pictures."""
+    """Raise `AmbiguousTableError` because no column of files is known; a single column of file names resolves it."""
     found = [name for name, column in zip(raw.names, raw.columns, strict=True) if pictures.is_named_by(column)]
     hint = f"; the pictures are named by {_listed(found)}" if found else ", or add one, as none names the pictures"
     raise AmbiguousTableError(
@@ -313,7 +314,7 @@ def _ask_files(path: Path, raw: RawTable, pictures: PictureIndex) -> None:
 
 
 def _find_labels(path: Path, raw: RawTable, chosen: Mapping[str, list[str]]) -> str:
-    """Return the one column that is left; where several are, ask."""
+    """Return the only remaining column; raise `AmbiguousTableError` if there are several."""
     taken = {name for names in chosen.values() for name in names}
     columns = {name: column for name, column in zip(raw.names, raw.columns, strict=True) if name not in taken}
     left = [name for name, column in columns.items() if any(column)]
@@ -345,7 +346,7 @@ def _find_labels(path: Path, raw: RawTable, chosen: Mapping[str, list[str]]) -> 
 
 
 def _require_encoding(path: Path, raw: RawTable, names: Sequence[str]) -> None:
-    """Ask for the encoding where it is a guess and decides what a label or a picture is called."""
+    """Raise `AmbiguousTableError` if the encoding is guessed and affects a label or the name of a file."""
     if not raw.is_encoding_guessed:
         return
     for name in names:
@@ -364,7 +365,7 @@ def _require_encoding(path: Path, raw: RawTable, names: Sequence[str]) -> None:
 def _divide(
     path: Path, rows: Sequence[int], texts: Mapping[str, list[str]], numbers: Sequence[int]
 ) -> dict[str, list[int]]:
-    """Return split to rows, all for ``train`` where the table does not say."""
+    """Return split to rows; all rows are in ``train`` if the table has no splits."""
     parts: dict[str, list[int]] = {"train": []}
     split_of: dict[str, str] = {}
     for row in rows:
@@ -384,13 +385,13 @@ def _divide(
     if not parts["train"] and set(parts) != {"train", "evaluation"}:
         raise HeatproofError(f"{path} has no rows of the split train: add some, or leave the column of splits out.")
     if "evaluation" not in parts and "validation" in parts:
-        # As with folders: what is held out first of all is for evaluation.
+        # As with folders, a single held-out split is the evaluation split.
         parts["evaluation"] = parts.pop("validation")
     return parts
 
 
 def _require_several(path: Path, names: Sequence[str], values: np.ndarray) -> None:
-    """Refuse a label with one picture, which can be trained on or scored; if all have one, that is meant."""
+    """Check that no label has a single image, which cannot be divided, unless all labels have a single image."""
     times = Counter(values.tolist())
     alone = [label for label, count in times.items() if count == 1]
     if alone and len(alone) < len(times):
@@ -401,7 +402,7 @@ def _require_several(path: Path, names: Sequence[str], values: np.ndarray) -> No
 
 
 def _notes(path: Path, raw: RawTable, chosen: Mapping[str, list[str]], labels: Labels) -> Iterable[str]:
-    """Yield what was found, one clause each."""
+    """Yield notes on how the table was read, one clause each."""
     kinds = {
         "multilabel": f"{len(labels.class_names)} labels, several an image",
         "regression": "numbers",

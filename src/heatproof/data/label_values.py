@@ -1,4 +1,4 @@
-"""Labels of images from the cells of a table: a class, several labels, or a number."""
+"""Convert the cells of a table to labels of images: a class, several labels, or a number."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from heatproof.data.label_cells import (
 from heatproof.data.label_file import Cell
 from heatproof.errors import HeatproofError
 
-# What people and programs write where nothing is known; -1 counts among numbers.
+# Spellings of an unknown value; -1 is handled as a number.
 MISSING = ("", "nan", "na", "n/a", "none", "null", "<na>", "#n/a", "nat", "?")
-# Of these, what is a name as well: of Namibia, and of people.
+# Those that are also names: the country code of Namibia, and surnames.
 NAMES = ("na", "none", "null")
-# What people write where an image has none of the labels.
+# Spellings of "none of the labels".
 NOTHING = (
     "no finding",
     "no findings",
@@ -43,20 +43,20 @@ NOTHING = (
     "healthy",
 )
 TRUTHS = {"true": 1, "yes": 1, "false": 0, "no": 0}
-# Between labels in a cell, the clearest first.
+# Separators of labels in a cell, the least ambiguous first.
 SEPARATORS = ("|", ";", ",", " ")
-# So many different numbers are seldom numbers of classes.
+# More different numbers than this are rarely class numbers.
 MANY = 20
 NAMED = 4
 
 
 class AmbiguousTableError(HeatproofError):
-    """What a table leaves open; the sentence names the option that answers it.
+    """A table can be read in several ways; the message names the option that selects one.
 
     Attributes
     ----------
-    answer
-        Options that are the careful answer; empty where there is none.
+    suggested_options
+        Options that resolve the ambiguity cautiously; empty if only the user can resolve it.
     """
 
     def __init__(self, sentence: str, answer: Mapping[str, Any] | None = None) -> None:
@@ -65,16 +65,16 @@ class AmbiguousTableError(HeatproofError):
 
 
 class LabelOptions(NamedTuple):
-    """What a config says of the labels of a table.
+    """Options of a dataset about the labels of a table.
 
     Attributes
     ----------
     task
-        None: as the cells say, a class where that is open.
+        Task of the labels. None: determined by the cells, or one class if they do not determine it.
     separator
-        Between several labels in a cell.
+        Separator of several labels in a cell.
     unknown, none
-        Cells that stand for an unknown label, and for none; None where the config does not say.
+        Cells that stand for an unknown label, and for no label; None if the config does not set them.
     """
 
     task: Task | None = None
@@ -89,13 +89,13 @@ class Labels(NamedTuple):
     Attributes
     ----------
     task
-        What they are for.
+        Task of the labels.
     class_names
-        The classes or labels; for regression the name of the column alone.
+        Names of the classes or labels; for regression only the name of the column.
     values
-        (N,) int64 classes, (N, K) int8 with 1 present, 0 absent and -1 unknown, or (N,) float64.
+        (N,) int64 classes; (N, K) int8 with 1 present, 0 absent and -1 unknown; or (N,) float64.
     known
-        (N,) bool: False where nothing is known of a row, which is left out.
+        (N,) bool: False for rows without a known label, which are left out.
     """
 
     task: Task
@@ -105,16 +105,16 @@ class Labels(NamedTuple):
 
 
 class LabelReader:
-    """Reads labels from columns of cells.
+    """Reader of labels from columns of cells.
 
     Parameters
     ----------
     where
-        The table, for messages.
-    said
-        What the config says.
+        Path of the table, for messages.
+    options
+        Options of the dataset.
     numbers
-        Of the rows in the file, for messages; None: from 2 on.
+        Numbers of the rows in the file, for messages; None for numbers from 2 on.
     """
 
     def __init__(self, where: str, said: LabelOptions, numbers: Sequence[int] | None = None) -> None:
@@ -129,12 +129,14 @@ class LabelReader:
         Parameters
         ----------
         names, columns
-            The columns of labels and their cells: one, or one for each class where `is_list`.
+            Names of the columns of labels, and their cells.
+        is_list
+            Whether there is one column for each class; otherwise there is only one column.
 
         Raises
         ------
         HeatproofError
-            If a cell is none of what a label can be, or `AmbiguousTableError` if it may be several.
+            If a cell is not a valid label; as `AmbiguousTableError` if it can be read in several ways.
         """
         if is_list:
             return self._one_hot(
@@ -172,7 +174,7 @@ class LabelReader:
         return [str(cell) for cell in column]
 
     def _lists(self, name: str, column: Sequence[Cell]) -> list[list[str]] | None:
-        """Return the lists of a column of lists, also of such that are written as texts; None if it is none."""
+        """Return the lists of a column of lists, which can be written as strings; None for another column."""
         filled = [cell for cell in column if isinstance(cell, list) or (cell and not self._is_said(cell))]
         if not filled or not all(isinstance(one, list) or (one[0] == "[" and one[-1] == "]") for one in filled):
             return None
@@ -195,12 +197,12 @@ class LabelReader:
                 f"The task is {self._said.task}, and {why}: say task: multilabel, or name another column."
             )
 
-    # ---- what is asked -----------------------------------------------------------------------------------------------
+    # ---- ambiguities -------------------------------------------------------------------------------------------------
 
     def _ask_missing(self, name: str, cells: Sequence[str], places: Sequence[int] | None = None) -> None:
-        """Ask what blanks, nan, -1 and the like mean, where the config does not say.
+        """Raise `AmbiguousTableError` for blanks, nan, -1 and the like whose meaning the config does not define.
 
-        Of several labels, `places` are the rows that have them.
+        With several labels, `cells` are single labels and `places` their rows.
         """
         several = places is not None
         counts = Counter(cells)
@@ -228,25 +230,25 @@ class LabelReader:
         ):
             other = f", or unknown: [] where it is a {'number' if self._said.task == 'regression' else 'class'}"
         if not several and any(odd) and (self._said.unknown is not None or not all(odd)):
-            # A blank is unknown whatever is said; the code of a country is not.
+            # A blank is always unknown, but "NA" can be the code of a country.
             names = [cell for cell in odd if cell.casefold() in NAMES]
             other = f", or call {names[0]} something else in the table where it is a class" if names else ""
         at = list(cells).index(odd[0])
         raise AmbiguousTableError(
             f"{self._row(at if places is None else places[at])} {what} in the column {name!r}{more}: "
             f"fill it in, or say unknown: [{spelled}], with which what is not known is left out{other}.",
-            # -1 beside 1 alone is the other of two classes.
+            # If the only other number is 1, -1 is the second of two classes.
             {"unknown": [] if numbers == {-1, 1} else [*as_list(self._said.unknown), *dict.fromkeys(answer)]},
         )
 
     def ask_separator(self, name: str, cells: Sequence[str]) -> None:
-        """Ask whether cells have several labels, where parts of them come again in other cells."""
+        """Raise `AmbiguousTableError` if cells may contain several labels, because their parts recur in other cells."""
         distinct = {cell for cell in cells if cell and not self._is_said(cell)}
         are_numbers = all(number_of(cell) is not None for cell in distinct)
         for separator in SEPARATORS:
             parted = {cell: split_cell(cell, separator) for cell in distinct}
             several = {cell for cell, parts in parted.items() if len(parts) > 1}
-            # A comma in every number is that of decimals; in some of them it may stand between two.
+            # A comma in every number is a decimal comma; a comma in some of them may separate two numbers.
             if not several or (are_numbers and len(several) == len(distinct)):
                 continue
             parts = {part for one in parted.values() for part in one}
@@ -272,7 +274,7 @@ class LabelReader:
                 )
 
     def _ask_task(self, name: str, values: Mapping[str, float], rows: int) -> None:
-        """Ask whether numbers are classes, where they may be measured."""
+        """Raise `AmbiguousTableError` if numbers may be measurements or classes."""
         distinct = sorted(set(values.values()))
         is_whole = all(float(number).is_integer() for number in distinct)
         is_run = is_whole and distinct[0] in (0, 1) and distinct[-1] - distinct[0] == len(distinct) - 1
@@ -289,7 +291,7 @@ class LabelReader:
         )
 
     def _ask_alike(self, name: str, distinct: set[str], task: str) -> None:
-        """Ask whether texts that look alike are one class, which `task` says they are not."""
+        """Raise `AmbiguousTableError` if classes look alike, unless the config sets the task; `task` is the remedy."""
         spelled: dict[str, str] = {}
         is_open = self._said.task is None or (self._said.task == "binary" and len(distinct) > 2)
         for cell in sorted(distinct) if is_open else ():
@@ -301,7 +303,7 @@ class LabelReader:
                 )
 
     def _ask_nearly_numbers(self, name: str, distinct: Sequence[str], values: Mapping[str, float]) -> None:
-        """Ask whether numbers with signs of their own are classes."""
+        """Raise `AmbiguousTableError` if all classes that are not numbers are nearly numbers, such as "5 %"."""
         others = sorted(text for text in distinct if text not in values)
         if self._said.task is None and others and all(map(NEARLY_NUMBER.fullmatch, others)):
             raise AmbiguousTableError(
@@ -310,7 +312,7 @@ class LabelReader:
             )
 
     def _require_sets(self, name: str, rows: Sequence[Sequence[str]]) -> None:
-        """Refuse lists that are not names of labels: of a 1 or 0 for each label, or of what is measured."""
+        """Check that lists contain names of labels, and not a 1 or 0 for each label, or measurements."""
         numbers = [[number_of(part) for part in row] for row in rows if any(row)]
         given = [number for row in numbers for number in row if number is not None]
         if not numbers or len(given) < sum(map(len, numbers)):
@@ -325,7 +327,7 @@ class LabelReader:
                 "second, …]}, or name another column."
             )
 
-    # ---- what is read ------------------------------------------------------------------------------------------------
+    # ---- labels ------------------------------------------------------------------------------------------------------
 
     def _class(self, name: str, cells: Sequence[str]) -> Labels:
         self._ask_missing(name, cells)
@@ -380,12 +382,12 @@ class LabelReader:
         return Labels("regression", [name], numbers, known)
 
     def _values(self, name: str, distinct: Iterable[str]) -> dict[str, int | float]:
-        """Return the numbers among texts.
+        """Return the strings that are numbers, and these numbers.
 
         Raises
         ------
         HeatproofError
-            If one may be a thousand or one, and others are numbers.
+            If a comma may separate thousands or decimals, and all other strings are numbers.
         """
         several = list(distinct)
         values = {text: number for text in several if (number := number_of(text)) is not None}
@@ -398,15 +400,15 @@ class LabelReader:
         return values
 
     def _several(self, name: str, rows: Sequence[Sequence[str]]) -> Labels:
-        """Return the labels of rows that name several each."""
-        # An empty list says that there is none; an empty cell does not.
+        """Return the labels of rows with several labels each."""
+        # An empty list means that there is no label; an empty cell can mean that it is unknown.
         parts = [(part, place) for place, row in enumerate(rows) for part in row]
         self._ask_missing(name, [part for part, _ in parts], [place for _, place in parts])
         kept = [[part for part in row if part not in self._none] for row in rows]
         self._require_sets(name, kept)
         is_whole = np.array([not any(part in self._unknown for part in row) for row in kept], dtype=bool)
         kept = [[part for part in row if part not in self._unknown] for row in kept]
-        # Beside what is unknown, labels that are named are known.
+        # In a row with an unknown label, the other labels are known.
         known = is_whole | np.array([bool(row) for row in kept])
         self._require_known(known)
         distinct = {part for row in kept for part in row}
@@ -430,7 +432,7 @@ class LabelReader:
         return Labels("multilabel", names, labels, known)
 
     def _one_hot(self, names: Sequence[str], columns: Sequence[Sequence[str]]) -> Labels:
-        """Return the labels of a table with a column for each class."""
+        """Return the labels of a table with one column for each class."""
         task = self._said.task
         if self._said.separator is not None or task == "regression":
             option = "separator" if self._said.separator is not None else "task: regression"
@@ -462,7 +464,7 @@ class LabelReader:
         return Labels(task, list(names), codes.argmax(axis=1).astype(np.int64), known)
 
     def _codes(self, column: Sequence[str]) -> list[int]:
-        """Return 1, 0, -1 for unknown, and `ODD` for what the config has to say."""
+        """Return 1, 0, -1 for unknown, or `ODD` for a cell whose meaning the config must define."""
         coded = {cell: self._code(cell) for cell in set(column)}
         return [coded[cell] for cell in column]
 
@@ -475,14 +477,14 @@ class LabelReader:
         return int(number) if number in (0, 1) else TRUTHS.get(cell.casefold(), ODD)
 
     def _ask_codes(self, names: Sequence[str], columns: Sequence[Sequence[str]], codes: np.ndarray) -> None:
-        """Ask what cells mean that are neither 1 nor 0."""
+        """Raise `AmbiguousTableError` if there are cells other than 1 and 0 without a defined meaning."""
         rows, places = (found.tolist() for found in np.nonzero(codes == ODD))
         if not rows:
             return
         odd = list(dict.fromkeys(columns[place][row] for row, place in zip(rows, places, strict=True)))
         answer: list[str | int] = [BLANK if not cell else -1 if number_of(cell) == -1 else cell for cell in odd]
         spelled = ", ".join(map(str, dict.fromkeys(answer[:NAMED])))
-        # -1 beside 1 alone is the other of two values, as in CelebA.
+        # If the only other number is 1, -1 means absent, as in CelebA.
         option = "none" if answer == [-1] and not (codes == 0).any() else "unknown"
         are_usual = all(cell.casefold() in MISSING or number_of(cell) == -1 for cell in odd)
         raise AmbiguousTableError(
@@ -499,10 +501,10 @@ ODD = -2
 
 
 def _are_sets(parted: Mapping[str, Sequence[str]]) -> bool:
-    """Tell whether words look like labels: all those of a cell in another, or one in the middle here and there.
+    """Return whether words look like labels: a cell has all words of another one, or the position of a word varies.
 
-    Names of classes share words as well, which stand first or last in each, as that of "golden retriever"
-    and "curly coated retriever" does.
+    Class names share words too, but always as the first or the last word, such as "golden retriever" and
+    "curly coated retriever".
     """
     cells = [frozenset(parts) for parts in parted.values()]
     by_word: dict[str, set[frozenset[str]]] = {}
@@ -516,9 +518,9 @@ def _are_sets(parted: Mapping[str, Sequence[str]]) -> bool:
 
 
 def _numbered(distinct: Iterable[str], values: Mapping[str, float]) -> tuple[list[str], dict[str, int]]:
-    """Return the names of labels in their order, and the number of each text: numbers by value, then texts.
+    """Return the names of labels in order, numbers by value and then strings, and the label of each string.
 
-    Spellings of one number are one label.
+    All spellings of a number are one label.
     """
     spelled: dict[float, set[str]] = {}
     for text in distinct:
@@ -536,7 +538,7 @@ def _numbered(distinct: Iterable[str], values: Mapping[str, float]) -> tuple[lis
 
 
 def columns_of_classes(columns: Mapping[str, Sequence[Cell]]) -> list[str]:
-    """Return the columns whose cells are 1, 0, -1 or nothing, if there are several and one is 1 in some rows alone."""
+    """Return the columns whose cells are 1, 0, -1 or blank, if there are several and one of them varies."""
     found, is_varied = [], False
     for name, column in columns.items():
         cells = {str(cell).casefold() for cell in column}

@@ -1,4 +1,4 @@
-"""Look at all pictures of a set before a run: which cannot be read, and which are read in a way that may surprise."""
+"""Check all image files of a dataset before a run: which are unreadable, and which are read in an unexpected way."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from heatproof.files.reading import printable_path
 if TYPE_CHECKING:
     from PIL import Image
 
-# Network file systems answer many questions at a time; more threads do not help, because Pillow holds Python's lock.
+# Threads read from network file systems in parallel. More of them do not help, because Pillow holds the interpreter
+# lock.
 THREADS = 8
 NAMED = 3
-# The end of image of a JPEG; some programs write a few bytes after it.
+# Number of bytes at the end of a JPEG in which its end marker is searched; some programs write bytes after it.
 TAIL = 64
 SAID = {
     "stored rotated (EXIF): `exif: true` turns them": "exif",
@@ -34,18 +35,18 @@ SAID = {
 
 
 class Survey(NamedTuple):
-    """What a look at the headers of a set of pictures found.
+    """Result of checking the image files of a dataset.
 
     Attributes
     ----------
     pictures
-        How many pictures there are.
+        Number of image files.
     unreadable
-        Path and reason of each that cannot be read.
+        Path and reason of each file that cannot be read.
     kinds
-        How many are of a kind that may surprise; the kinds are the values of `SAID`.
+        Number of files of each kind that is read in an unexpected way; kinds are the values of `KIND_DESCRIPTIONS`.
     bands
-        Number of channels to the pictures that have so many, where all bands are channels.
+        Number of channels to the files that have it, if all bands are channels.
     """
 
     pictures: int
@@ -54,16 +55,17 @@ class Survey(NamedTuple):
     bands: Mapping[int, list[str]] = MappingProxyType({})
 
     def words(self) -> list[str]:
-        """Return one clause for each kind of picture that may be read otherwise than its owner expects."""
+        """Return one clause for each kind of file that is read in an unexpected way."""
         return [f"{self.kinds[kind]} of {self.pictures:,} {words}" for words, kind in SAID.items() if self.kinds[kind]]
 
     def require_readable(self, called: str) -> None:
-        """Refuse a set with pictures that cannot be read.
+        """Check that all files can be read and have the same number of channels.
 
         Raises
         ------
         HeatproofError
-            The count of all and the names of the first, with the remedy; or where numbers of channels differ.
+            If files cannot be read; the message has their number, the names of the first, and the remedy. Or if numbers
+            of channels differ.
         """
         if self.unreadable:
             named = "; ".join(f"{path} ({reason})" for path, reason in self.unreadable[:NAMED])
@@ -82,21 +84,21 @@ class Survey(NamedTuple):
 
 
 def survey(paths: Sequence[str | Path], shorter: Size, apply_exif: bool = False, channels: Channels = 3) -> Survey:
-    """Look at every picture: its header, and whether its file is whole.
+    """Check the header of every image file, and that the file is complete.
 
-    The end of JPEG files and the checksums of PNG files are looked at, and only files of other formats, or JPEG files
-    without their end, are decoded: 60,000 small JPEG files take seconds.
+    JPEG files are checked by their end marker and PNG files by their checksums. Only files of other formats, and JPEG
+    files without an end marker, are decoded, so that 60,000 small JPEG files take seconds.
 
     Parameters
     ----------
     paths
-        The pictures.
+        The image files.
     shorter
-        Height and width that they are resized to cover, or the side of such a square.
-    turned
-        Whether they are turned as EXIF says, so that there is nothing to say of it.
+        Height and width that resized images cover, or the side of such a square.
+    apply_exif
+        Whether the EXIF orientation is applied, so that rotated files need no note.
     channels
-        See `heatproof.data.bands.planes_of`; where all bands are channels, every picture is decoded.
+        See `heatproof.data.bands.planes_of`; with ``all``, every file is decoded.
     """
     with ThreadPoolExecutor(THREADS) as pool:
         found = list(pool.map(lambda path: _look(path, shorter, channels), paths, chunksize=64))
@@ -114,7 +116,7 @@ def survey(paths: Sequence[str | Path], shorter: Size, apply_exif: bool = False,
 
 
 def _look(path: str | Path, shorter: Size, channels: Channels) -> set[str] | int | str:
-    """Return the kinds of a picture, or its number of channels where all bands are, or why it cannot be read."""
+    """Return the kinds of a file; its number of channels if all bands are channels; or why it cannot be read."""
     try:
         if is_stack(path) or channels == "all":
             return sum(len(plane.getbands()) for plane in open_planes(path, shorter, channels=channels))

@@ -1,4 +1,4 @@
-"""Classification datasets of torchvision, which are downloaded beforehand."""
+"""Classification datasets of torchvision that were downloaded before."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ from heatproof.errors import HeatproofError
 if TYPE_CHECKING:
     from PIL import Image
 
-# What torchvision calls its splits, the first that a class has.
+# Names of splits in torchvision; the first one that a class has is used.
 TRAIN, HELD_OUT, TEST = ("train", "trainval"), ("val", "valid"), ("test",)
-# Where its classes keep the labels, so that no picture is decoded for them.
+# Attributes of torchvision's classes that hold the labels, so that images need not be decoded.
 LABELS = ("targets", "labels", "_labels", "y")
-# Where they keep the paths of pictures, or pairs that begin with them, and the folder below `root` that is theirs.
+# Attributes that hold the paths of image files, or tuples that start with them; and the name of the folder below
+# `root`.
 PATHS = ("_image_files", "samples", "_samples", "imgs", "images", "_images")
 FOLDERS = ("_base_folder", "raw_folder", "_data_dir", "_data_path", "base_folder")
 
@@ -40,10 +41,10 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class TorchvisionReader(PictureReader):
-    """Reads pictures as a torchvision dataset returns them."""
+    """Reader of images from a torchvision dataset."""
 
     def planes(self, path: Place) -> list[Image.Image]:
-        """Return a picture with three channels, alone in a list.
+        """Return a PIL image with three channels, in a list.
 
         Raises
         ------
@@ -52,7 +53,7 @@ class TorchvisionReader(PictureReader):
         """
         try:
             return [three_channels(path.images[path.row][0])]
-        except Exception as error:  # torchvision's readers and Pillow's fail in any way
+        except Exception as error:  # the readers of torchvision and Pillow raise exceptions of many types
             reason = " ".join(str(error).split())
             name = type(path.images).__name__
             raise HeatproofError(
@@ -60,7 +61,7 @@ class TorchvisionReader(PictureReader):
             ) from None
 
     def size_of(self, path: Place) -> tuple[int, int]:
-        """Return height and width of a picture."""
+        """Return height and width of an image."""
         return self.planes(path)[0].size[::-1]
 
 
@@ -82,23 +83,26 @@ def torchvision_dataset(
 
     Parameters
     ----------
+    seed
+        Seed of the splits.
     root
-        The folder into which torchvision downloaded it.
+        The folder into which torchvision downloaded the dataset.
     name
-        Its class in `torchvision.datasets`. Its test split is for evaluation, or else its validation split.
+        Name of the class in `torchvision.datasets`. Its test split, or otherwise its validation split, is the
+        evaluation split.
     size, resize, interpolation
-        What is cut from the centre: side of a square, or [height, width]; shorter side before that, or [height, width]
-        that the resized picture covers (None: size × 256 / 224, or size where the pictures are not larger than that);
-        how it is resized.
+        Size of the central crop, as the side of a square or [height, width]; size of the resized image before the crop,
+        as its shorter side or the [height, width] that it covers (None: size × 256 / 224, or size if the images are not
+        larger than size); and the interpolation.
     validation, evaluation
-        Share of every class for the splits that it does not have; None: 0.1 and 0.2.
+        Fraction of every class for the splits that the dataset does not have; None for 0.1 and 0.2.
     train_images, validation_images
-        The most images of these splits; None: all.
+        Largest number of images of these splits; None for all.
 
     Raises
     ------
     HeatproofError
-        If torchvision has no such dataset, it has not been downloaded, or its labels are no classes.
+        If torchvision has no such dataset, it was not downloaded, or its labels are not classes.
     """
     from torchvision import datasets
 
@@ -128,7 +132,7 @@ def torchvision_dataset(
 
 
 def _open(make: Callable[..., Any], root: str) -> dict[str, Any]:
-    """Return split to torchvision's dataset."""
+    """Return split to the dataset of torchvision."""
     takes = inspect.signature(make).parameters
     top = str(Path(root).expanduser())
 
@@ -139,7 +143,7 @@ def _open(make: Callable[..., Any], root: str) -> dict[str, Any]:
             if "split" in split and "Valid values" in str(error):
                 return None
             raise _unopened(make.__name__, root, error) from None
-        except Exception as error:  # each class has its own way to say that files are missing
+        except Exception as error:  # each class reports missing files with another exception
             raise _unopened(make.__name__, root, error) from None
 
     if "train" in takes:
@@ -176,7 +180,7 @@ def _labels(images: Any) -> np.ndarray:
     if kept is None and isinstance(pairs, Sequence):
         kept = [pair[1] for pair in pairs]
     if kept is None:
-        # Every picture is decoded, once an opening.
+        # Without such an attribute, every image is decoded each time the dataset is opened.
         kept = [images[row][1] for row in range(len(images))]
     try:
         labels = np.array([int(label) for label in kept], dtype=np.int64)
@@ -197,7 +201,7 @@ def _list(split: str, images: Any, labels: np.ndarray) -> FileList:
 
 
 def _paths(images: Any) -> list[str]:
-    """Return the file of each picture, where the class has a list of them."""
+    """Return the file of each image if the class has a list of them, else an empty list."""
     for name in PATHS:
         found = getattr(images, name, None)
         if isinstance(found, Sequence) and len(found) == len(images):
@@ -208,7 +212,7 @@ def _paths(images: Any) -> list[str]:
 
 
 def _folders(sets: Mapping[str, Any]) -> list[Path]:
-    """Return the folders of a dataset, or all below its root where the class does not say which are its own."""
+    """Return the folders of a dataset, or all folders below its root if the class does not name its own."""
     found: set[Path] = set()
     for images in sets.values():
         named = [Path(images.root, getattr(images, name)) for name in FOLDERS if getattr(images, name, None)]
@@ -217,7 +221,7 @@ def _folders(sets: Mapping[str, Any]) -> list[Path]:
 
 
 def _shared(sets: Mapping[str, Any]) -> list[Path]:
-    """Return all files of a dataset that are not the one of a picture: which of them its class reads is not known."""
+    """Return all files of a dataset other than image files, because it is unknown which of them the class reads."""
     pictures = {str(path) for images in sets.values() for path in _paths(images)}
     every = [path for folder in _folders(sets) for path in sorted(folder.iterdir()) if path.is_file()]
     return [path for path in every if str(path) not in pictures]

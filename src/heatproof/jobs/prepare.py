@@ -35,12 +35,12 @@ log = logging.getLogger(__name__)
 
 
 def prepare(spec: DatasetSpec, manifest: str) -> None:
-    """Write the manifest of a dataset, with classes, and ids and labels of every split, and a record of its files.
+    """Write the manifest of a dataset, with its classes and the ids and labels of every split, and the file record.
 
     Parameters
     ----------
     spec
-        The dataset, with its name and key.
+        The spec of the dataset, with its name and key.
     manifest
         Path of the manifest.
 
@@ -51,7 +51,7 @@ def prepare(spec: DatasetSpec, manifest: str) -> None:
     """
     began = time.time_ns()
     dataset = open_dataset(spec)
-    # Before the first images are read, so that all damaged pictures are named and not only one of them.
+    # First of all, so that the error names all damaged files and not only the first one that is read.
     for line in check_pictures(dataset, spec.name):
         log.info("%s", line)
     splits = check_dataset(dataset, spec.name, spec.task)
@@ -62,7 +62,7 @@ def prepare(spec: DatasetSpec, manifest: str) -> None:
     if isinstance(dataset, Rows):
         splits["evaluation"] = _evaluation_of(dataset)
     if preprocessing := getattr(dataset, "preprocessing", None):
-        # A set whose pictures are treated otherwise than before is another input to all that reads them.
+        # Another preprocessing of the same files gives other images, which all readers depend on.
         facts["preprocessing"] = preprocessing
     path = record_path(manifest)
     record = _record(dataset, spec, facts, began, read_record(path))
@@ -72,7 +72,7 @@ def prepare(spec: DatasetSpec, manifest: str) -> None:
 
 
 def _evaluation_of(dataset: Rows) -> dict[str, list[Any]]:
-    """Return ids and targets of the rows, the picture of each, and what the dataset says of it."""
+    """Return ids and targets of the rows, and the image of each row with its labels in the dataset."""
     rows, pictures = dataset.splits["evaluation"], unwrap_rows(dataset).splits["evaluation"].ids
     return {
         "ids": list(rows.ids),
@@ -83,7 +83,7 @@ def _evaluation_of(dataset: Rows) -> dict[str, list[Any]]:
 
 
 def names_files(dataset: Dataset, module: str) -> bool:
-    """Tell whether a change in the data of a dataset can be seen; ours without files are code."""
+    """Return whether changes of a dataset's data can be detected; our own datasets without files consist of code."""
     named = any(hasattr(dataset, name) for name in ("image_files", "list_files", "shared_files"))
     return named or module.startswith("heatproof.")
 
@@ -93,12 +93,12 @@ def _none(split: str) -> list[str]:
 
 
 def _paths(given: Any, what: str, called: str) -> list[str]:
-    """Return the paths that a dataset names.
+    """Return the paths that a dataset names, as strings.
 
     Raises
     ------
     HeatproofError
-        If they are no paths, such as the letters of one.
+        If the value is not a list of paths, but for example a single path.
     """
     several = isinstance(given, Iterable) and not isinstance(given, str | bytes)
     found = list(given) if several else [None]
@@ -116,14 +116,17 @@ def _paths(given: Any, what: str, called: str) -> list[str]:
 
 
 def _columns(given: Any) -> list[Any]:
-    """Return the first file of each image, the second of each, and so on, where every image has a tuple of as many."""
+    """Return the list of the first files of all images, that of the second files, and so on.
+
+    If images have single files, the only list is the argument itself.
+    """
     are_listed = isinstance(given, list | tuple)
     numbers = {len(one) if isinstance(one, tuple) else 0 for one in given} if are_listed else set()
     return list(zip(*given, strict=True)) if len(numbers) == 1 and numbers != {0} else [given]
 
 
 def _require_files(record: FileRecord, names: Sequence[str], called: str) -> None:
-    """Refuse what a dataset names and nobody can read, in which no change would ever be seen."""
+    """Check that all files that a dataset names can be read, because otherwise their changes would not be detected."""
     for row in np.flatnonzero(~record.digests.any(1) | (record.stats[:, 0] < 0)).tolist():
         is_there = os.path.isfile if row >= record.lists else os.path.exists
         if not is_there(names[row]):
@@ -136,7 +139,7 @@ def _require_files(record: FileRecord, names: Sequence[str], called: str) -> Non
 def _record(
     dataset: Dataset, spec: DatasetSpec, facts: Mapping[str, Any], began: int, known: FileRecord | None
 ) -> FileRecord:
-    """Return size, times and SHA-256 of all files that a dataset names."""
+    """Return the record with size, times and SHA-256 of all files that a dataset names."""
     lists, shared = (
         dict.fromkeys(_paths(getattr(dataset, what, ()), what, spec.name)) for what in ("list_files", "shared_files")
     )
