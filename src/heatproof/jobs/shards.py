@@ -115,16 +115,16 @@ class Shard:
     def _data(self, start: int, stop: int) -> dict[str, list[list[Any]]]:
         return self.images.data((EVALUATION, start, stop), *self.value_ranges)
 
-    def _seal(self, start: int, arrays: Mapping[str, np.ndarray], seconds: float, passes: int) -> str:
+    def _checksum(self, start: int, arrays: Mapping[str, np.ndarray], seconds: float, passes: int) -> str:
         """Return the checksum of a batch, of its position, key, images and arrays."""
         stop = start + len(next(iter(arrays.values())))
         shapes = {name: [str(values.dtype), values.shape] for name, values in arrays.items()}
         ids = self.layout.image_ids[start:stop]
-        said = [self.key, self.shard, start, list(ids), self._data(start, stop), float(seconds), int(passes), shapes]
-        sealed = hashlib.sha256(json.dumps(said, sort_keys=True).encode())
+        content = [self.key, self.shard, start, list(ids), self._data(start, stop), float(seconds), int(passes), shapes]
+        checksum = hashlib.sha256(json.dumps(content, sort_keys=True).encode())
         for name in sorted(arrays):
-            sealed.update(np.ascontiguousarray(arrays[name]).data)
-        return sealed.hexdigest()
+            checksum.update(np.ascontiguousarray(arrays[name]).data)
+        return checksum.hexdigest()
 
     def missing(self) -> tuple[int, int]:
         """Return the range of images that remain to be computed, as (start, stop); empty if start equals stop."""
@@ -165,15 +165,15 @@ class Shard:
                         f"{Path(self.base).name} gave a value that is not finite in {name} of image {image!r} "
                         f"({self.base}): find out why, or leave this out of the config. Finished images are kept."
                     )
-        BACKGROUND_WRITES.submit(partial(self._keep, start, converted, seconds, passes))
-        self._take(converted, seconds, passes)
+        BACKGROUND_WRITES.submit(partial(self._write_batch, start, converted, seconds, passes))
+        self._append(converted, seconds, passes)
 
-    def _keep(self, start: int, arrays: dict[str, np.ndarray], seconds: float, passes: int) -> None:
-        seal = self._seal(start, arrays, seconds, passes)
+    def _write_batch(self, start: int, arrays: dict[str, np.ndarray], seconds: float, passes: int) -> None:
+        seal = self._checksum(start, arrays, seconds, passes)
         with atomic_write(self._batch(start)) as aside, open(aside, "wb") as file:
             np.savez(file, seconds=seconds, passes=passes, seal=seal, **arrays)  # type: ignore[arg-type]
 
-    def _kept(self, start: int) -> tuple[dict[str, np.ndarray], float, int]:
+    def _read_batch(self, start: int) -> tuple[dict[str, np.ndarray], float, int]:
         """Return arrays, seconds and passes of the batch in the journal that begins with an image.
 
         Raises
@@ -187,17 +187,17 @@ class Shard:
                 if any(member.compress_type != zipfile.ZIP_STORED for member in members.infolist()):
                     raise ValueError("it is compressed")
             file.seek(0)
-            with np.load(file, allow_pickle=False) as kept:
-                arrays = {name: kept[name] for name in self.layout.arrays}
-                seconds, passes, seal = float(kept["seconds"]), int(kept["passes"]), str(kept["seal"])
+            with np.load(file, allow_pickle=False) as saved:
+                arrays = {name: saved[name] for name in self.layout.arrays}
+                seconds, passes, seal = float(saved["seconds"]), int(saved["passes"]), str(saved["seal"])
         most = (self.shard + 1) * self.layout.shard_size - start
         counts = {values.shape[:1] for values in arrays.values()}
         fits = len(counts) == 1 and counts <= {(count,) for count in range(1, most + 1)}
-        if not fits or seal != self._seal(start, arrays, seconds, passes):
+        if not fits or seal != self._checksum(start, arrays, seconds, passes):
             raise ValueError("it is not what was kept here")
         return arrays, seconds, passes
 
-    def _take(self, arrays: dict[str, np.ndarray], seconds: float, passes: int) -> None:
+    def _append(self, arrays: dict[str, np.ndarray], seconds: float, passes: int) -> None:
         self.values.append(arrays)
         self.done += len(next(iter(arrays.values())))
         self.seconds += seconds
@@ -219,13 +219,13 @@ class Shard:
             self.changed = not records_same_data(manifest_facts, self.images.data(*self.manifest_ranges))
         while self.done < start + size and (batch := self._batch(self.done)).is_file():
             try:
-                arrays, seconds, passes = self._kept(self.done)
+                arrays, seconds, passes = self._read_batch(self.done)
             except Exception as error:  # damaged bytes make zipfile and NumPy fail in many ways
                 if machine_fault(error):
                     raise
                 log.info("%s is damaged and will be recomputed (%s)", batch, error)
                 break
-            self._take(arrays, seconds, passes)
+            self._append(arrays, seconds, passes)
 
     def _is_of_these_images(self, recorded: Mapping[str, Any]) -> bool:
         """Return whether the images of a published shard are unchanged; further images may have been added since."""
@@ -305,7 +305,7 @@ class ComparedShard(Shard):
         self.stored = manifest.require_manifest(self.manifest)
         self.done = self.requested[1] if Key.of(self.stored) == self.spec_key else self.requested[0]
 
-    def _keep(self, start: int, arrays: dict[str, np.ndarray], seconds: float, passes: int) -> None:
+    def _write_batch(self, start: int, arrays: dict[str, np.ndarray], seconds: float, passes: int) -> None:
         pass
 
     def _publish(self, device: str, gap: str | None) -> None:
@@ -433,16 +433,16 @@ def open_shard(
             "lower evaluation.images in the config."
         )
     size = shard.size
-    more = (size, list(split.ids), *origin.read_from.values(), *origin.upstream)
-    whole, digests = manifest.key_with_inputs(origin.key, origin.inputs, *more)
+    key_parts = (size, list(split.ids), *origin.read_from.values(), *origin.upstream)
+    key, digests = manifest.key_with_inputs(origin.key, origin.inputs, *key_parts)
     provenance = {"made_by": dict(origin.made_by), "input_sha256": digests, "versions": library_versions()}
-    attributes = {"key": whole, **provenance}
+    attributes = {"key": key, **provenance}
     layout = Layout(split.ids, split.labels, size, arrays, attributes, coordinates or {})
     # Each shard reads other manifests, so these are not attributes of the store.
     facts = {**provenance, "read": dict(origin.read_from)} if origin.read_from else provenance
     verdicts = _comparing.get()
-    read = (origin.images, tuple(origin.value_ranges), tuple(origin.manifest_ranges))
-    opened = (base, shard.number, shard.images, layout, origin.key, whole, facts, *read)
-    piece = Shard(*opened) if verdicts is None else ComparedShard(*opened, verdicts=verdicts)
-    piece.resume()
-    return piece
+    dependencies = (origin.images, tuple(origin.value_ranges), tuple(origin.manifest_ranges))
+    arguments = (base, shard.number, shard.images, layout, origin.key, key, facts, *dependencies)
+    result = Shard(*arguments) if verdicts is None else ComparedShard(*arguments, verdicts=verdicts)
+    result.resume()
+    return result

@@ -191,7 +191,7 @@ class NetworkRun:
         """Return images (N, C, H, W) in [0, 1], normalised as the network expects."""
         from heatproof.models.network import normalise
 
-        assert self.facts is not None, "only the workflow has images that are not normalised"
+        assert self.facts is not None, "without the input format of the model, images must be normalised already"
         return normalise(images, self.facts)
 
     def query(self, batch: Batch, targets: torch.Tensor | None = None) -> Query:
@@ -404,11 +404,13 @@ class Response(ABC):
         HeatproofError
             If an integer exceeds the dtype of its array.
         """
-        made = {name: np.asarray(values) for name, values in arrays.items()}
-        for name in made.keys() & self.array_specs.keys():
-            classes = 1 + int(made[name].max(initial=0)) if self.array_specs[name].is_class_number else 1
-            made[name] = as_dtype(made[name], self.array_specs[name].dtype_for(classes), f"The array {name!r}")
-        return made
+        converted = {name: np.asarray(values) for name, values in arrays.items()}
+        for name in converted.keys() & self.array_specs.keys():
+            classes = 1 + int(converted[name].max(initial=0)) if self.array_specs[name].is_class_number else 1
+            converted[name] = as_dtype(
+                converted[name], self.array_specs[name].dtype_for(classes), f"The array {name!r}"
+            )
+        return converted
 
     def points_of(self, other: Response) -> list[int] | None:
         """Return the indices of another response's points among the points of this one; None if some are missing."""
@@ -458,7 +460,7 @@ class NetworkResponse(Response):
         """Number of variants of an image, including the intact one."""
         raise NotImplementedError
 
-    def beside(self, arrays: Arrays, images: ScoredImages) -> dict[str, Any]:
+    def extra_inputs(self, arrays: Arrays, images: ScoredImages) -> dict[str, Any]:
         """Return further arguments of a metric's function, besides the drops."""
         return {}
 
@@ -468,7 +470,7 @@ class NetworkResponse(Response):
 
     def inputs(self, metric_input: MetricInput, arrays: Arrays, images: ScoredImages, index: int) -> dict[str, Any]:
         """Return the drops (N, variants - 1), and the arguments of `extra_inputs`."""
-        return {metric_input.argument: drops_of(arrays, metric_input.output), **self.beside(arrays, images)}
+        return {metric_input.argument: drops_of(arrays, metric_input.output), **self.extra_inputs(arrays, images)}
 
     def needed_arrays(self, output: str) -> Sequence[str]:
         """Return the name of the array of the output, in a list."""
@@ -510,7 +512,7 @@ class MapResponse(Response):
         The loop over methods is in `run` of each kind, so that the traceback of an error in the network crosses few
         modules.
         """
-        assert method_maps is not None, "a response along maps needs the maps"
+        assert method_maps is not None, "a map response needs maps"
         for method in method_maps.methods:
             explain = (
                 network_run.explain(method_maps, method, batch)
@@ -519,13 +521,13 @@ class MapResponse(Response):
             )
             yield method.of(method_maps.maps), explain
 
-    def stack_methods(self, every: Sequence[Arrays]) -> Arrays:
+    def stack_methods(self, by_method: Sequence[Arrays]) -> Arrays:
         """Return the array of the store from the quantities of each method.
 
         A quantity has the shape (N, points), (N, 1) for one value per image, or () for one value for all images.
         """
-        arrays = [np.stack(np.broadcast_arrays(*(one[name] for name in self.quantities)), axis=1) for one in every]
-        return {"response": np.stack(arrays, axis=1)}
+        arrays = [np.broadcast_arrays(*(values[name] for name in self.quantities)) for values in by_method]
+        return {"response": np.stack([np.stack(values, axis=1) for values in arrays], axis=1)}
 
     def images_at_once(self, shard_size: int) -> int | None:
         """Return None, because some scores depend on all images."""
@@ -535,8 +537,8 @@ class MapResponse(Response):
         """Return the argument of one method."""
         chosen = slice(None) if metric_input.points is None else metric_input.points
         values = arrays["response"]
-        of = {name: values[:, index, number][:, chosen] for number, name in enumerate(self.quantities)}
-        return {metric_input.argument: self.as_argument(of, images)}
+        by_quantity = {name: values[:, index, number][:, chosen] for number, name in enumerate(self.quantities)}
+        return {metric_input.argument: self.as_argument(by_quantity, images)}
 
 
 def response_of(spec: ResponseSpec) -> Response:

@@ -17,7 +17,7 @@ from heatproof.responses.base import Arrays, Batch, MapResponse, MethodMaps, Net
 OUTPUTS = ("logit", "probability", "accuracy")
 TARGETS = ("label", "predicted")
 # Quantities of the map at each point, and of the complete map, which are equal at every point.
-AT_POINTS, OF_WHOLE_MAP = ("changed", "magnitude", "positive"), ("total_magnitude", "total_positive")
+POINT_QUANTITIES, MAP_QUANTITIES = ("changed", "magnitude", "positive"), ("total_magnitude", "total_positive")
 # `intact` is the class predicted for the intact image. It is equal at every point, so that it compresses well.
 OUTPUT_QUANTITIES = (
     "logit_label",
@@ -71,10 +71,10 @@ class ResponseCurve:
         for name, value, allowed in (("output", output, OUTPUTS), ("target", target, TARGETS)):
             if value not in allowed:
                 raise HeatproofError(f"{name} is {value!r}: take one of {', '.join(allowed)}.")
-        which = TARGETS.index(target)
+        index = TARGETS.index(target)
         if output == "accuracy":
-            return decisions(self.arrays, self.classes, self.task)[:, :, which].astype(np.float64)
-        values = self.arrays["logit" if output == "logit" else "log_probability"][:, :, which].astype(np.float64)
+            return decisions(self.arrays, self.classes, self.task)[:, :, index].astype(np.float64)
+        values = self.arrays["logit" if output == "logit" else "log_probability"][:, :, index].astype(np.float64)
         return values if output == "logit" else np.exp(values)
 
     @property
@@ -110,12 +110,12 @@ class TwoTargets(MapResponse):
     def outputs(self, batch: Batch, arrays: Arrays) -> dict[str, np.ndarray]:
         """Return the outputs for both targets as separate arrays, and the class predicted for the intact image."""
         assert batch.intact is not None
-        apart = {
+        by_target = {
             f"{output}_{target}": arrays[output][:, :, index]
             for output in ("logit", "log_probability")
             for index, target in enumerate(TARGETS)
         }
-        return {**apart, "predicted": arrays["predicted"], "intact": batch.intact["predicted"][:, None]}
+        return {**by_target, "predicted": arrays["predicted"], "intact": batch.intact["predicted"][:, None]}
 
     def for_both_targets(self, quantities: Arrays, images: ScoredImages) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Return the outputs (N, S, 2) for both targets, and their classes (N, 2)."""
@@ -138,16 +138,16 @@ class Curves(TwoTargets):
     """Responses along one perturbation sequence; the settings describe the sequence."""
 
     kind = "curves"
-    quantities = (*OUTPUT_QUANTITIES, *AT_POINTS, *OF_WHOLE_MAP, "pixels")
+    quantities = (*OUTPUT_QUANTITIES, *POINT_QUANTITIES, *MAP_QUANTITIES, "pixels")
 
     @property
     def name_parts(self) -> list[str]:
         """Mode, order and imputation of the sequence."""
         settings = self.settings
         order = "value" if "thresholds" in settings else settings["order"]
-        fill = "road" if settings["imputation"] == "road" else settings["baseline"]
-        more = [word for key, word in (("magnitude", "magnitude"), ("update", "updated")) if settings.get(key)]
-        return [settings["mode"], order, fill, *more]
+        imputation = "road" if settings["imputation"] == "road" else settings["baseline"]
+        extras = [word for key, word in (("magnitude", "magnitude"), ("update", "updated")) if settings.get(key)]
+        return [settings["mode"], order, imputation, *extras]
 
     @property
     def recomputes_maps(self) -> bool:  # type: ignore[override]
@@ -179,7 +179,7 @@ class Curves(TwoTargets):
         from heatproof.perturbation.curves import curve_variants, updated_curves
 
         query, pixels = network_run.query(batch, batch.targets), np.array(batch.images[0, 0].numel())
-        ranking, every = network_run.caller_inputs.get("ranking"), []
+        ranking, results = network_run.caller_inputs.get("ranking"), []
         for maps, explain in self.maps_by_method(network_run, batch, method_maps):
             if self.recomputes_maps and explain is None:
                 raise HeatproofError("A sequence with update=True needs `explain`, a function that recomputes the map.")
@@ -188,15 +188,16 @@ class Curves(TwoTargets):
                 arrays = arranged(query.read(batches))
             else:
                 arrays = updated_curves(query, maps, self.sequence, explain, ranking)
-            of_maps = {key: arrays[key] for key in AT_POINTS} | {key: arrays[key][:, None] for key in OF_WHOLE_MAP}
-            every.append({**self.outputs(batch, arrays), **of_maps, "pixels": pixels})
-        return self.stack_methods(every)
+            at_points = {key: arrays[key] for key in POINT_QUANTITIES}
+            of_maps = {key: arrays[key][:, None] for key in MAP_QUANTITIES}
+            results.append({**self.outputs(batch, arrays), **at_points, **of_maps, "pixels": pixels})
+        return self.stack_methods(results)
 
     def as_argument(self, quantities: Arrays, images: ScoredImages) -> ResponseCurve:
         """Return the response curve."""
         arrays, classes = self.for_both_targets(quantities, images)
-        arrays |= {name: quantities[name] for name in AT_POINTS}
-        arrays |= {name: quantities[name][:, 0] for name in OF_WHOLE_MAP}
+        arrays |= {name: quantities[name] for name in POINT_QUANTITIES}
+        arrays |= {name: quantities[name][:, 0] for name in MAP_QUANTITIES}
         arrays["changed"] = arrays["changed"].astype(np.int64)
         return ResponseCurve(arrays, classes, int(quantities["pixels"][0, 0]), images.task)
 
@@ -208,8 +209,14 @@ class Curves(TwoTargets):
         requested, known = other.settings.get("fractions"), self.settings.get("fractions")
         if requested is None or known is None or other.settings["update"] or len(known) <= len(requested):
             return None
-        rest, others = ({k: v for k, v in one.settings.items() if k != "fractions"} for one in (self, other))
-        return [known.index(share) for share in requested] if rest == others and set(requested) <= set(known) else None
+        settings, other_settings = (
+            {k: v for k, v in one.settings.items() if k != "fractions"} for one in (self, other)
+        )
+        return (
+            [known.index(fraction) for fraction in requested]
+            if settings == other_settings and set(requested) <= set(known)
+            else None
+        )
 
     def synthetic_arrays(self, size: tuple[int, int]) -> Arrays:
         """Return a straight line between the outputs for the image and for its baseline."""
@@ -218,7 +225,7 @@ class Curves(TwoTargets):
             changed = sequence.counts(*size) * pixels / sequence.units(*size)
         else:
             changed = np.linspace(0, pixels, sequence.points(*size))
-        shares = changed / pixels
-        ends = 1 - shares if sequence.mode == "deletion" else shares
-        of_maps = {"changed": changed, "magnitude": shares, "positive": shares, "pixels": float(pixels)}
-        return self.synthetic_store(ends, of_maps | dict.fromkeys(OF_WHOLE_MAP, 1.0))
+        fractions = changed / pixels
+        outputs = 1 - fractions if sequence.mode == "deletion" else fractions
+        map_quantities = {"changed": changed, "magnitude": fractions, "positive": fractions, "pixels": float(pixels)}
+        return self.synthetic_store(outputs, map_quantities | dict.fromkeys(MAP_QUANTITIES, 1.0))

@@ -38,15 +38,15 @@ class MapChanges(MapResponse):
 
         from heatproof.perturbation.sensitivity import max_sensitivity
 
-        given, every = (batch.images, batch.labels, batch.ids, network_run.seed), []
+        arguments, results = (batch.images, batch.labels, batch.ids, network_run.seed), []
         settings: dict[str, Any] = {**self.settings, "batch_size": network_run.batch_size}
         for maps, explain in self.maps_by_method(network_run, batch, method_maps):
-            assert explain is not None, "`missing_inputs` is asked first"
-            changes, _ = max_sensitivity(explain, *given, **settings, intact=torch.from_numpy(maps))
+            assert explain is not None, "`missing_inputs` is checked before"
+            changes, _ = max_sensitivity(explain, *arguments, **settings, intact=torch.from_numpy(maps))
             # A map of zeros has no relative change. The store has -1 for it, because NaN means that nothing was
             # computed.
-            every.append({"change": np.where(np.isfinite(changes), changes, -1.0)[:, None]})
-        return self.stack_methods(every)
+            results.append({"change": np.where(np.isfinite(changes), changes, -1.0)[:, None]})
+        return self.stack_methods(results)
 
     def as_argument(self, quantities: Arrays, images: ScoredImages) -> np.ndarray:
         """Return the changes (N,), NaN for maps of zeros."""

@@ -82,7 +82,7 @@ class Subsets(Removals):
         """Return a small number, because the masks of these images are in memory at the same time."""
         return IMAGES_AT_ONCE
 
-    def beside(self, arrays: Arrays, images: ScoredImages) -> dict[str, Any]:
+    def extra_inputs(self, arrays: Arrays, images: ScoredImages) -> dict[str, Any]:
         """Return the masks, which are drawn again."""
         return {"masks": list(self.masks(images.ids, images.size, images.seed))}
 
@@ -101,28 +101,28 @@ class Channels(NetworkResponse):
         from heatproof.models.network import find_layer
         from heatproof.perturbation.channels import channels_of_layers
 
-        named, cam = self.settings.get("layers"), _facts(network_run).cam_layer
-        if not named and not cam:
+        layers, cam = self.settings.get("layers"), _facts(network_run).cam_layer
+        if not layers and not cam:
             return Contents({"channel": 1}, unsupported_reason=_facts(network_run).cam_reason)
-        if not named:
+        if not layers:
             find_layer(network_run.network, f"network.{cam}", "model")
         image = network_run.normalised(network_run.dataset.images("evaluation", 0, 1))
-        read = (network_run.batch_size, network_run.device)
-        found = channels_of_layers(network_run.network, image, self._layers(network_run), read[0], device=read[1])
+        layer_names, batch_size = self._layers(network_run), network_run.batch_size
+        found = channels_of_layers(network_run.network, image, layer_names, batch_size, device=network_run.device)
         if not found:
-            none = (
-                f"none of the layers that similarity.channels names ({', '.join(named or ())}) has channels on a grid, "
-                "once in a pass"
+            no_named_layer = (
+                f"none of the layers that similarity.channels names ({', '.join(layers or ())}) has channels on a "
+                "grid, once in a pass"
             )
-            lacks = f"the layer 'network.{cam}' gives no (batch, channels, height, width) once in a pass"
-            lacks += ", so its channels cannot be followed"
-            return Contents({"channel": 1}, unsupported_reason=none if named else lacks)
-        every = [
+            no_channels = f"the layer 'network.{cam}' gives no (batch, channels, height, width) once in a pass"
+            no_channels += ", so its channels cannot be followed"
+            return Contents({"channel": 1}, unsupported_reason=no_named_layer if layers else no_channels)
+        channel_names = [
             f"{layer.removeprefix('network.')}:{channel}"
             for layer, values in found.items()
             for channel in range(values.shape[1])
         ]
-        return Contents({"channel": len(every)}, {"channel": every} if named else {})
+        return Contents({"channel": len(channel_names)}, {"channel": channel_names} if layers else {})
 
     def run(self, network_run: NetworkRun, batch: Batch, method_maps: MethodMaps | None) -> Arrays:
         """Run the network on each image, and return the activations of the layers."""
@@ -135,5 +135,7 @@ class Channels(NetworkResponse):
 
 
 def _facts(network_run: NetworkRun) -> InputFacts:
-    assert network_run.facts is not None, "only the workflow, which knows the model, makes this response"
+    assert network_run.facts is not None, (
+        "this response needs the input format of the model, which only the workflow has"
+    )
     return network_run.facts

@@ -94,7 +94,7 @@ class Parts(NetworkResponse):
         from heatproof.perturbation.patches import part_variants
 
         if network_run.dataset is None:
-            masks, removed = _pieces(network_run.caller_inputs["masks"]), network_run.caller_inputs["removed"]
+            masks, removed = _as_masks(network_run.caller_inputs["masks"]), network_run.caller_inputs["removed"]
             if removed is None:
                 return {"mask": masks, "drops": _array(network_run.caller_inputs["drops"])}
             removed = torch.as_tensor(removed)
@@ -106,20 +106,20 @@ class Parts(NetworkResponse):
         query = network_run.query(batch)
         outputs = query.run(*part_variants(query, removed))
         importance = outputs["logit"][:, :1] - outputs["logit"][:, 1:]
-        return {**outputs, "importance": importance, "mask": _pieces(masks)}
+        return {**outputs, "importance": importance, "mask": _as_masks(masks)}
 
     def needed_arrays(self, output: str) -> Sequence[str]:
         """Return the names of the arrays of the output and of the masks."""
         return [*super().needed_arrays(output), "mask"]
 
-    def beside(self, arrays: Arrays, images: ScoredImages) -> dict[str, Any]:
+    def extra_inputs(self, arrays: Arrays, images: ScoredImages) -> dict[str, Any]:
         """Return the masks (N, K, H, W), bool or int8."""
         return {"masks": arrays["mask"]}
 
     def missing_inputs(self, network_run: NetworkRun) -> str | None:
         """Return the description of the masks, and of the images without parts or drops, if some are missing."""
-        given = network_run.caller_inputs
-        if given["masks"] is not None and (given["drops"] is None) != (given["removed"] is None):
+        inputs = network_run.caller_inputs
+        if inputs["masks"] is not None and (inputs["drops"] is None) != (inputs["removed"] is None):
             return None
         return (
             "`masks` (images, parts, height, width), and either `removed`, the images without each part (images, "
@@ -127,7 +127,7 @@ class Parts(NetworkResponse):
         )
 
 
-def _pieces(masks: Any) -> np.ndarray:
+def _as_masks(masks: Any) -> np.ndarray:
     """Return int8 masks, which have component numbers, unchanged, and all others, such as 0 and 255, as bool."""
     found = _array(masks)
     return found if found.dtype == np.int8 else found.astype(bool)

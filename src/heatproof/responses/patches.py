@@ -76,6 +76,6 @@ class Patches(NetworkResponse):
         query = network_run.query(batch)
         return query.run(*patch_variants(query, **self.settings))
 
-    def beside(self, arrays: Arrays, images: ScoredImages) -> dict[str, Any]:
+    def extra_inputs(self, arrays: Arrays, images: ScoredImages) -> dict[str, Any]:
         """Return the grid."""
         return {"grid": self.settings["grid"]}

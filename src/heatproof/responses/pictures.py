@@ -15,7 +15,7 @@ from heatproof.responses.base import Arrays, Batch, Contents, MethodMaps, Networ
 from heatproof.responses.curves import OUTPUT_QUANTITIES, TwoTargets, decisions
 
 # Number of thresholds in the published code, which `heatproof.perturbation.pic` has.
-PUBLISHED = 13
+PUBLISHED_THRESHOLDS = 13
 
 
 def picture_options(
@@ -41,11 +41,13 @@ class InformationCurves(TwoTargets):
     @classmethod
     def check(cls, options: Options) -> None:
         """Check that the thresholds increase."""
-        shares = options["thresholds"]
-        if shares is not None and not (
-            len(shares) and all(0 < share <= 1 for share in shares) and list(shares) == sorted(set(shares))
+        thresholds = options["thresholds"]
+        if thresholds is not None and not (
+            len(thresholds)
+            and all(0 < threshold <= 1 for threshold in thresholds)
+            and list(thresholds) == sorted(set(thresholds))
         ):
-            raise HeatproofError(f"thresholds has to be increasing, above 0 and at most 1: {list(shares)} is not.")
+            raise HeatproofError(f"thresholds has to be increasing, above 0 and at most 1: {list(thresholds)} is not.")
 
     def environment(self) -> dict[str, str]:
         """Return the version of the encoder, because an entropy is the size of an encoded file."""
@@ -55,7 +57,7 @@ class InformationCurves(TwoTargets):
 
     def points(self, size: tuple[int, int]) -> int:
         """Return the number of images: the fully blurred one, one per threshold, and the original."""
-        return len(self.settings["thresholds"] or range(PUBLISHED)) + 2
+        return len(self.settings["thresholds"] or range(PUBLISHED_THRESHOLDS)) + 2
 
     def contents(self, network_run: NetworkRun, size: tuple[int, int], names: Sequence[str]) -> Contents:
         """Return the dimensions of the store; not applicable to images that cannot be encoded."""
@@ -71,22 +73,22 @@ class InformationCurves(TwoTargets):
         from heatproof.perturbation.pic import pic_variants
 
         mean, std = normalisation_of(network_run.facts or UNSCALED, batch.images.shape[1])
-        given: dict[str, Any] = {"mean": mean, "std": std}
-        given |= {
+        arguments: dict[str, Any] = {"mean": mean, "std": std}
+        arguments |= {
             key: value for key, value in {**self.settings, **network_run.caller_inputs}.items() if value is not None
         }
-        query, every = network_run.query(batch, batch.targets), []
+        query, results = network_run.query(batch, batch.targets), []
         for maps, _ in self.maps_by_method(network_run, batch, method_maps):
-            batches, variants, entropies = pic_variants(query, maps, **given)
-            read = query.run(batches, variants)
-            every.append({**self.outputs(batch, read), "entropy": np.array(entropies).reshape(-1, variants)})
-        return self.stack_methods(every)
+            batches, variants, entropies = pic_variants(query, maps, **arguments)
+            outputs = query.run(batches, variants)
+            results.append({**self.outputs(batch, outputs), "entropy": np.array(entropies).reshape(-1, variants)})
+        return self.stack_methods(results)
 
     def as_argument(self, quantities: Arrays, images: ScoredImages) -> dict[str, np.ndarray]:
         """Return arrays by name, with the ``classes`` (N, 2) of both targets, and where they are ``decided`` for."""
         arrays, classes = self.for_both_targets(quantities, images)
-        entropy, of_targets = quantities["entropy"].astype(np.int64), decisions(arrays, classes, images.task)
-        return {**arrays, "entropy": entropy, "classes": classes, "decided": of_targets}
+        entropy, decided = quantities["entropy"].astype(np.int64), decisions(arrays, classes, images.task)
+        return {**arrays, "entropy": entropy, "classes": classes, "decided": decided}
 
     def synthetic_arrays(self, size: tuple[int, int]) -> Arrays:
         """Return outputs that rise with the entropy."""
