@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 # Keys under which loaders and libraries return images.
 IMAGE_KEYS = ("image", "images", "pixel_values", "img", "imgs", "x", "input", "inputs")
 # Values of normalised images reach about 3, those of 8-bit images 255.
-FAR = 50
+LARGE_VALUE = 50
 # Rounding, or a resampling filter that overshoots, gives values slightly below 0.
-BELOW = -0.2
+NEGATIVE_TOLERANCE = -0.2
 # The values of photographs that are not normalised are between 0 and 1 and spread over most of that range.
-SPREAD = 0.5
+PHOTO_RANGE = 0.5
 
 
 def check_images(images: Any) -> torch.Tensor:
@@ -50,26 +50,27 @@ def check_images(images: Any) -> torch.Tensor:
     if type(images) is not torch.Tensor:
         # Subclasses such as torchvision's tv_tensors are not expected by explainers, and network passes may drop them.
         images = images.as_subclass(torch.Tensor)
-    what = f"{images.dtype} {tuple(images.shape)}"
-    given = "torch.from_numpy(images)" if is_array else "images"
-    last = images.ndim == 4 and _has_channels_last(images)
-    ordered = f"{given}.permute(0, 3, 1, 2)" if last else given
+    description = f"{images.dtype} {tuple(images.shape)}"
+    name = "torch.from_numpy(images)" if is_array else "images"
+    is_channels_last = images.ndim == 4 and _has_channels_last(images)
+    ordered = f"{name}.permute(0, 3, 1, 2)" if is_channels_last else name
     if images.ndim == 4 and images.dtype in (torch.uint8, torch.int16, torch.int32, torch.int64):
         raise HeatproofError(
-            f"The images are {what}, whole numbers{' with their channels last' if last else ''}: give "
+            f"The images are {description}, whole "
+            f"numbers{' with their channels is_channels_last' if is_channels_last else ''}: give "
             f"({ordered}.float().div(255) - mean) / std, normalised as the model expects."
         )
     if images.ndim == 3 and images.is_floating_point() and images.numel():
-        one = f"{given}.permute(2, 0, 1)[None]" if _is_picture(images) else f"{given}[None]"
+        single = f"{name}.permute(2, 0, 1)[None]" if _is_picture(images) else f"{name}[None]"
         raise HeatproofError(
-            f"The images are {what}, without a dimension of images: give {one} for one image (channels, height, "
-            f"width), or {given}[:, None] for images of one channel."
+            f"The images are {description}, without a dimension of images: give {single} for one image (channels, "
+            f"height, width), or {name}[:, None] for images of one channel."
         )
     if images.ndim != 4 or not images.is_floating_point():
-        raise HeatproofError(f"The images are {what}: give a float tensor (images, channels, height, width).")
-    if last:
-        written = "images.transpose(0, 3, 1, 2)" if is_array else "images.permute(0, 3, 1, 2)"
-        raise HeatproofError(f"The images are {tuple(images.shape)}, with their channels last: give {written}.")
+        raise HeatproofError(f"The images are {description}: give a float tensor (images, channels, height, width).")
+    if is_channels_last:
+        remedy = "images.transpose(0, 3, 1, 2)" if is_array else "images.permute(0, 3, 1, 2)"
+        raise HeatproofError(f"The images are {tuple(images.shape)}, with their channels last: give {remedy}.")
     if images.layout != torch.strided:
         raise HeatproofError("The images are a sparse tensor: give images.to_dense().")
     if not len(images):
@@ -143,10 +144,10 @@ def check_targets(targets: Any, count: int) -> torch.Tensor:
     """
     import torch
 
-    wanted = f"give one class number for each of the {count} images"
+    remedy = f"give one class number for each of the {count} images"
     if targets is None:
         raise HeatproofError(
-            f"The targets are None: {wanted}; model(images).argmax(1) are the classes that it predicts."
+            f"The targets are None: {remedy}; model(images).argmax(1) are the classes that it predicts."
         )
     values = in_dimension_order(targets, ("image",), "targets")
     if isinstance(values, list | tuple) and any(isinstance(one, str) for one in values[:1]):
@@ -167,35 +168,36 @@ def check_targets(targets: Any, count: int) -> torch.Tensor:
             # A copy, because arrays of pandas are read-only, about which torch warns.
             values = torch.as_tensor(np.array(values) if isinstance(values, np.ndarray) else values)
         except (TypeError, ValueError, RuntimeError, OverflowError):
-            raise HeatproofError(f"The targets are {type(targets).__name__}: {wanted}.") from None
+            raise HeatproofError(f"The targets are {type(targets).__name__}: {remedy}.") from None
     labels = values if values.layout == torch.strided else values.to_dense()
-    what = f"{labels.dtype} {tuple(labels.shape)}"
+    description = f"{labels.dtype} {tuple(labels.shape)}"
     if labels.ndim == 0 and count != 1:
-        raise HeatproofError(f"The targets are one number: {wanted}, as torch.full(({count},), {labels.item()}).")
+        raise HeatproofError(f"The targets are one number: {remedy}, as torch.full(({count},), {labels.item()}).")
     if labels.ndim == 2 and len(labels) == count and labels.shape[1] == 1:
-        raise HeatproofError(f"The targets are {what}: {wanted}, as targets[:, 0].")
+        raise HeatproofError(f"The targets are {description}: {remedy}, as targets[:, 0].")
     if labels.ndim == 2 and len(labels) == count:
-        of_one = bool(((labels == 0) | (labels == 1)).all() and (labels.sum(1) == 1).all())
-        if of_one:
+        is_one_hot = bool(((labels == 0) | (labels == 1)).all() and (labels.sum(1) == 1).all())
+        if is_one_hot:
             raise HeatproofError(
-                f"The targets are {what}, one column a class: give targets.argmax(1); or task='multilabel', if these "
-                "are labels of which an image can have several."
+                f"The targets are {description}, one column a class: give targets.argmax(1); or task='multilabel', if "
+                "these are labels of which an image can have several."
             )
         raise HeatproofError(
-            f"The targets are {what}, and several classes of an image exclude each other: give task='multilabel' and "
-            f"columns of 0 and 1, if these are labels of which an image can have several, else {wanted}."
+            f"The targets are {description}, and several classes of an image exclude each other: give "
+            "task='multilabel' and columns of 0 and 1, if these are labels of which an image can have several, else "
+            f"{remedy}."
         )
     if labels.shape == (count,) and labels.is_floating_point():
         if bool(torch.isfinite(labels).all() and (labels == labels.round()).all()):
-            raise HeatproofError(f"The targets are {what}: {wanted} as whole numbers, here targets.long().")
+            raise HeatproofError(f"The targets are {description}: {remedy} as whole numbers, here targets.long().")
         raise HeatproofError(
-            f"The targets are {what}, and a class is a whole number: {wanted}; or task='regression', if the model "
-            "returns a number."
+            f"The targets are {description}, and a class is a whole number: {remedy}; or task='regression', if the "
+            "model returns a number."
         )
     if labels.shape == (count,) and labels.dtype == torch.bool:
-        raise HeatproofError(f"The targets are {what}: {wanted}, where true is class 1, as targets.long().")
+        raise HeatproofError(f"The targets are {description}: {remedy}, where true is class 1, as targets.long().")
     if labels.shape != (count,) or labels.is_complex():
-        raise HeatproofError(f"The targets are {what}: {wanted}.")
+        raise HeatproofError(f"The targets are {description}: {remedy}.")
     return labels.detach().long()
 
 
@@ -244,21 +246,21 @@ def warn_of_range(images: torch.Tensor, model: Any = None) -> None:
     """
     low, high = float(images.min()), float(images.max())
     largest = max(-low, high)
-    if largest > FAR:
+    if largest > LARGE_VALUE:
         warnings.warn(
             f"The images reach {largest:g}: normalise them as the model was trained (mean and std), unless it takes "
             "them so.",
             stacklevel=3,
         )
     trained = normalisation_of(model)
-    if trained is not None and 0 <= low <= high <= 1 and high - low > SPREAD:
+    if trained is not None and 0 <= low <= high <= 1 and high - low > PHOTO_RANGE:
         mean, std = trained
         warnings.warn(
             f"The images are between 0 and 1, and the model was trained on images with the mean {mean} and the "
             f"standard deviation {std} taken out: normalise them so.",
             stacklevel=3,
         )
-    if low < BELOW and takes_pixels(model):
+    if low < NEGATIVE_TOLERANCE and takes_pixels(model):
         warnings.warn(
             f"The images reach {low:g}, and the model takes images between 0 and 1: give them without normalisation.",
             stacklevel=3,
@@ -267,8 +269,8 @@ def warn_of_range(images: torch.Tensor, model: Any = None) -> None:
 
 def takes_pixels(model: Any) -> bool:
     """Return whether a model takes images in [0, 1], by its configuration in timm or a first layer that normalises."""
-    told = configuration_of(model)
-    if told is not None and "mean" in told and "std" in told:
+    configuration = configuration_of(model)
+    if configuration is not None and "mean" in configuration and "std" in configuration:
         return normalisation_of(model) is None
     modules = model.modules() if hasattr(model, "modules") else ()
     first = next((one for one in modules if next(one.children(), None) is None), None)
@@ -278,17 +280,17 @@ def takes_pixels(model: Any) -> bool:
 
 def normalisation_of(model: Any) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
     """Return mean and standard deviation of the normalisation that a model of timm declares; None without one."""
-    told = configuration_of(model)
-    if told is None or "mean" not in told or "std" not in told:
+    configuration = configuration_of(model)
+    if configuration is None or "mean" not in configuration or "std" not in configuration:
         return None
-    mean, std = tuple(map(float, told["mean"])), tuple(map(float, told["std"]))
+    mean, std = tuple(map(float, configuration["mean"])), tuple(map(float, configuration["std"]))
     return (mean, std) if any(mean) or any(one != 1 for one in std) else None
 
 
 def configuration_of(model: Any) -> Mapping[str, Any] | None:
     """Return the preprocessing configuration of a model of timm; None for any other model."""
     for name in ("pretrained_cfg", "default_cfg"):
-        told = getattr(model, name, None)
-        if isinstance(told, Mapping):
-            return told
+        configuration = getattr(model, name, None)
+        if isinstance(configuration, Mapping):
+            return configuration
     return None

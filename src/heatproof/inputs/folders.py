@@ -10,7 +10,7 @@ from heatproof.data.opening import open_picture
 from heatproof.data.pictures import list_classes, pictures_below, search_hint, subfolders
 from heatproof.errors import HeatproofError, first_line, is_out_of_memory
 from heatproof.inputs.arrays import configuration_of
-from heatproof.inputs.loaders import PROBED, refuse_random
+from heatproof.inputs.loaders import REPEATED_IMAGES, refuse_random
 from heatproof.inputs.source import ImageSource
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ def read_folder(folder: str | Path, model: Any, transform: Callable[[Any], Any] 
         if top.exists():
             raise HeatproofError(f"{folder} is a file: name the folder that it is in.")
         raise HeatproofError(
-            f"There is no folder {folder}{search_hint(str(folder))}: name a folder of pictures, or give the images as a "
-            "tensor."
+            f"There is no folder {folder}{search_hint(str(folder))}: name a folder of pictures, or give the images as "
+            "a tensor."
         )
     names, ids, numbers = _listed(top)
     transform = _transform_of(model) if transform is None else transform
@@ -73,8 +73,8 @@ def read_folder(folder: str | Path, model: Any, transform: Callable[[Any], Any] 
             )
         return torch.stack(images)
 
-    probed = sorted({round(place * (len(ids) - 1) / (PROBED - 1)) for place in range(PROBED)})
-    refuse_random(read, probed, ids, "The `transform`")
+    repeated = sorted({round(place * (len(ids) - 1) / (REPEATED_IMAGES - 1)) for place in range(REPEATED_IMAGES)})
+    refuse_random(read, repeated, ids, "The `transform`")
     targets = None if numbers is None else torch.tensor(numbers, dtype=torch.int64)
     return ImageSource(ids, read, targets, is_named=True, is_labelled=targets is not None, class_names=tuple(names))
 
@@ -104,9 +104,9 @@ def _listed(top: Path) -> tuple[list[str], list[str], list[int] | None]:
 def _picture(path: Path, name: str, transform: Callable[[Any], Any]) -> torch.Tensor:
     import torch
 
-    picture = open_picture(path, 1)
+    pil_image = open_picture(path, 1)
     try:
-        made = transform(picture)
+        image = transform(pil_image)
     except Exception as error:
         if isinstance(error, HeatproofError) or is_out_of_memory(error):
             raise
@@ -114,13 +114,13 @@ def _picture(path: Path, name: str, transform: Callable[[Any], Any]) -> torch.Te
             f"The `transform` fails on the picture {name!r} ({type(error).__name__}: {first_line(error)[:200]}): give "
             "a function from a PIL picture to a tensor (channels, height, width)."
         ) from error
-    if not isinstance(made, torch.Tensor) or made.ndim != 3 or not made.is_floating_point():
-        what = f"{made.dtype} {tuple(made.shape)}" if isinstance(made, torch.Tensor) else type(made).__name__
+    if not isinstance(image, torch.Tensor) or image.ndim != 3 or not image.is_floating_point():
+        what = f"{image.dtype} {tuple(image.shape)}" if isinstance(image, torch.Tensor) else type(image).__name__
         raise HeatproofError(
             f"The `transform` returns {what}: let it return a float tensor (channels, height, width), as "
             "torchvision.transforms.ToTensor() at its end does."
         )
-    return made
+    return image
 
 
 def _transform_of(model: Any) -> Callable[[Any], Any] | None:

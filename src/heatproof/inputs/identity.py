@@ -45,14 +45,14 @@ import numpy as np
 from heatproof.base.provenance import PACKAGE, code_digest
 from heatproof.errors import HeatproofError
 
-PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented), range, slice)
+PLAIN_TYPES = (bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented), range, slice)
 # Functions implemented in C, such as `torch.relu`, are identified by their names.
-OF_C = (BuiltinFunctionType, WrapperDescriptorType, MethodDescriptorType, ClassMethodDescriptorType, np.ufunc)
+C_FUNCTIONS = (BuiltinFunctionType, WrapperDescriptorType, MethodDescriptorType, ClassMethodDescriptorType, np.ufunc)
 # Generators of the global random states, which are seeded for each batch.
 GLOBAL_GENERATORS = (random._inst, np.random.mtrand._rand)
-CACHED = type(functools.cache(len))
+CACHED_FUNCTION = type(functools.cache(len))
 # Objects that do not influence results and differ between processes.
-WITHOUT_INFLUENCE = (
+IRRELEVANT_TYPES = (
     logging.Logger,
     weakref.ref,
     weakref.WeakSet,
@@ -60,7 +60,7 @@ WITHOUT_INFLUENCE = (
     weakref.WeakValueDictionary,
 )
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-MOST = 10_000
+MOST_OBJECTS = 10_000
 
 
 def identity_of(value: Any, network: Any = None) -> str:
@@ -83,11 +83,11 @@ def identity_of(value: Any, network: Any = None) -> str:
     HeatproofError
         If the state of a part of the value cannot be read; the message names the part.
     """
-    telling = _Telling()
+    serialiser = _Serialiser()
     if network is not None:
         for number, (_, module) in enumerate(network.named_modules()):
-            telling.known[id(module)] = (-number - 1, module)
-    return hashlib.sha256(" ".join(telling.tell(value, "")).encode()).hexdigest()
+            serialiser.known[id(module)] = (-number - 1, module)
+    return hashlib.sha256(" ".join(serialiser.serialise(value, "")).encode()).hexdigest()
 
 
 def network_identity(network: Any) -> str:
@@ -96,10 +96,12 @@ def network_identity(network: Any) -> str:
     Plain attributes are ignored, because some networks count their calls in one. Callers compare outputs as well, which
     show the effect of other attributes.
     """
-    return hashlib.sha256(" ".join(_Telling(refuses=False, code_only=True).tell(network, "")).encode()).hexdigest()
+    return hashlib.sha256(
+        " ".join(_Serialiser(refuses=False, code_only=True).serialise(network, "")).encode()
+    ).hexdigest()
 
 
-class _Telling:
+class _Serialiser:
     """Serialisation of one value to words for a digest; an object that occurs again is represented by its number.
 
     Parameters
@@ -115,18 +117,18 @@ class _Telling:
         # A reference to each object is kept, because Python reuses the address of a deleted object.
         self.known: dict[int, tuple[int, Any]] = {}
 
-    def tell(self, value: Any, where: str) -> Iterator[str]:
+    def serialise(self, value: Any, where: str) -> Iterator[str]:
         """Yield the words of a value; `where` is its path from the serialised value, for messages."""
         kind = type(value)
-        if kind in PLAIN:
+        if kind in PLAIN_TYPES:
             yield f"{kind.__name__}:{value!r}"
             return
         if id(value) in self.known:
             yield f"#{self.known[id(value)][0]}"
             return
         self.known[id(value)] = (len(self.known), value)
-        if len(self.known) > MOST and not self.code_only:
-            raise HeatproofError(_cannot(where, value, "holds too much"))
+        if len(self.known) > MOST_OBJECTS and not self.code_only:
+            raise HeatproofError(_unreadable_message(where, value, "holds too much"))
         yield f"{kind.__module__}.{kind.__qualname__}("
         yield from self._inside(value, where)
         yield ")"
@@ -144,72 +146,74 @@ class _Telling:
             yield from self._attributes({f"[{key!r:.40}]": (key, one) for key, one in value.items()}, where)
         elif isinstance(value, list | tuple):
             for place, one in enumerate(value):
-                yield from self.tell(one, f"{where}[{place}]")
+                yield from self.serialise(one, f"{where}[{place}]")
         elif isinstance(value, set | frozenset):
             # Sorted, because the order of a set differs between processes.
-            yield from sorted(" ".join(_Telling(self.refuses, self.code_only).tell(one, where)) for one in value)
+            yield from sorted(
+                " ".join(_Serialiser(self.refuses, self.code_only).serialise(one, where)) for one in value
+            )
         elif isinstance(value, functools.partial):
-            yield from self.tell((value.func, value.args, value.keywords), where)
+            yield from self.serialise((value.func, value.args, value.keywords), where)
         elif isinstance(value, MethodType):
-            yield from self.tell((value.__self__, value.__func__), where)
+            yield from self.serialise((value.__self__, value.__func__), where)
         elif isinstance(value, FunctionType):
             yield from self._function(value, where)
         elif isinstance(value, type):
             yield from self._class(value, where)
-        elif isinstance(value, CACHED):
-            yield from self.tell(value.__wrapped__, where)
+        elif isinstance(value, CACHED_FUNCTION):
+            yield from self.serialise(value.__wrapped__, where)
         elif isinstance(value, ModuleType):
             yield from self._module(value)
-        elif isinstance(value, OF_C):
+        elif isinstance(value, C_FUNCTIONS):
             yield f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', value)}"
             owner = getattr(value, "__self__", None)
             if not (owner is None or isinstance(owner, ModuleType) or any(owner is one for one in GLOBAL_GENERATORS)):
-                yield from self.tell(owner, where)
+                yield from self.serialise(owner, where)
         elif isinstance(value, torch.dtype | torch.device | torch.layout | torch.memory_format | enum.Enum | PurePath):
             yield str(value)
-        elif not isinstance(value, (*WITHOUT_INFLUENCE, torch.utils.hooks.RemovableHandle)):
+        elif not isinstance(value, (*IRRELEVANT_TYPES, torch.utils.hooks.RemovableHandle)):
             yield from self._object(value, where)
 
     def _network(self, network: Any) -> Iterator[str]:
         import torch
 
-        of_every = vars(torch.nn.Module()).keys()
+        common_attributes = vars(torch.nn.Module()).keys()
         for name, module in network.named_modules():
             if module is not network and id(module) in self.known:
                 yield f"{name} #{self.known[id(module)][0]}"
                 continue
             yield f"{name} {ADDRESS.sub('', module.extra_repr())}"
-            yield from self.tell(type(module), name)
-            own = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
-            yield from (f"{key}={_tensor(one)}" for key, one in own)
+            yield from self.serialise(type(module), name)
+            tensors = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
+            yield from (f"{key}={_tensor(one)}" for key, one in tensors)
             if not self.code_only:
-                told = {key: one for key, one in vars(module).items() if key not in of_every}
-                yield from self._attributes({f".{key}": (key, one) for key, one in told.items()}, name)
+                attributes = {key: one for key, one in vars(module).items() if key not in common_attributes}
+                yield from self._attributes({f".{key}": (key, one) for key, one in attributes.items()}, name)
 
     def _array(self, values: np.ndarray, where: str) -> Iterator[str]:
         if values.dtype.hasobject:
-            yield from self.tell(values.tolist(), where)
+            yield from self.serialise(values.tolist(), where)
         else:
             digest = hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()
             yield f"{values.dtype} {values.shape} {digest}"
 
     def _object(self, value: Any, where: str) -> Iterator[str]:
         kind = type(value)
-        yield from self.tell(kind, where)
+        yield from self.serialise(kind, where)
         attributes = dict(getattr(value, "__dict__", {}))
-        slots = [name for one in kind.__mro__ for name in _listed(one.__dict__.get("__slots__", ()))]
+        slots = [name for one in kind.__mro__ for name in _as_list(one.__dict__.get("__slots__", ()))]
         attributes |= {name: getattr(value, name) for name in slots if hasattr(value, name) and name != "__weakref__"}
         # The state of an object of a C class without visible attributes cannot be read.
         shows = hasattr(value, "__dict__") or slots or kind is object
         if not shows or any(_is_of_c(one) for one in kind.__mro__):
-            yield from self._cannot(where, value)
+            yield from self._unreadable(where, value)
             return
         yield from self._attributes({f".{name}": (name, one) for name, one in attributes.items()}, where)
 
     def _attributes(self, items: Mapping[str, tuple[Any, Any]], where: str) -> Iterator[str]:
-        for said, (name, one) in items.items():
-            yield from self.tell(name, where)
-            yield from self.tell(one, f"{where}{said}")
+        for suffix, (name, value) in items.items():
+            yield from self.serialise(name, where)
+            yield from self.serialise(value, f"{where}{suffix}")
 
     def _function(self, function: FunctionType, where: str) -> Iterator[str]:
         yield f"{function.__module__}.{function.__qualname__}"
@@ -219,27 +223,27 @@ class _Telling:
                 return
         else:
             yield from self._code(function.__code__)
-        yield from self.tell((function.__defaults__, function.__kwdefaults__), where)
+        yield from self.serialise((function.__defaults__, function.__kwdefaults__), where)
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             try:
                 content = cell.cell_contents
             except ValueError:  # the name has no value yet
                 continue
-            yield from self._seen(name, content, where)
+            yield from self._referenced(name, content, where)
         if not is_of_library:
             for name, one in vars(function).items():
-                yield from self._seen(name, one, where)
+                yield from self._referenced(name, one, where)
             for name in sorted(_global_names(function.__code__)):
                 if name in function.__globals__:
-                    yield from self._seen(name, function.__globals__[name], where)
-            for name in sorted(_imported(function.__code__, function.__globals__)):
+                    yield from self._referenced(name, function.__globals__[name], where)
+            for name in sorted(_imported_names(function.__code__, function.__globals__)):
                 yield from self._import(name)
 
-    def _seen(self, name: str, value: Any, where: str) -> Iterator[str]:
+    def _referenced(self, name: str, value: Any, where: str) -> Iterator[str]:
         """Yield the words of an object that code refers to by a name."""
         if not self.code_only or isinstance(value, FunctionType | type | ModuleType):
             yield name
-            yield from self.tell(value, f"{where}.{name}" if where else name)
+            yield from self.serialise(value, f"{where}.{name}" if where else name)
 
     def _import(self, name: str) -> Iterator[str]:
         """Yield the words of a module that code imports when it runs; a user's module is imported for that."""
@@ -247,7 +251,7 @@ class _Telling:
         # The code that imports a missing module raises its own error.
         with suppress(Exception):
             if name in sys.modules or not _is_library_file(importlib.util.find_spec(name).origin):  # type: ignore[union-attr]
-                yield from self.tell(importlib.import_module(name), name)
+                yield from self.serialise(importlib.import_module(name), name)
 
     def _class(self, kind: type, where: str) -> Iterator[str]:
         yield f"{kind.__module__}.{kind.__qualname__}"
@@ -255,15 +259,15 @@ class _Telling:
             yield _library(kind.__module__)
             return
         for base in kind.__bases__:
-            yield from self.tell(base, where)
+            yield from self.serialise(base, where)
         for name, one in sorted(vars(kind).items()):
             inner = getattr(one, "__func__", None) or getattr(one, "fget", None) or getattr(one, "func", None) or one
             if isinstance(inner, FunctionType):
                 yield name
-                yield from self.tell(inner, where)
+                yield from self.serialise(inner, where)
             elif not self.code_only and not name.startswith(("__", "_abc_")) and not inspect.isdatadescriptor(one):
                 yield name
-                yield from self.tell(one, f"{where}.{name}")
+                yield from self.serialise(one, f"{where}.{name}")
 
     def _code(self, code: CodeType) -> Iterator[str]:
         yield f"{code.co_code.hex()} {code.co_names} {code.co_varnames} {code.co_freevars}"
@@ -283,17 +287,17 @@ class _Telling:
         try:
             for name, one in sorted(vars(module).items()):
                 if not name.startswith("__"):
-                    yield from self._seen(name, one, "")
+                    yield from self._referenced(name, one, "")
         finally:
             self.refuses = refuses
 
-    def _cannot(self, where: str, value: Any) -> Iterator[str]:
+    def _unreadable(self, where: str, value: Any) -> Iterator[str]:
         if self.refuses:
-            raise HeatproofError(_cannot(where, value, "shows nothing of what it holds"))
+            raise HeatproofError(_unreadable_message(where, value, "shows nothing of what it holds"))
         yield "?"
 
 
-def _cannot(where: str, value: Any, why: str) -> str:
+def _unreadable_message(where: str, value: Any, why: str) -> str:
     place = f"its {where.strip('.')!r}" if where.strip(".") else "it"
     return f"{place} is a {type(value).__name__}, which {why}, so that nothing tells it from another one"
 
@@ -313,11 +317,11 @@ def _constant(value: Any) -> Iterator[str]:
 def _tensor(value: Any) -> str:
     import torch
 
-    found = value.detach()
-    if found.is_sparse or found.is_quantized or found.is_nested:
-        return f"{found.dtype} {tuple(found.shape)} {found}"
-    found = found.cpu().contiguous().reshape(-1)
-    digest = hashlib.sha256(found.view(torch.uint8).numpy().data if found.numel() else b"").hexdigest()
+    tensor = value.detach()
+    if tensor.is_sparse or tensor.is_quantized or tensor.is_nested:
+        return f"{tensor.dtype} {tuple(tensor.shape)} {tensor}"
+    tensor = tensor.cpu().contiguous().reshape(-1)
+    digest = hashlib.sha256(tensor.view(torch.uint8).numpy().data if tensor.numel() else b"").hexdigest()
     return f"{value.dtype} {tuple(value.shape)} {digest}"
 
 
@@ -334,8 +338,8 @@ def version_of(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         pass
-    known = [] if package in sys.stdlib_module_names else packages_distributions().get(package, [])
-    return " ".join(map(version, known)) or sys.version.partition(" ")[0]
+    packages = [] if package in sys.stdlib_module_names else packages_distributions().get(package, [])
+    return " ".join(map(version, packages)) or sys.version.partition(" ")[0]
 
 
 def _is_of_library(name: str | None) -> bool:
@@ -371,16 +375,17 @@ def _is_library_file(file: str | None) -> bool:
     return any(folder in Path(file).parents for folder in map(Path, installed))
 
 
-def _listed(slots: Any) -> list[str]:
+def _as_list(slots: Any) -> list[str]:
     return [slots] if isinstance(slots, str) else list(slots)
 
 
 def _is_of_c(kind: type) -> bool:
     """Return whether a class is implemented in C, so that its objects can have state that Python cannot read."""
-    of_c = (WrapperDescriptorType, MethodDescriptorType, ClassMethodDescriptorType)
-    own = vars(kind)
+    c_types = (WrapperDescriptorType, MethodDescriptorType, ClassMethodDescriptorType)
+    members = vars(kind)
     return kind is not object and (
-        any(isinstance(one, of_c) for one in own.values()) or isinstance(own.get("__new__"), BuiltinFunctionType)
+        any(isinstance(one, c_types) for one in members.values())
+        or isinstance(members.get("__new__"), BuiltinFunctionType)
     )
 
 
@@ -389,7 +394,7 @@ def _global_names(code: CodeType) -> set[str]:
     return names.union(*(_global_names(inner) for inner in code.co_consts if isinstance(inner, CodeType)))
 
 
-def _imported(code: CodeType, seen: Mapping[str, Any]) -> set[str]:
+def _imported_names(code: CodeType, seen: Mapping[str, Any]) -> set[str]:
     """Return the full names of the modules that code imports, and of the names that it imports from them."""
     found, steps = set(), list(dis.get_instructions(code))
     for level, names, step in zip(steps, steps[1:], steps[2:], strict=False):
@@ -397,4 +402,4 @@ def _imported(code: CodeType, seen: Mapping[str, Any]) -> set[str]:
             with suppress(ImportError, TypeError, ValueError):
                 module = importlib.util.resolve_name("." * level.argval + step.argval, seen.get("__package__"))
                 found |= {module, *(f"{module}.{name}" for name in names.argval or ())}
-    return found.union(*(_imported(inner, seen) for inner in code.co_consts if isinstance(inner, CodeType)))
+    return found.union(*(_imported_names(inner, seen) for inner in code.co_consts if isinstance(inner, CodeType)))

@@ -34,7 +34,7 @@ AXES = {
 }
 # The argument of `heatproof.explain` for targets that are not classes, and the plural, by the first word of a target's
 # description.
-ASKED = {"label": "task='multilabel'", "output": "task='regression'", "target": "the target function"}
+TASK_ARGUMENTS = {"label": "task='multilabel'", "output": "task='regression'", "target": "the target function"}
 PLURALS = {"class": "classes", "label": "labels", "output": "outputs", "target": "numbers of a target function"}
 
 
@@ -126,7 +126,7 @@ def match_rows(
     if labels is None:
         return None
     if labels.digests is not None:
-        return _by_content(labels, images, what, explained)
+        return _match_by_content(labels, images, what, explained)
     ids = labels.ids or []
     if ids == images.ids:
         return None
@@ -135,8 +135,8 @@ def match_rows(
             return None
         plain = f"{what}.to_numpy()" if hasattr(values, "iloc") else f"image_ids={what}['image'].values"
         raise HeatproofError(
-            f"The {what} are labelled {_some(ids)} and the images have no names: give {plain} if both have one order, "
-            "or name the images by image_ids."
+            f"The {what} are labelled {_join_first(ids)} and the images have no names: give {plain} if both have one "
+            "order, or name the images by image_ids."
         )
     places = {name: row for row, name in enumerate(ids)}
     missing = next((name for name in images.ids if name not in places), None)
@@ -152,47 +152,51 @@ def match_rows(
         raise HeatproofError(f"The {what} have the image {short_repr(twice)} twice: give each image once.")
     if missing is not None:
         raise HeatproofError(
-            f"The {what} are labelled {_some(ids)} and have no image {short_repr(missing)}: give those of these images, or "
-            "an array without labels in their order."
+            f"The {what} are labelled {_join_first(ids)} and have no image {short_repr(missing)}: give those of these "
+            "images, or an array without labels in their order."
         )
     return np.array([places[name] for name in images.ids])
 
 
-def _by_content(labels: Labels, images: ImageSource, what: str, explained: Sequence[str] | None) -> np.ndarray:
+def _match_by_content(labels: Labels, images: ImageSource, what: str, explained: Sequence[str] | None) -> np.ndarray:
     """Match rows by the content of images; rows of equal images by explained target and id, then in order."""
-    theirs: list[tuple[Any, ...]] = list(zip(labels.digests or (), strict=True))
-    ours: list[tuple[Any, ...]] = list(zip(images.digests, strict=True))
-    count, others = len(ours), len(theirs)
-    told = None if explained is None else labels.explained
-    classes = [None] * others if told is None else told
-    wanted = [None] * count if told is None or explained is None else list(explained)
-    names = [None] * others if labels.ids is None else labels.ids
-    own = [None] * count if labels.ids is None else images.ids
-    free, rows = set(range(others)), [-1] * count
+    their_digests: list[tuple[Any, ...]] = list(zip(labels.digests or (), strict=True))
+    our_digests: list[tuple[Any, ...]] = list(zip(images.digests, strict=True))
+    count, their_count = len(our_digests), len(their_digests)
+    their_targets = None if explained is None else labels.explained
+    theirs_explained = [None] * their_count if their_targets is None else their_targets
+    ours_explained = [None] * count if their_targets is None or explained is None else list(explained)
+    their_ids = [None] * their_count if labels.ids is None else labels.ids
+    our_ids = [None] * count if labels.ids is None else images.ids
+    unused, rows = set(range(their_count)), [-1] * count
     for with_class, with_name in ((True, True), (True, False), (False, True), (False, False)):
         rest = defaultdict(list)
-        for row in sorted(free, reverse=True):
-            key = theirs[row], with_class and classes[row], with_name and names[row]
+        for row in sorted(unused, reverse=True):
+            key = their_digests[row], with_class and theirs_explained[row], with_name and their_ids[row]
             rest[key].append(row)
         for image in range(count):
-            found = rest.get((ours[image], with_class and wanted[image], with_name and own[image]))
+            found = rest.get((our_digests[image], with_class and ours_explained[image], with_name and our_ids[image]))
             if rows[image] < 0 and found:
                 rows[image] = found.pop()
-                free.discard(rows[image])
+                unused.discard(rows[image])
     # An image that occurs more often than its maps uses the same map again.
-    again = {(one, kind): row for row, (one, kind) in enumerate(zip(theirs, classes, strict=True))}
-    rows = [again.get((ours[image], wanted[image]), -1) if row < 0 else row for image, row in enumerate(rows)]
+    reusable = {(one, kind): row for row, (one, kind) in enumerate(zip(their_digests, theirs_explained, strict=True))}
+    rows = [
+        reusable.get((our_digests[image], ours_explained[image]), -1) if row < 0 else row
+        for image, row in enumerate(rows)
+    ]
     if -1 in rows:
         name = images.ids[rows.index(-1)]
         if what == "maps" and labels.targets is not None and labels.kind != images.kind:
             # With several labels, only images that have some are rows, so the tasks may differ rather than the images.
-            made, asked = _word(labels.kind), _word(images.kind)
+            made, asked = _target_word(labels.kind), _target_word(images.kind)
             raise HeatproofError(
                 f"The maps explain {PLURALS[made]}, and what is scored are {PLURALS[asked]}: {_remedy(made, asked)}."
             )
         raise HeatproofError(
-            f"The {what} are of other images than {short_repr(name)}, by their coordinate {IMAGE_DIGEST}: give the images that "
-            f"they were made of, or {what}.drop_vars({IMAGE_DIGEST!r}) if they are of these in another form."
+            f"The {what} are of other images than {short_repr(name)}, by their coordinate {IMAGE_DIGEST}: give the "
+            f"images that they were made of, or {what}.drop_vars({IMAGE_DIGEST!r}) if they are of these in another "
+            "form."
         )
     return np.array(rows)
 
@@ -207,21 +211,26 @@ def align_to_images(name: str, values: Any, images: ImageSource) -> Any:
     """
     rows = match_rows(values, images, name)
     if is_labelled_array(values):
-        axes, given = AXES[name], tuple(map(str, values.dims))
-        if sorted(given) != sorted(axes):
+        axes, dims = AXES[name], tuple(map(str, values.dims))
+        if sorted(dims) != sorted(axes):
             # The second dimension of a ranking is that of pixels, whatever its name.
-            if not (len(given) == len(axes) == 2 and "image" in given):
+            if not (len(dims) == len(axes) == 2 and "image" in dims):
                 raise HeatproofError(
-                    f"The {name} have the dimensions {', '.join(given)}: name them {', '.join(axes)}, or give the "
+                    f"The {name} have the dimensions {', '.join(dims)}: name them {', '.join(axes)}, or give the "
                     "array without names in this order."
                 )
-            axes = ("image", next(one for one in given if one != "image"))
+            axes = ("image", next(one for one in dims if one != "image"))
         values = values.transpose(*axes).values
     elif hasattr(values, "iloc"):
         values = values.to_numpy()
-    if rows is None and images.pictures is not None and len(values) == images.given and AXES[name][0] == "image":
+    if (
+        rows is None
+        and images.image_numbers is not None
+        and len(values) == images.num_images
+        and AXES[name][0] == "image"
+    ):
         # All labels of an image share its entry.
-        return values[images.pictures]
+        return values[images.image_numbers]
     return values if rows is None else values[rows]
 
 
@@ -237,21 +246,23 @@ def align_options(options: dict[str, Any], images: ImageSource, known: dict[int,
     known
         Cache of aligned arrays by the `id` of the original. Metrics with the same array then share network passes.
     """
-    given = {name: value for name, value in options.items() if name in AXES and value is not None}
-    parts = _parts_of(given.get("masks"))
-    found = dict(options)
-    for name, value in given.items():
-        own = _parts_of(value)
-        if parts is not None and own is not None and own != parts:
-            if sorted(own) != sorted(parts) or len(set(own)) < len(own):
-                raise HeatproofError(f"The {name} are of the parts {_some(own)} and the masks of {_some(parts)}.")
-            value = value.isel(part=[own.index(one) for one in parts])
-            found[name] = align_to_images(name, value, images)
+    arrays = {name: value for name, value in options.items() if name in AXES and value is not None}
+    parts = _parts_of(arrays.get("masks"))
+    aligned = dict(options)
+    for name, value in arrays.items():
+        value_parts = _parts_of(value)
+        if parts is not None and value_parts is not None and value_parts != parts:
+            if sorted(value_parts) != sorted(parts) or len(set(value_parts)) < len(value_parts):
+                raise HeatproofError(
+                    f"The {name} are of the parts {_join_first(value_parts)} and the masks of {_join_first(parts)}."
+                )
+            value = value.isel(part=[value_parts.index(one) for one in parts])
+            aligned[name] = align_to_images(name, value, images)
             continue
         if id(value) not in known:
             known[id(value)] = align_to_images(name, value, images)
-        found[name] = known[id(value)]
-    return found
+        aligned[name] = known[id(value)]
+    return aligned
 
 
 def select_option_rows(options: dict[str, Any], rows: Any, count: int) -> dict[str, Any]:
@@ -319,8 +330,8 @@ def check_explained(explained: Sequence[str], scored: ScoredTargets, ids: Sequen
     first = differs.index(True) if any(differs) else None
     if first is None:
         return
-    theirs, ours = explained[first], scored.explained[first]
-    kinds = [one.partition(" ")[0] for one in (theirs, ours)]
+    map_target, scored_target = explained[first], scored.explained[first]
+    kinds = [one.partition(" ")[0] for one in (map_target, scored_target)]
     if kinds[0] == kinds[1] == "target":
         raise HeatproofError(
             f"The map of image {ids[first]!r} explains another target than the one that is scored: give the target "
@@ -329,24 +340,24 @@ def check_explained(explained: Sequence[str], scored: ScoredTargets, ids: Sequen
         )
     if kinds[0] != kinds[1]:
         raise HeatproofError(
-            f"The map of image {ids[first]!r} explains {_without_digest(theirs)} and {scored.words} "
-            f"{_without_digest(ours)}: {_remedy(*kinds)}."
+            f"The map of image {ids[first]!r} explains {_without_digest(map_target)} and {scored.words} "
+            f"{_without_digest(scored_target)}: {_remedy(*kinds)}."
         )
-    number = ours.partition(" ")[2] if kinds[0] == "class" else ours
+    number = scored_target.partition(" ")[2] if kinds[0] == "class" else scored_target
     raise HeatproofError(
-        f"The map of image {ids[first]!r} explains {theirs} and {scored.words} {number}: {scored.remedy}."
+        f"The map of image {ids[first]!r} explains {map_target} and {scored.words} {number}: {scored.remedy}."
     )
 
 
-def _word(kind: str) -> str:
+def _target_word(kind: str) -> str:
     return describe_targets(kind, [""], [""] if kind == CALLABLE else None)[0].strip()
 
 
 def _remedy(theirs: str, ours: str) -> str:
     """Return the remedy for maps that explain another kind of target than the scored one."""
-    if theirs in ASKED:
-        return f"give {ASKED[theirs]}, as the maps were made with"
-    return f"leave {ASKED[ours]} out, or give maps that were made with it"
+    if theirs in TASK_ARGUMENTS:
+        return f"give {TASK_ARGUMENTS[theirs]}, as the maps were made with"
+    return f"leave {TASK_ARGUMENTS[ours]} out, or give maps that were made with it"
 
 
 def _without_digest(explained: str) -> str:
@@ -357,6 +368,6 @@ def _numbers(count: int) -> list[str]:
     return [str(number) for number in range(count)]
 
 
-def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(repr(name) for name in names[:3])
-    return f"{shown}, …" if len(names) > 3 else shown
+def _join_first(names: Sequence[str]) -> str:
+    text = ", ".join(repr(name) for name in names[:3])
+    return f"{text}, …" if len(names) > 3 else text

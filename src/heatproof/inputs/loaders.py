@@ -25,7 +25,7 @@ LABEL_KEYS = ("label", "labels", "target", "targets", "y", "class", "classes", "
 LABEL_WORDS = ("label", "target", "class")
 # Number of images that are read repeatedly to detect random augmentation, and how often. Of most augmentations, about
 # one of ten thousand is missed.
-PROBED, TIMES = 4, 4
+REPEATED_IMAGES, REPETITIONS = 4, 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +45,7 @@ class LoaderInfo:
     is_shuffled: bool = False
 
 
-class Several(tuple[str, ...]):
+class AmbiguousLabelKeys(tuple[str, ...]):
     """Keys of several kinds of labels, one of which may be the classes."""
 
     __slots__ = ()
@@ -64,8 +64,8 @@ def is_loader(images: Any) -> bool:
             return first[0].ndim in (3, 4)
         # A list of batches is concatenated. A list of single images is refused: the caller has to stack it.
         return isinstance(first, Mapping) or (isinstance(first, torch.Tensor) and first.ndim == 4)
-    plain = isinstance(images, str | bytes | Mapping | set | frozenset | np.ndarray | torch.Tensor)
-    if plain or is_labelled_array(images) or hasattr(images, "data_vars") or hasattr(images, "iloc"):
+    is_other_type = isinstance(images, str | bytes | Mapping | set | frozenset | np.ndarray | torch.Tensor)
+    if is_other_type or is_labelled_array(images) or hasattr(images, "data_vars") or hasattr(images, "iloc"):
         return False
     return isinstance(images, Iterable) and not any(kind.__module__.startswith("PIL.") for kind in type(images).__mro__)
 
@@ -85,17 +85,17 @@ def read_loader(images: Any) -> tuple[ImageSource, LoaderInfo]:
     if isinstance(images, Dataset) and not isinstance(images, IterableDataset):
         images = DataLoader(images, batch_size=READ_BATCH_SIZE)
     has_numbers = isinstance(images, DataLoader) and not isinstance(images.dataset, IterableDataset)
-    return _by_number(images) if has_numbers and images.batch_sampler is not None else _read_once(images)
+    return _read_by_number(images) if has_numbers and images.batch_sampler is not None else _read_all(images)
 
 
 def _holds_samples(images: Sequence[Any]) -> bool:
-    first = parts_of(images[0])[0]
+    first = split_batch(images[0])[0]
     return getattr(first, "ndim", 0) == 3
 
 
-def _by_number(loader: Any) -> tuple[ImageSource, LoaderInfo]:
+def _read_by_number(loader: Any) -> tuple[ImageSource, LoaderInfo]:
     dataset = loader.dataset
-    with random_states(loader), sentences("where its sampler is asked"):
+    with preserved_random_states(loader), loader_errors("where its sampler is asked"):
         places, is_shuffled = _places(loader)
     if not places:
         raise HeatproofError("The loader has no images: give one with at least one image.")
@@ -106,13 +106,13 @@ def _by_number(loader: Any) -> tuple[ImageSource, LoaderInfo]:
     names = _file_names(dataset)
     ids = [str(row) for row in range(len(places))] if names is None else [names[place] for place in places]
 
-    def batch(rows: Sequence[int]) -> tuple[torch.Tensor, Any]:
-        wanted = [places[row] for row in rows]
-        with sentences(f"on image {ids[rows[0]]!r}" if len(rows) == 1 else f"on images from {ids[rows[0]]!r}"):
-            together = getattr(dataset, "__getitems__", None)
-            samples = together(wanted) if together is not None else [dataset[place] for place in wanted]
-            _check_alike(samples, [ids[row] for row in rows])
-            images, labels = parts_of(loader.collate_fn(samples))
+    def read_batch(rows: Sequence[int]) -> tuple[torch.Tensor, Any]:
+        numbers = [places[row] for row in rows]
+        with loader_errors(f"on image {ids[rows[0]]!r}" if len(rows) == 1 else f"on images from {ids[rows[0]]!r}"):
+            read_together = getattr(dataset, "__getitems__", None)
+            samples = read_together(numbers) if read_together is not None else [dataset[place] for place in numbers]
+            _check_equal_shapes(samples, [ids[row] for row in rows])
+            images, labels = split_batch(loader.collate_fn(samples))
         images = check_images(images)
         if len(images) != len(rows):
             raise HeatproofError(
@@ -124,7 +124,7 @@ def _by_number(loader: Any) -> tuple[ImageSource, LoaderInfo]:
     shapes: list[tuple[int, ...]] = []
 
     def read(rows: Sequence[int]) -> torch.Tensor:
-        images = batch(rows)[0]
+        images = read_batch(rows)[0]
         shapes[1:] = [tuple(images.shape[1:])]
         if shapes[0] != shapes[-1]:
             raise HeatproofError(
@@ -132,25 +132,27 @@ def _by_number(loader: Any) -> tuple[ImageSource, LoaderInfo]:
             )
         return images
 
-    probed = sorted({round(place * (len(ids) - 1) / (PROBED - 1)) for place in range(PROBED)})
-    refuse_random(read, probed, ids, "The loader")
+    repeated = sorted({round(place * (len(ids) - 1) / (REPEATED_IMAGES - 1)) for place in range(REPEATED_IMAGES)})
+    refuse_random(read, repeated, ids, "The loader")
 
-    def labels(of_classes: bool) -> Any:
-        with random_states():
-            own = batch(probed)[1]
-            if own is None:
+    def labels(must_be_classes: bool) -> Any:
+        with preserved_random_states():
+            probe_labels = read_batch(repeated)[1]
+            if probe_labels is None:
                 return None
-            _refuse_several(own)
-            listed = _listed_targets(dataset) if of_classes else None
-            if of_classes:
-                first = check_targets(own, len(probed))
+            _check_label_keys(probe_labels)
+            listed = _listed_targets(dataset) if must_be_classes else None
+            if must_be_classes:
+                probe_classes = check_targets(probe_labels, len(repeated))
             if listed is not None:
-                found = check_targets([listed[place] for place in places], len(places))
-                if bool((found[probed] == first).all()):
-                    return found
-            every = [range(low, min(low + READ_BATCH_SIZE, len(ids))) for low in range(0, len(ids), READ_BATCH_SIZE)]
-            parts = [_in_rows(batch(rows)[1], len(rows)) for rows in every]
-        return _joined(parts)
+                targets = check_targets([listed[place] for place in places], len(places))
+                if bool((targets[repeated] == probe_classes).all()):
+                    return targets
+            batches_of_rows = [
+                range(low, min(low + READ_BATCH_SIZE, len(ids))) for low in range(0, len(ids), READ_BATCH_SIZE)
+            ]
+            label_batches = [_in_rows(read_batch(rows)[1], len(rows)) for rows in batches_of_rows]
+        return _joined(label_batches)
 
     return ImageSource(ids, read, is_named=names is not None), LoaderInfo(labels, is_shuffled)
 
@@ -160,19 +162,27 @@ def _places(loader: Any) -> tuple[list[int], bool]:
     from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, SubsetRandomSampler
 
     sampler, count = loader.sampler, len(loader.dataset)
-    plain = type(loader.batch_sampler) is BatchSampler
-    if plain and isinstance(sampler, SequentialSampler):
+    is_plain_batching = type(loader.batch_sampler) is BatchSampler
+    if is_plain_batching and isinstance(sampler, SequentialSampler):
         return list(range(count)), False
-    if plain and isinstance(sampler, RandomSampler) and sampler.num_samples == count and not sampler.replacement:
+    if (
+        is_plain_batching
+        and isinstance(sampler, RandomSampler)
+        and sampler.num_samples == count
+        and not sampler.replacement
+    ):
         return list(range(count)), True
-    if plain and isinstance(sampler, SubsetRandomSampler):
+    if is_plain_batching and isinstance(sampler, SubsetRandomSampler):
         return sorted(map(int, sampler.indices)), True
-    first, again = (
-        [int(place) for place in (sampler if plain else (one for batch in loader.batch_sampler for one in batch))]
+    first, second = (
+        [
+            int(place)
+            for place in (sampler if is_plain_batching else (one for batch in loader.batch_sampler for one in batch))
+        ]
         for _ in range(2)
     )
     # An unknown sampler that shuffles: take the order of the dataset, which does not change.
-    return (first, False) if first == again else (sorted(first), True)
+    return (first, False) if first == second else (sorted(first), True)
 
 
 def refuse_random(read: Any, rows: Sequence[int], ids: Sequence[str], what: str) -> None:
@@ -196,129 +206,131 @@ def refuse_random(read: Any, rows: Sequence[int], ids: Sequence[str], what: str)
     """
     import torch
 
-    with random_states():
+    with preserved_random_states():
         first = read(rows)
-        for time in range(max(TIMES, 16 // len(rows)) - 1):
+        for repetition in range(max(REPETITIONS, 16 // len(rows)) - 1):
             # Every second time in reverse order, because `collate_fn` may sort the samples.
-            again = read(rows) if time % 2 else read(rows[::-1]).flip(0)
-            for row, one, other in zip(rows, first, again, strict=True):
-                if not torch.equal(one.nan_to_num(), other.nan_to_num()):
+            second = read(rows) if repetition % 2 else read(rows[::-1]).flip(0)
+            for row, before, after in zip(rows, first, second, strict=True):
+                if not torch.equal(before.nan_to_num(), after.nan_to_num()):
                     raise HeatproofError(
                         f"{what} gives another image {ids[row]!r} each time that it is read: take random augmentation "
                         "out of its transform, and sorting out of its `collate_fn`."
                     )
 
 
-def _read_once(batches: Iterable[Any]) -> tuple[ImageSource, LoaderInfo]:
+def _read_all(batches: Iterable[Any]) -> tuple[ImageSource, LoaderInfo]:
     """Read all batches into memory."""
     import torch
 
     images: list[torch.Tensor] = []
     labels: list[Any] = []
-    with random_states(batches), sentences("while it is gone through"):
+    with preserved_random_states(batches), loader_errors("while it is gone through"):
         for batch in batches:
-            own, said = parts_of(batch)
-            if getattr(own, "ndim", 0) == 3 and _is_number(said):
+            batch_images, batch_labels = split_batch(batch)
+            if getattr(batch_images, "ndim", 0) == 3 and _is_number(batch_labels):
                 # The loader yields single samples instead of batches.
-                own, said = own[None], [int(said)]
+                batch_images, batch_labels = batch_images[None], [int(batch_labels)]
             # A generator may reuse one array for all batches.
-            own, said = check_images(own).clone(), deepcopy(said)
-            if images and own.shape[1:] != images[0].shape[1:]:
-                shapes = f"{tuple(images[0].shape[1:])} and {tuple(own.shape[1:])}"
+            batch_images, batch_labels = check_images(batch_images).clone(), deepcopy(batch_labels)
+            if images and batch_images.shape[1:] != images[0].shape[1:]:
+                shapes = f"{tuple(images[0].shape[1:])} and {tuple(batch_images.shape[1:])}"
                 raise HeatproofError(f"The images of the loader have the shapes {shapes}: resize all to one.")
-            images.append(own)
-            labels.append(said)
+            images.append(batch_images)
+            labels.append(batch_labels)
     if not images:
         raise HeatproofError(
             "The loader has no images: give one with at least one; a generator can be gone through only once."
         )
-    whole = torch.cat(images)
+    all_images = torch.cat(images)
 
-    def joined(of_classes: bool) -> Any:
+    def all_labels(must_be_classes: bool) -> Any:
         if any(one is None for one in labels):
             return None
-        _refuse_several(labels[0])
+        _check_label_keys(labels[0])
         return _joined(labels)
 
-    return source_of_tensor(whole), LoaderInfo(joined)
+    return source_of_tensor(all_images), LoaderInfo(all_labels)
 
 
-def _is_number(said: Any) -> bool:
-    return np.ndim(said) == 0 and np.asarray(said).dtype.kind in "iu"
+def _is_number(value: Any) -> bool:
+    return np.ndim(value) == 0 and np.asarray(value).dtype.kind in "iu"
 
 
-def _refuse_several(labels: Any) -> None:
-    if isinstance(labels, Several):
+def _check_label_keys(labels: Any) -> None:
+    if isinstance(labels, AmbiguousLabelKeys):
         raise HeatproofError(
             f"The loader gives {' and '.join(labels)}, and nothing says which are the classes: give `targets`, or name "
             f"one of them {LABEL_KEYS[0]!r}."
         )
 
 
-def parts_of(batch: Any) -> tuple[Any, Any]:
+def split_batch(batch: Any) -> tuple[Any, Any]:
     """Return images and labels of a batch or sample; the labels are None if it has none."""
     if isinstance(batch, Mapping) or (hasattr(batch, "keys") and hasattr(batch, "__getitem__")):
         keys = list(batch.keys())
-        image = next((key for key in IMAGE_KEYS if key in keys), None)
-        own = [key for key in keys if key != image and any(word in str(key).lower() for word in LABEL_WORDS)]
-        label = next((key for key in LABEL_KEYS if key in keys), own[0] if len(own) == 1 else None)
-        several = Several(map(str, own)) if label is None and own else None
-        if image is None:
+        image_key = next((key for key in IMAGE_KEYS if key in keys), None)
+        label_keys = [key for key in keys if key != image_key and any(word in str(key).lower() for word in LABEL_WORDS)]
+        label_key = next((key for key in LABEL_KEYS if key in keys), label_keys[0] if len(label_keys) == 1 else None)
+        ambiguous = AmbiguousLabelKeys(map(str, label_keys)) if label_key is None and label_keys else None
+        if image_key is None:
             raise HeatproofError(
                 f"The loader gives {', '.join(map(str, keys)) or 'nothing'}: name its images {IMAGE_KEYS[0]!r} or "
                 f"{IMAGE_KEYS[2]!r}, and their labels {LABEL_KEYS[0]!r}."
             )
-        return batch[image], several if label is None else batch[label]
+        return batch[image_key], ambiguous if label_key is None else batch[label_key]
     if isinstance(batch, list | tuple) and batch:
         return batch[0], batch[1] if len(batch) > 1 else None
     return batch, None
 
 
 @contextmanager
-def sentences(where: str) -> Iterator[None]:
+def loader_errors(when: str) -> Iterator[None]:
     """Convert exceptions of a loader, which is user code, to a HeatproofError with one sentence."""
     try:
         yield
     except Exception as error:
         if isinstance(error, HeatproofError) or is_out_of_memory(error):
             raise
-        told = first_line(error)
-        if "PIL" in told:
+        reason = first_line(error)
+        if "PIL" in reason:
             raise HeatproofError(
                 "The loader's data set gives PIL pictures: give it transform=torchvision.transforms.ToTensor(), and "
                 "normalise as the model expects."
             ) from error
         raise HeatproofError(
-            f"The loader fails {where} ({type(error).__name__}: {told[:200]}): try next(iter(loader)), and repair it."
+            f"The loader fails {when} ({type(error).__name__}: {reason[:200]}): try next(iter(loader)), and repair it."
         ) from error
 
 
 @contextmanager
-def random_states(loader: Any = None) -> Iterator[None]:
+def preserved_random_states(loader: Any = None) -> Iterator[None]:
     """Restore the random states of torch, NumPy and Python, and those of the generators of a loader, on exit.
 
     Iteration over a loader draws a seed.
     """
     import torch
 
-    plain, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002
     holders = (loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None))
-    own = {id(one): one for holder in holders if isinstance(one := getattr(holder, "generator", None), torch.Generator)}
-    states = [(one, one.get_state()) for one in own.values()]
+    generators = {
+        id(one): one for holder in holders if isinstance(one := getattr(holder, "generator", None), torch.Generator)
+    }
+    states = [(one, one.get_state()) for one in generators.values()]
     try:
         with torch.random.fork_rng(devices=[]):
             yield
     finally:
-        random.setstate(plain)
-        np.random.set_state(of_numpy)  # noqa: NPY002
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)  # noqa: NPY002
         for one, state in states:
             one.set_state(state)
 
 
-def _check_alike(samples: Sequence[Any], ids: Sequence[str]) -> None:
+def _check_equal_shapes(samples: Sequence[Any], ids: Sequence[str]) -> None:
     shapes: dict[tuple[int, ...], str] = {}
     for name, sample in zip(ids, samples, strict=True):
-        shape = getattr(parts_of(sample)[0], "shape", None)
+        shape = getattr(split_batch(sample)[0], "shape", None)
         if shape is not None:
             shapes.setdefault(tuple(shape), name)
     if len(shapes) > 1:

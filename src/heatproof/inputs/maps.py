@@ -56,15 +56,17 @@ def read_maps(maps: Any, images: ImageSource, scored: Sequence[ScoredTargets] | 
     methods, gaps = _methods(maps)
     if isinstance(methods, dict):
         if not methods:
-            why = next((f"no method applies, {name} because {reason}." for name, reason in gaps.items()), "give some.")
-            raise HeatproofError(f"There are no maps: {why}")
-        made = []
+            reason = next(
+                (f"no method applies, {name} because {reason}." for name, reason in gaps.items()), "give some."
+            )
+            raise HeatproofError(f"There are no maps: {reason}")
+        arrays = []
         for name, values in methods.items():
             try:
-                made.append(_values(values, images, scored))
+                arrays.append(_values(values, images, scored))
             except HeatproofError as error:
                 raise HeatproofError(str(error).replace("The maps ", f"The maps of {name!r} ", 1)) from None
-        return Maps(np.stack(made, axis=1), list(methods), gaps)
+        return Maps(np.stack(arrays, axis=1), list(methods), gaps)
     return Maps(_values(methods, images, scored)[:, None], None, gaps)
 
 
@@ -96,8 +98,8 @@ def _methods(maps: Any) -> tuple[Any, dict[str, str]]:
         reasons = maps.get("reason")
         maps = _with_labels(maps)
         if reasons is not None and "method" in reasons.coords and reasons.dims in ((), ("method",)):
-            told = zip(np.atleast_1d(reasons["method"].values), np.atleast_1d(reasons.values), strict=True)
-            gaps = {str(name): str(reason) for name, reason in told if reason}
+            pairs = zip(np.atleast_1d(reasons["method"].values), np.atleast_1d(reasons.values), strict=True)
+            gaps = {str(name): str(reason) for name, reason in pairs if reason}
             if gaps and "method" not in maps.dims:
                 return {}, gaps
     if is_labelled_array(maps) and "method" in maps.dims and "method" not in maps.coords:
@@ -112,8 +114,8 @@ def _methods(maps: Any) -> tuple[Any, dict[str, str]]:
         names = maps["method"].values.tolist()
         return _named([(name, maps.isel(method=row, drop=True)) for row, name in enumerate(names)], gaps), gaps
     if isinstance(maps, Mapping):
-        inside = {name: _of_one(one) for name, one in maps.items()}
-        return _named(inside.items(), gaps), gaps
+        arrays = {name: _of_one(one) for name, one in maps.items()}
+        return _named(arrays.items(), gaps), gaps
     return maps, gaps
 
 
@@ -154,8 +156,8 @@ def _values(maps: Any, images: ImageSource, scored: Sequence[ScoredTargets]) -> 
 
     labels, rows = labels_of(maps), match_rows(maps, images, "maps", scored[0].explained if scored else None)
     if labels is not None and (explained := labels.explained) is not None:
-        for one in scored:
-            check_explained(explained if rows is None else [explained[row] for row in rows], one, images.ids)
+        for scored_targets in scored:
+            check_explained(explained if rows is None else [explained[row] for row in rows], scored_targets, images.ids)
     maps = in_dimension_order(maps, MAP_DIMS, "maps")
     if hasattr(maps, "detach"):
         maps = maps.detach().to_dense().cpu() if maps.is_sparse else maps.detach().cpu()

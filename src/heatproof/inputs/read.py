@@ -99,9 +99,9 @@ def read_inputs(
     elif targets is not None:
         targets = align_targets(targets, source, target_spec, network)
     if targets is None:
-        targets = _own_targets(source, model, loaded, target_spec)
+        targets = _targets_of_images(source, model, loaded, target_spec)
     source = assign_targets(source, targets, target_spec, network, pairs)
-    return source if classes is None else _of_classes(source, classes)
+    return source if classes is None else _select_classes(source, classes)
 
 
 def _source(model: Any, images: Any, transform: Transform | None) -> tuple[ImageSource, LoaderInfo | None]:
@@ -113,19 +113,19 @@ def _source(model: Any, images: Any, transform: Transform | None) -> tuple[Image
         )
     if is_loader(images):
         return read_loader(images)
-    known = labels_of(images)
+    labels = labels_of(images)
     checked = check_images(images)
-    names = None if known is None or known.ids is None else check_ids(known.ids, len(checked))
+    names = None if labels is None or labels.ids is None else check_ids(labels.ids, len(checked))
     return source_of_tensor(checked, names), None
 
 
-def _own_targets(source: ImageSource, model: Any, loaded: LoaderInfo | None, target_spec: TargetSpec) -> Any:
+def _targets_of_images(source: ImageSource, model: Any, loaded: LoaderInfo | None, target_spec: TargetSpec) -> Any:
     """Return the targets that come with the images, or None."""
     if loaded is not None:
         return loaded.labels(not target_spec.kind)
     outputs = getattr(model, "num_classes", None)
-    own = source.class_names and not target_spec.kind
-    if own and isinstance(outputs, int) and outputs != len(source.class_names):
+    has_class_folders = source.class_names and not target_spec.kind
+    if has_class_folders and isinstance(outputs, int) and outputs != len(source.class_names):
         raise HeatproofError(
             f"The folder has {len(source.class_names)} class folders and the model {outputs} outputs, so that the "
             "numbers of the folders are no classes of the model: give `targets`, one class number for each picture "
@@ -135,7 +135,7 @@ def _own_targets(source: ImageSource, model: Any, loaded: LoaderInfo | None, tar
     return None if target_spec.kind == "regression" else source.targets
 
 
-def _of_classes(source: ImageSource, classes: Any) -> ImageSource:
+def _select_classes(source: ImageSource, classes: Any) -> ImageSource:
     """Return the images whose target is one of the listed classes or labels."""
     if source.kind in ("regression", CALLABLE):
         raise HeatproofError("`classes` names classes or labels, and what is explained has none: leave it out.")

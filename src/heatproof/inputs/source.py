@@ -52,7 +52,7 @@ class ImageSource:
     """
 
     ids: list[str]
-    rows: Callable[[Sequence[int]], torch.Tensor]
+    load_rows: Callable[[Sequence[int]], torch.Tensor]
     targets: torch.Tensor | None = None
     is_named: bool = False
     is_labelled: bool = False
@@ -60,8 +60,8 @@ class ImageSource:
     class_names: tuple[str, ...] = ()
     kind: str = ""
     labels: torch.Tensor | None = None
-    pictures: list[int] | None = None
-    given: int = 0
+    image_numbers: list[int] | None = None
+    num_images: int = 0
     unique_targets: Any = (None,)
     target_digests: list[str] | None = None
 
@@ -76,7 +76,7 @@ class ImageSource:
         HeatproofError
             If they cannot be read, or a value is not finite.
         """
-        images = self.rows(rows)
+        images = self.load_rows(rows)
         if not self.is_checked:
             check_finite(images, [self.ids[row] for row in rows])
         return images
@@ -115,15 +115,15 @@ class ImageSource:
         chosen = list(rows)
 
         def read(inner: Sequence[int]) -> torch.Tensor:
-            return self.rows([chosen[row] for row in inner])
+            return self.load_rows([chosen[row] for row in inner])
 
         return replace(
             self,
             ids=[self.ids[row] for row in chosen],
-            rows=read,
+            load_rows=read,
             targets=None if self.targets is None else self.targets[chosen],
             labels=None if self.labels is None else self.labels[chosen],
-            pictures=None if self.pictures is None else [self.pictures[row] for row in chosen],
+            image_numbers=None if self.image_numbers is None else [self.image_numbers[row] for row in chosen],
             target_digests=None if self.target_digests is None else [self.target_digests[row] for row in chosen],
         )
 

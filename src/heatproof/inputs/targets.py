@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from heatproof.models.output_reader import OutputReader
 
 Target = Callable[[Any, Any], "torch.Tensor"]
-PICK = "target=lambda output, targets: output[:, 0]"
+OUTPUT_EXAMPLE = "target=lambda output, targets: output[:, 0]"
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class TargetSpec:
         check_task(self.task)
         if self.target is not None and not callable(self.target):
             raise HeatproofError(
-                f"The target is {short_repr(self.target)}: give a function of a network's output and the targets of its "
-                "images that returns one number for each image, and classes as `targets`."
+                f"The target is {short_repr(self.target)}: give a function of a network's output and the targets of "
+                "its images that returns one number for each image, and classes as `targets`."
             )
         if self.target is not None and self.task is not None:
             raise HeatproofError(
@@ -95,7 +95,7 @@ class TargetSpec:
             ) from None
 
 
-def _told(value: Any, network: Any = None) -> str:
+def _identity_or_address(value: Any, network: Any = None) -> str:
     """Return a digest of a value; its type and memory address if its state cannot be read."""
     try:
         return identity_of(value, network)
@@ -129,27 +129,27 @@ def assign_targets(
     """
     source = replace(source, kind=target_spec.kind, targets=None, is_labelled=False)
     if target_spec.target is not None:
-        return _of_function(source, targets, target_spec.target, network)
+        return _with_function_targets(source, targets, target_spec.target, network)
     if target_spec.kind == "regression":
-        return _of_regression(source, targets, network)
+        return _with_regression_targets(source, targets, network)
     if targets is None:
-        return source if network is None else replace(source, targets=_predicted(source, network))
+        return source if network is None else replace(source, targets=_predicted_classes(source, network))
     if target_spec.kind == "multilabel":
-        plain = _plain(targets)
-        if getattr(plain, "ndim", 1) == 2:
+        array = _as_array(targets)
+        if getattr(array, "ndim", 1) == 2:
             if hasattr(targets, "columns") and not source.class_names:
                 source = replace(source, class_names=tuple(map(str, targets.columns)))
-            return _of_labels(source, multi_hot(plain, len(source)), pairs)
-        if isinstance(plain, list | tuple | dict) and not np.all([isinstance(one, int | np.integer) for one in plain]):
+            return _with_label_rows(source, multi_hot(array, len(source)), pairs)
+        if isinstance(array, list | tuple | dict) and not np.all([isinstance(one, int | np.integer) for one in array]):
             raise HeatproofError(
-                f"The targets are {type(targets).__name__} of {type(next(iter(plain), None)).__name__}: give one "
+                f"The targets are {type(targets).__name__} of {type(next(iter(array), None)).__name__}: give one "
                 "column for each label, 1 where an image has it, 0 where it has not and -1 where that is not known."
             )
-        targets = plain
+        targets = array
     return replace(source, targets=check_targets(targets, len(source)), is_labelled=True)
 
 
-def _predicted(source: ImageSource, network: AdaptedNetwork) -> torch.Tensor:
+def _predicted_classes(source: ImageSource, network: AdaptedNetwork) -> torch.Tensor:
     import torch
 
     from heatproof.models.adapter import predict_classes
@@ -157,11 +157,11 @@ def _predicted(source: ImageSource, network: AdaptedNetwork) -> torch.Tensor:
     return torch.cat([predict_classes(network, part).detach().cpu() for _, part in source.batches()]).long()
 
 
-def _plain(targets: Any) -> Any:
+def _as_array(targets: Any) -> Any:
     """Return targets as an array or a tensor if possible, else unchanged; the dimension of images comes first."""
     if is_labelled_array(targets):
-        others = [one for one in targets.dims if one != "image"]
-        return (targets.transpose("image", *others) if "image" in targets.dims else targets).values
+        other_dims = [one for one in targets.dims if one != "image"]
+        return (targets.transpose("image", *other_dims) if "image" in targets.dims else targets).values
     if hasattr(targets, "iloc"):
         return targets.to_numpy()
     if not isinstance(targets, list | tuple) or not targets:
@@ -215,7 +215,7 @@ def multi_hot(values: Any, count: int) -> torch.Tensor:
     return found.to(torch.int8)
 
 
-def _of_labels(source: ImageSource, labels: torch.Tensor, pairs: bool) -> ImageSource:
+def _with_label_rows(source: ImageSource, labels: torch.Tensor, pairs: bool) -> ImageSource:
     """Return a source with a row for every pair of an image and one of its labels."""
     source = replace(source, labels=labels, is_labelled=True)
     if not pairs:
@@ -226,44 +226,44 @@ def _of_labels(source: ImageSource, labels: torch.Tensor, pairs: bool) -> ImageS
         raise HeatproofError("No image has a label, and there is nothing to explain: give targets with some 1.")
     if left_out:
         warnings.warn(
-            f"{left_out} of the {len(source)} images have no label, and are left out.", stacklevel=_OF_THE_CALLER
+            f"{left_out} of the {len(source)} images have no label, and are left out.", stacklevel=CALLER_STACKLEVEL
         )
-    return replace(source.take(rows.tolist()), targets=columns, pictures=rows.tolist(), given=len(source))
+    return replace(source.take(rows.tolist()), targets=columns, image_numbers=rows.tolist(), num_images=len(source))
 
 
 # From `_of_labels` through `assign_targets` and `read_inputs` to the caller of a function of the API.
-_OF_THE_CALLER = 5
+CALLER_STACKLEVEL = 5
 
 
-def _of_regression(source: ImageSource, targets: Any, network: AdaptedNetwork | None) -> ImageSource:
+def _with_regression_targets(source: ImageSource, targets: Any, network: AdaptedNetwork | None) -> ImageSource:
     """Return the images with the explained output: the only one, or those that integer targets select."""
     import torch
 
-    given = None
+    values = None
     if targets is not None:
-        given = _numbers(_plain(targets), len(source))
-        source = replace(source, labels=given.double().cpu(), is_labelled=True)
+        values = _regression_values(_as_array(targets), len(source))
+        source = replace(source, labels=values.double().cpu(), is_labelled=True)
     if network is None:
         return source
-    outputs = _outputs(source, network)
-    if outputs == 1:
+    count = _count_outputs(source, network)
+    if count == 1:
         return replace(source, targets=torch.zeros(len(source), dtype=torch.int64))
-    if given is None or given.ndim != 1 or given.is_floating_point():
+    if values is None or values.ndim != 1 or values.is_floating_point():
         raise HeatproofError(
-            f"The model returns {outputs} numbers for each image: say which one is explained by whole numbers as "
-            f"targets, as torch.full(({len(source)},), 0), or by {PICK}."
+            f"The model returns {count} numbers for each image: say which one is explained by whole numbers as "
+            f"targets, as torch.full(({len(source)},), 0), or by {OUTPUT_EXAMPLE}."
         )
-    return replace(source, targets=given.cpu().long())
+    return replace(source, targets=values.cpu().long())
 
 
-def _outputs(source: ImageSource, network: AdaptedNetwork) -> int:
+def _count_outputs(source: ImageSource, network: AdaptedNetwork) -> int:
     """Return the number of outputs of a network for an image."""
     from heatproof.models.adapter import count_outputs
 
     return count_outputs(network, source.read([0]))
 
 
-def _numbers(values: Any, count: int) -> torch.Tensor:
+def _regression_values(values: Any, count: int) -> torch.Tensor:
     """Return the values (N,) or (N, K) of a regression as a tensor."""
     import torch
 
@@ -286,22 +286,24 @@ def _numbers(values: Any, count: int) -> torch.Tensor:
     return found
 
 
-def _of_function(source: ImageSource, targets: Any, function: Target, network: AdaptedNetwork | None) -> ImageSource:
+def _with_function_targets(
+    source: ImageSource, targets: Any, function: Target, network: AdaptedNetwork | None
+) -> ImageSource:
     """Return the images with the number of the unique target of each."""
     import torch
 
-    plain = _plain(targets)
-    if isinstance(plain, np.ndarray) and plain.dtype.kind in "biuf":
+    array = _as_array(targets)
+    if isinstance(array, np.ndarray) and array.dtype.kind in "biuf":
         # The target function receives tensors.
-        targets = torch.from_numpy(np.array(plain))
+        targets = torch.from_numpy(np.array(array))
     elif not isinstance(targets, list | tuple):
-        targets = plain
+        targets = array
     unique_targets, numbers = distinct_targets(targets, len(source))
-    module = None
+    model = None
     if network is not None:
-        network.hooks.reader.targets, module = unique_targets, network.network
-    of_function = _told(function, module)
-    digests = [digest([of_function, _told(one)]) for one in _each(unique_targets)]
+        network.hooks.reader.targets, model = unique_targets, network.network
+    function_identity = _identity_or_address(function, model)
+    digests = [digest([function_identity, _identity_or_address(one)]) for one in _as_list(unique_targets)]
     return replace(
         source,
         targets=torch.from_numpy(numbers),
@@ -311,7 +313,7 @@ def _of_function(source: ImageSource, targets: Any, function: Target, network: A
     )
 
 
-def _each(unique_targets: Any) -> list[Any]:
+def _as_list(unique_targets: Any) -> list[Any]:
     return [unique_targets[number] for number in range(len(unique_targets))]
 
 
@@ -343,10 +345,10 @@ def reported_targets(source: ImageSource) -> np.ndarray:
     columns = source.targets.cpu().numpy()
     if source.kind != CALLABLE:
         return columns
-    shown = [one.item() if getattr(one, "ndim", 1) == 0 else one for one in _each(source.unique_targets)]
+    targets = [one.item() if getattr(one, "ndim", 1) == 0 else one for one in _as_list(source.unique_targets)]
     for kinds in ((int,), (str,)):
-        if all(isinstance(one, kinds) and not isinstance(one, bool) for one in shown):
-            return np.array(shown)[columns]
+        if all(isinstance(one, kinds) and not isinstance(one, bool) for one in targets):
+            return np.array(targets)[columns]
     return columns
 
 
@@ -363,7 +365,7 @@ def labels_of_maps(maps: Any, source: ImageSource, target_spec: TargetSpec, netw
     if target_spec.kind != "multilabel":
         return explained_classes(maps, source)
     for values in methods_of_maps(maps):
-        if (found := _pairs(values, source, network)) is not None:
+        if (found := _labels_from_pairs(values, source, network)) is not None:
             return found
     return explained_classes(maps, source)
 
@@ -377,8 +379,8 @@ def align_targets(targets: Any, source: ImageSource, target_spec: TargetSpec, ne
         If their labels are those of other images.
     """
     # Such targets can be the coordinate of maps, which has a row for each label of an image.
-    by_pair = target_spec.kind == "multilabel" and is_labelled_array(targets) and targets.ndim == 1
-    if by_pair and (found := _pairs(targets, source, network)) is not None:
+    can_be_pairs = target_spec.kind == "multilabel" and is_labelled_array(targets) and targets.ndim == 1
+    if can_be_pairs and (found := _labels_from_pairs(targets, source, network)) is not None:
         return found
     rows = match_rows(targets, source, "targets")
     if rows is None:
@@ -386,7 +388,7 @@ def align_targets(targets: Any, source: ImageSource, target_spec: TargetSpec, ne
     return targets.isel(image=rows) if is_labelled_array(targets) else targets.iloc[rows]
 
 
-def _pairs(values: Any, source: ImageSource, network: AdaptedNetwork | None) -> np.ndarray | None:
+def _labels_from_pairs(values: Any, source: ImageSource, network: AdaptedNetwork | None) -> np.ndarray | None:
     """Return the labels (N, K) of each image from labelled values, matched by content; None if they have none."""
     labels = labels_of(values)
     if labels is None or labels.digests is None or labels.targets is None or network is None:
@@ -396,7 +398,7 @@ def _pairs(values: Any, source: ImageSource, network: AdaptedNetwork | None) -> 
     places: dict[str, list[int]] = {}
     for row, one in enumerate(source.digests):
         places.setdefault(one, []).append(row)
-    width = max(_outputs(source, network), int(labels.targets.max(initial=0)) + 1)
+    width = max(_count_outputs(source, network), int(labels.targets.max(initial=0)) + 1)
     found = np.zeros((len(source), width), dtype=np.int8)
     for one, label in zip(labels.digests, labels.targets.tolist(), strict=True):
         found[places.get(one, []), label] = 1
