@@ -423,7 +423,7 @@ def test_a_function_that_nothing_tells_is_refused_by_a_cache_alone(tmp_path) -> 
         return output[:, 0]
 
     assert not any(heatproof.explain(network, images, None, "saliency", target=drawn)["reason"].values)
-    with pytest.raises(HeatproofError, match="target function cannot be kept in a cache"):
+    with pytest.raises(HeatproofError, match="target function cannot be cached"):
         heatproof.explain(network, images, None, "saliency", target=drawn, cache=tmp_path)
 
 

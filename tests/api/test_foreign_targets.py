@@ -226,10 +226,10 @@ def test_maps_of_labels_name_the_task_also_where_an_image_has_none(images, asked
     labels = PRESENT.copy()
     labels[0] = 0
     maps = heatproof.explain(Linear(), images, labels, "saliency", task="multilabel", progress=False)
-    with pytest.raises(HeatproofError, match=f"labels, and what is scored are {others}: give task='multilabel'"):
+    with pytest.raises(HeatproofError, match=f"labels, but {others} are scored: give task='multilabel'"):
         heatproof.evaluate("sds", Linear(), images, None, maps, **asked)
     maps = heatproof.explain(Linear(), images, CLASS, "saliency", progress=False)
-    with pytest.raises(HeatproofError, match="explain classes, and what is scored are labels: leave task='multilabel'"):
+    with pytest.raises(HeatproofError, match="explain classes, but labels are scored: leave task='multilabel'"):
         heatproof.evaluate("sds", Linear(), images, np.ones((COUNT, CLASSES)), maps, task="multilabel")
 
 

@@ -248,21 +248,21 @@ def warn_of_range(images: torch.Tensor, model: Any = None) -> None:
     largest = max(-low, high)
     if largest > LARGE_VALUE:
         warnings.warn(
-            f"The images reach {largest:g}: normalise them as the model was trained (mean and std), unless it takes "
-            "them so.",
+            f"The images reach {largest:g}: normalise them as in the training of the model (mean and std), unless it "
+            "expects such values.",
             stacklevel=3,
         )
     trained = normalisation_of(model)
     if trained is not None and 0 <= low <= high <= 1 and high - low > PHOTO_RANGE:
         mean, std = trained
         warnings.warn(
-            f"The images are between 0 and 1, and the model was trained on images with the mean {mean} and the "
-            f"standard deviation {std} taken out: normalise them so.",
+            f"The images are between 0 and 1, and the model was trained on images normalised with the mean {mean} and "
+            f"the standard deviation {std}: normalise them alike.",
             stacklevel=3,
         )
     if low < NEGATIVE_TOLERANCE and takes_pixels(model):
         warnings.warn(
-            f"The images reach {low:g}, and the model takes images between 0 and 1: give them without normalisation.",
+            f"The images reach {low:g}, and the model expects images between 0 and 1: pass them without normalisation.",
             stacklevel=3,
         )
 

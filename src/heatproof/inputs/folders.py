@@ -50,8 +50,8 @@ def read_folder(folder: str | Path, model: Any, transform: Callable[[Any], Any] 
     transform = _transform_of(model) if transform is None else transform
     if transform is None:
         raise HeatproofError(
-            f"Nothing says how the model reads the pictures of {folder}: give `transform`, a function from a PIL "
-            "picture to a normalised tensor (channels, height, width), or in the place of the folder "
+            f"The model declares no transform for the images of {folder}: give `transform`, a function from a PIL "
+            "image to a normalised tensor (channels, height, width), or in the place of the folder "
             "DataLoader(ImageFolder(folder, transform), 64) of torch and torchvision."
         )
     if not callable(transform):

@@ -128,7 +128,7 @@ class _Serialiser:
             return
         self.known[id(value)] = (len(self.known), value)
         if len(self.known) > MOST_OBJECTS and not self.code_only:
-            raise HeatproofError(_unreadable_message(where, value, "holds too much"))
+            raise HeatproofError(_unreadable_message(where, value, "refers to too many objects"))
         yield f"{kind.__module__}.{kind.__qualname__}("
         yield from self._inside(value, where)
         yield ")"
@@ -293,13 +293,13 @@ class _Serialiser:
 
     def _unreadable(self, where: str, value: Any) -> Iterator[str]:
         if self.refuses:
-            raise HeatproofError(_unreadable_message(where, value, "shows nothing of what it holds"))
+            raise HeatproofError(_unreadable_message(where, value, "does not expose its state"))
         yield "?"
 
 
 def _unreadable_message(where: str, value: Any, why: str) -> str:
     place = f"its {where.strip('.')!r}" if where.strip(".") else "it"
-    return f"{place} is a {type(value).__name__}, which {why}, so that nothing tells it from another one"
+    return f"{place} is a {type(value).__name__}, which {why}, so that it cannot be identified"
 
 
 def _constant(value: Any) -> Iterator[str]:

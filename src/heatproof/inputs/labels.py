@@ -135,8 +135,8 @@ def match_rows(
             return None
         plain = f"{what}.to_numpy()" if hasattr(values, "iloc") else f"image_ids={what}['image'].values"
         raise HeatproofError(
-            f"The {what} are labelled {_join_first(ids)} and the images have no names: give {plain} if both have one "
-            "order, or name the images by image_ids."
+            f"The {what} are labelled {_join_first(ids)} and the images have no ids: give {plain} if both have the "
+            "same order, or pass image_ids."
         )
     places = {name: row for row, name in enumerate(ids)}
     missing = next((name for name in images.ids if name not in places), None)
@@ -145,7 +145,7 @@ def match_rows(
             return None
         raise HeatproofError(
             f"The index of the {what} counts from 0, and the images have these numbers as names in another order: give "
-            f"{what}.to_numpy() if both have one order, or an index with the names of the images."
+            f"{what}.to_numpy() if both have the same order, or an index with the names of the images."
         )
     if len(places) < len(ids):
         twice = next(name for name in ids if ids.count(name) > 1)
@@ -191,11 +191,11 @@ def _match_by_content(labels: Labels, images: ImageSource, what: str, explained:
             # With several labels, only images that have some are rows, so the tasks may differ rather than the images.
             made, asked = _target_word(labels.kind), _target_word(images.kind)
             raise HeatproofError(
-                f"The maps explain {PLURALS[made]}, and what is scored are {PLURALS[asked]}: {_remedy(made, asked)}."
+                f"The maps explain {PLURALS[made]}, but {PLURALS[asked]} are scored: {_remedy(made, asked)}."
             )
         raise HeatproofError(
             f"The {what} are of other images than {short_repr(name)}, by their coordinate {IMAGE_DIGEST}: give the "
-            f"images that they were made of, or {what}.drop_vars({IMAGE_DIGEST!r}) if they are of these in another "
+            f"images of these {what}, or {what}.drop_vars({IMAGE_DIGEST!r}) if they are the same images in another "
             "form."
         )
     return np.array(rows)

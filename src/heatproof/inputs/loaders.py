@@ -95,13 +95,14 @@ def _holds_samples(images: Sequence[Any]) -> bool:
 
 def _read_by_number(loader: Any) -> tuple[ImageSource, LoaderInfo]:
     dataset = loader.dataset
-    with preserved_random_states(loader), loader_errors("where its sampler is asked"):
+    with preserved_random_states(loader), loader_errors("in its sampler"):
         places, is_shuffled = _places(loader)
     if not places:
         raise HeatproofError("The loader has no images: give one with at least one image.")
     if len(set(places)) < len(places):
         raise HeatproofError(
-            "The loader's sampler takes an image twice, as one with replacement does: give a loader without `sampler`."
+            "The loader's sampler selects an image twice, for example with replacement: give a loader without "
+            "`sampler`."
         )
     names = _file_names(dataset)
     ids = [str(row) for row in range(len(places))] if names is None else [names[place] for place in places]
@@ -116,7 +117,7 @@ def _read_by_number(loader: Any) -> tuple[ImageSource, LoaderInfo]:
         images = check_images(images)
         if len(images) != len(rows):
             raise HeatproofError(
-                f"The loader makes {len(images)} images of {len(rows)}: leave it to the data set to give one image "
+                f"The loader returns {len(images)} images for {len(rows)} numbers: let its dataset return one image "
                 "for each number."
             )
         return images, labels
@@ -214,8 +215,8 @@ def refuse_random(read: Any, rows: Sequence[int], ids: Sequence[str], what: str)
             for row, before, after in zip(rows, first, second, strict=True):
                 if not torch.equal(before.nan_to_num(), after.nan_to_num()):
                     raise HeatproofError(
-                        f"{what} gives another image {ids[row]!r} each time that it is read: take random augmentation "
-                        "out of its transform, and sorting out of its `collate_fn`."
+                        f"{what} returns another image {ids[row]!r} each time that it is read: remove random "
+                        "augmentation from its transform, and sorting from its `collate_fn`."
                     )
 
 
@@ -225,7 +226,7 @@ def _read_all(batches: Iterable[Any]) -> tuple[ImageSource, LoaderInfo]:
 
     images: list[torch.Tensor] = []
     labels: list[Any] = []
-    with preserved_random_states(batches), loader_errors("while it is gone through"):
+    with preserved_random_states(batches), loader_errors("during iteration"):
         for batch in batches:
             batch_images, batch_labels = split_batch(batch)
             if getattr(batch_images, "ndim", 0) == 3 and _is_number(batch_labels):
@@ -240,7 +241,7 @@ def _read_all(batches: Iterable[Any]) -> tuple[ImageSource, LoaderInfo]:
             labels.append(batch_labels)
     if not images:
         raise HeatproofError(
-            "The loader has no images: give one with at least one; a generator can be gone through only once."
+            "The loader has no images: give one with at least one; a generator can be iterated over only once."
         )
     all_images = torch.cat(images)
 
@@ -260,8 +261,8 @@ def _is_number(value: Any) -> bool:
 def _check_label_keys(labels: Any) -> None:
     if isinstance(labels, AmbiguousLabelKeys):
         raise HeatproofError(
-            f"The loader gives {' and '.join(labels)}, and nothing says which are the classes: give `targets`, or name "
-            f"one of them {LABEL_KEYS[0]!r}."
+            f"The loader gives {' and '.join(labels)}, which can all be the classes: give `targets`, or name one of "
+            f"them {LABEL_KEYS[0]!r}."
         )
 
 
@@ -295,7 +296,7 @@ def loader_errors(when: str) -> Iterator[None]:
         reason = first_line(error)
         if "PIL" in reason:
             raise HeatproofError(
-                "The loader's data set gives PIL pictures: give it transform=torchvision.transforms.ToTensor(), and "
+                "The loader's dataset returns PIL images: give it transform=torchvision.transforms.ToTensor(), and "
                 "normalise as the model expects."
             ) from error
         raise HeatproofError(
@@ -358,8 +359,8 @@ def _in_rows(part: Any, count: int) -> Any:
         return part
     if len(part) == count > 1:
         raise HeatproofError(
-            f"The loader gives {count} tensors of {count} labels for {count} images, each of which could be of an "
-            "image or of a label: give each image's labels as one tensor."
+            f"The loader gives {count} tensors of {count} labels for {count} images, so that a tensor can belong to an "
+            "image or to a label: return the labels of each image as one tensor."
         )
     return torch.stack(list(part), 1)
 

@@ -167,7 +167,8 @@ def _values(maps: Any, images: ImageSource, scored: Sequence[ScoredTargets]) -> 
         values = np.asarray(maps)
     except (TypeError, ValueError):
         raise HeatproofError(
-            f"The maps are {type(maps).__name__} that makes no array: give numbers (images, height, width)."
+            f"The maps are {type(maps).__name__} that cannot be converted to an array: give numbers (images, height, "
+            "width)."
         ) from None
     values = values if rows is None else values[rows]
     check_maps(values, images.images, images.ids)

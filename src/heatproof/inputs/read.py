@@ -81,13 +81,14 @@ def read_inputs(
     if loaded is not None and loaded.is_shuffled and not (targets is None and image_ids is None):
         which = "image_ids" if targets is None else "targets"
         raise HeatproofError(
-            f"The loader shuffles its images, so that the order of the {which} is open: give one with shuffle=False."
+            f"The loader shuffles its images, so that the order of the {which} is undefined: give one with "
+            "shuffle=False."
         )
     if image_ids is not None:
         ids = check_ids(image_ids, len(source))
         if is_labelled_array(images) and source.is_named and ids != source.ids:
             raise HeatproofError(
-                "The names in image_ids are others than the coordinate image of the images: leave image_ids out, or "
+                "The ids in image_ids differ from the coordinate image of the images: leave image_ids out, or "
                 "give images.drop_vars('image')."
             )
         source = replace(source, ids=ids, is_named=True)
@@ -128,8 +129,8 @@ def _targets_of_images(source: ImageSource, model: Any, loaded: LoaderInfo | Non
     if has_class_folders and isinstance(outputs, int) and outputs != len(source.class_names):
         raise HeatproofError(
             f"The folder has {len(source.class_names)} class folders and the model {outputs} outputs, so that the "
-            "numbers of the folders are no classes of the model: give `targets`, one class number for each picture "
-            "in the order of their paths."
+            "numbers of the folders are not classes of the model: give `targets`, one class number for each picture in "
+            "the order of their paths."
         )
     # Folder numbers are not the values of a regression.
     return None if target_spec.kind == "regression" else source.targets
@@ -138,7 +139,7 @@ def _targets_of_images(source: ImageSource, model: Any, loaded: LoaderInfo | Non
 def _select_classes(source: ImageSource, classes: Any) -> ImageSource:
     """Return the images whose target is one of the listed classes or labels."""
     if source.kind in ("regression", CALLABLE):
-        raise HeatproofError("`classes` names classes or labels, and what is explained has none: leave it out.")
+        raise HeatproofError("`classes` selects classes or labels, and the explained targets have none: leave it out.")
     listed = classes.tolist() if hasattr(classes, "tolist") else classes
     if isinstance(listed, str | bytes | Mapping) or not isinstance(listed, Iterable):
         raise HeatproofError(

@@ -59,7 +59,7 @@ class TargetSpec:
             )
         if self.target is not None and self.task is not None:
             raise HeatproofError(
-                f"The target is a function, which says what is explained whatever the network is for: leave task="
+                f"A target function determines what is explained, whatever the task of the network: leave task="
                 f"{self.task!r} out."
             )
 
@@ -90,8 +90,8 @@ class TargetSpec:
             return [CALLABLE, identity_of(self.target, network)]
         except HeatproofError as error:
             raise HeatproofError(
-                f"Maps of the target function cannot be kept in a cache, because {error}: take that out of the "
-                "function, or leave `cache` out."
+                f"Maps of the target function cannot be cached, because {error}: remove that from the function, or "
+                "leave `cache` out."
             ) from None
 
 
@@ -223,7 +223,7 @@ def _with_label_rows(source: ImageSource, labels: torch.Tensor, pairs: bool) -> 
     rows, columns = (labels == 1).nonzero(as_tuple=True)
     left_out = len(source) - len(rows.unique())
     if not len(rows):
-        raise HeatproofError("No image has a label, and there is nothing to explain: give targets with some 1.")
+        raise HeatproofError("No image has a label, so there is nothing to explain: give targets with at least one 1.")
     if left_out:
         warnings.warn(
             f"{left_out} of the {len(source)} images have no label, and are left out.", stacklevel=CALLER_STACKLEVEL
@@ -250,8 +250,8 @@ def _with_regression_targets(source: ImageSource, targets: Any, network: Adapted
         return replace(source, targets=torch.zeros(len(source), dtype=torch.int64))
     if values is None or values.ndim != 1 or values.is_floating_point():
         raise HeatproofError(
-            f"The model returns {count} numbers for each image: say which one is explained by whole numbers as "
-            f"targets, as torch.full(({len(source)},), 0), or by {OUTPUT_EXAMPLE}."
+            f"The model returns {count} numbers for each image: select the explained one by integer targets, as "
+            f"torch.full(({len(source)},), 0), or by {OUTPUT_EXAMPLE}."
         )
     return replace(source, targets=values.cpu().long())
 

@@ -194,7 +194,7 @@ class Shard:
         counts = {values.shape[:1] for values in arrays.values()}
         fits = len(counts) == 1 and counts <= {(count,) for count in range(1, most + 1)}
         if not fits or seal != self._checksum(start, arrays, seconds, passes):
-            raise ValueError("it is not what was kept here")
+            raise ValueError("its checksum differs")
         return arrays, seconds, passes
 
     def _append(self, arrays: dict[str, np.ndarray], seconds: float, passes: int) -> None:
