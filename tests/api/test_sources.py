@@ -406,7 +406,7 @@ FOLDERS = {
         lambda picture: picture.nothing,
         "`transform` fails on the picture .*AttributeError",
     ),
-    "a random transform": ("", flips, "`transform` gives another image .*each time"),
+    "a random transform": ("", flips, "`transform` returns another image .*each time"),
     "shapes that differ": (
         "",
         lambda picture: transform(picture)[:, : 16 - int(np.array(picture)[0, 0, 0]) % 2],
