@@ -254,7 +254,7 @@ REFUSED = {
             5,
             collate_fn=in_order_of_brightness,
         ),
-        "sorting out of its `collate_fn`",
+        "sorting from its `collate_fn`",
     ),
     "labels of two kinds": (
         lambda x, y: Samples(x, y, lambda a, b: {"image": a, "fine_label": b, "coarse_label": b}),

@@ -7,12 +7,12 @@ import numpy as np
 from PIL import Image
 
 from heatproof.data.pictures import read_picture
-from heatproof.data.survey import SAID, survey
+from heatproof.data.survey import KIND_DESCRIPTIONS, survey
 from heatproof.errors import HeatproofError
 
 SIDE = 24
 NOISE = np.random.default_rng(0).integers(0, 256, (SIDE, 36, 3), dtype=np.uint8)
-KINDS = {kind: words for words, kind in SAID.items()}
+KINDS = {kind: words for words, kind in KIND_DESCRIPTIONS.items()}
 
 
 def _make(folder: Path) -> dict[str, str]:

@@ -13,7 +13,7 @@ from heatproof.base.provenance import Key
 from heatproof.base.specs import DatasetSpec
 from heatproof.config.files import default_config, merge
 from heatproof.data.checks import open_dataset
-from heatproof.data.lazy import NAMES
+from heatproof.data.lazy import SPLIT_NAMES
 from heatproof.data.registry import NamesFiles, Split
 from heatproof.errors import HeatproofError
 from heatproof.jobs.prepare import prepare
@@ -314,7 +314,7 @@ class Own:
 
     @property
     def splits(self):
-        return {name: Split((f"{name}-0", f"{name}-1"), np.array([0, 1])) for name in NAMES}
+        return {name: Split((f"{name}-0", f"{name}-1"), np.array([0, 1])) for name in SPLIT_NAMES}
 
     def images(self, split, start, stop):
         return np.zeros((min(stop, 2) - start, 3, 8, 8), np.float32)
@@ -395,7 +395,7 @@ class InTurn(Own):
 
 
 def own(kind, monkeypatch):
-    several = [name for split in NAMES for names in OfSeveral().image_files(split) for name in names]
+    several = [name for split in SPLIT_NAMES for names in OfSeveral().image_files(split) for name in names]
     for name in ("archive.bin", "list.txt", "train.bin", "validation.bin", "evaluation.bin", "one.bin", *several):
         with open(name, "w") as file:
             file.write(name)

@@ -81,7 +81,7 @@ def test_only_sets_of_larger_pictures_are_zoomed(tmp_path, side, shorter, words)
     paths = sorted(tmp_path.iterdir())
     fitted = picture_reader(28, None, "bilinear").fitted(paths)
     assert fitted.shorter == shorter
-    assert words in fitted.words(paths)
+    assert words in fitted.describe(paths)
     if side == 28:
         np.testing.assert_allclose(fitted(paths[:4]) * 255, noise.transpose(0, 3, 1, 2), atol=1e-3)
     assert picture_reader(28, 32, "bilinear").fitted(paths).shorter == 32

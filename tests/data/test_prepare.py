@@ -8,11 +8,11 @@ import pytest
 
 from heatproof.base.provenance import Key
 from heatproof.base.specs import DatasetSpec
-from heatproof.data import prepare as module
 from heatproof.data.checks import open_dataset
 from heatproof.data.registry import Split
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import read_json
+from heatproof.jobs import prepare as module
 from heatproof.jobs.prepare import prepare
 
 NAMES = ("train", "validation", "evaluation")

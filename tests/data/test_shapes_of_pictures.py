@@ -43,7 +43,7 @@ def test_a_square_of_two_equal_sides_is_the_square_to_the_bit(tmp_path):
         one, two = picture_reader(number, None, "bilinear"), picture_reader(pair, None, "bilinear")
         assert one == two
         np.testing.assert_array_equal(one.fitted(paths)(paths), two.fitted(paths)(paths))
-        assert one.words(paths) == two.words(paths)
+        assert one.describe(paths) == two.describe(paths)
     one, two = picture_reader(32, 40, "bicubic"), picture_reader([32, 32], [40, 40], "bicubic")
     np.testing.assert_array_equal(one(paths), two(paths))
     draws = np.random.default_rng(1).random(CROP_DRAWS)
@@ -67,7 +67,7 @@ def test_only_sets_of_larger_pictures_are_zoomed(tmp_path, side, box, words):
     paths = sorted(tmp_path.glob("*.png"))
     fitted = picture_reader([96, 128], None, "bilinear").fitted(paths)
     assert fitted.box == box
-    assert fitted.words(paths) == words
+    assert fitted.describe(paths) == words
     assert fitted(paths).shape == (3, 3, 96, 128)
     assert fitted.crop(paths[0], np.random.default_rng(0).random(CROP_DRAWS), 0.1).shape == (1, 3, 96, 128)
 

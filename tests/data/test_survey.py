@@ -45,7 +45,7 @@ def test_unreadable_pictures_are_counted_and_named_before_the_run(tmp_path, fill
 
 def test_a_check_of_some_pictures_says_so(tmp_path, fill):
     fill(tmp_path, ["ant", "bee"], 10)
-    said = check_pictures(image_folder(seed=0, root=str(tmp_path), size=8), "mine", most=6)
+    said = check_pictures(image_folder(seed=0, root=str(tmp_path), size=8), "mine", limit=6)
     assert "mine: 5 of 20 pictures looked at, and all of them in the prepare stage" in said
 
 
@@ -76,8 +76,8 @@ def test_pictures_are_turned_only_if_that_is_asked_for(tmp_path, turned):
 
 def test_a_row_for_every_kind_of_surprise_and_none_for_usual_pictures(tmp_path, save):
     save(tmp_path / "a.png")
-    assert survey([tmp_path / "a.png"], 8).words() == []
+    assert survey([tmp_path / "a.png"], 8).describe() == []
     Image.fromarray(np.zeros((9, 9, 4), dtype=np.uint8)).save(tmp_path / "b.png")
-    (words,) = survey([tmp_path / "a.png", tmp_path / "b.png"], 8).words()
+    (words,) = survey([tmp_path / "a.png", tmp_path / "b.png"], 8).describe()
     assert words == "1 of 2 with transparency: the colour stored there is read"
     assert read_picture(tmp_path / "b.png", 8, 8).shape == (3, 8, 8)

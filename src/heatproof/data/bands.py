@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from PIL import Image
 
 Channels = Literal[3, 1, "all"]
-STACK = ".npy"
+ARRAY_EXTENSION = ".npy"
 # Modes of Pillow whose bands are intensities from none to full. Other modes are palette indices, or have an unknown
 # range.
-PLAIN_MODES = ("1", "L", "LA", "RGB", "RGBA", "RGBX", "CMYK")
+INTENSITY_MODES = ("1", "L", "LA", "RGB", "RGBA", "RGBX", "CMYK")
 SAMPLES_PER_PIXEL = 277
-MOST_BANDS = 1024
-SHAPE = "(channels, height, width)"
-AS_STACK = f"save it as a {STACK} file of shape {SHAPE}, which channels: all reads"
+MAX_BANDS = 1024
+ARRAY_SHAPE = "(channels, height, width)"
+ARRAY_REMEDY = f"save it as a {ARRAY_EXTENSION} file of shape {ARRAY_SHAPE}, which channels: all reads"
 
 
 def is_stack(path: Any) -> bool:
     """Return whether a path is that of an array saved by NumPy (``.npy``)."""
-    return str(path).lower().endswith(STACK)
+    return str(path).lower().endswith(ARRAY_EXTENSION)
 
 
 def three_channels(picture: Image.Image) -> Image.Image:
@@ -56,15 +56,15 @@ def planes_of(picture: Image.Image, channels: Channels) -> list[Image.Image]:
     if pages == 1:
         return _bands(picture)
     if picture.format != "TIFF":
-        raise ValueError(f"it has {pages} pictures one after the other: {AS_STACK}")
-    if pages > MOST_BANDS:
-        raise ValueError(f"it has {pages} pages, and {MOST_BANDS:,} is the limit")
+        raise ValueError(f"it has {pages} pictures one after the other: {ARRAY_REMEDY}")
+    if pages > MAX_BANDS:
+        raise ValueError(f"it has {pages} pages, and {MAX_BANDS:,} is the limit")
     planes, size = [], picture.size
     for page in range(pages):
         picture.seek(page)
         found = _bands(picture) if picture.size == size else []
         if len(found) != 1:
-            raise ValueError(f"its {pages} pages are not of one band and one size each: {AS_STACK}")
+            raise ValueError(f"its {pages} pages are not of one band and one size each: {ARRAY_REMEDY}")
         planes += found
     return planes
 
@@ -82,14 +82,15 @@ def _eight_bits(picture: Image.Image) -> Image.Image:
 def _bands(picture: Any) -> list[Image.Image]:
     if picture.mode.startswith("I;16"):
         return [_plane(np.asarray(picture))]
-    if picture.mode not in PLAIN_MODES:
+    if picture.mode not in INTENSITY_MODES:
         raise ValueError(
-            f"its pixels are of the kind {picture.mode!r}, whose bands are not numbers from none to full: {AS_STACK}"
+            f"its pixels are of the kind {picture.mode!r}, whose bands are not numbers from none to full: "
+            f"{ARRAY_REMEDY}"
         )
     # Pillow ignores bands without a name in its mode.
-    told = picture.tag_v2.get(SAMPLES_PER_PIXEL, 1) if picture.format == "TIFF" else len(picture.getbands())
-    if told != len(picture.getbands()):
-        raise ValueError(f"it has {told} bands, of which Pillow reads {len(picture.getbands())}: {AS_STACK}")
+    count = picture.tag_v2.get(SAMPLES_PER_PIXEL, 1) if picture.format == "TIFF" else len(picture.getbands())
+    if count != len(picture.getbands()):
+        raise ValueError(f"it has {count} bands, of which Pillow reads {len(picture.getbands())}: {ARRAY_REMEDY}")
     return [band.convert("L") for band in picture.split()]
 
 
@@ -105,13 +106,13 @@ def _plane(values: np.ndarray) -> Image.Image:
 
 def pixels_of(planes: Sequence[Image.Image]) -> np.ndarray:
     """Return the pixels (C, H, W) float32 in [0, 1] of PIL images of one size whose bands are the channels."""
-    made = []
+    arrays = []
     for plane in planes:
         values = np.asarray(plane, dtype=np.float32)
         # Sharp interpolations overshoot. Pillow clips 8-bit values itself, but not floats.
         values = np.clip(values, 0, 1) if plane.mode == "F" else values / np.float32(255)
-        made.append(values[None] if values.ndim == 2 else values.transpose(2, 0, 1))
-    return np.concatenate(made) if len(made) > 1 else made[0]
+        arrays.append(values[None] if values.ndim == 2 else values.transpose(2, 0, 1))
+    return np.concatenate(arrays) if len(arrays) > 1 else arrays[0]
 
 
 def stack_shape(file: IO[bytes]) -> tuple[int, int, int]:
@@ -131,15 +132,15 @@ def stack_shape(file: IO[bytes]) -> tuple[int, int, int]:
         raise ValueError(
             f"it is an array of {dtype}, whose range is not known: save uint8, uint16, or floats from 0 to 1"
         )
-    told, there = math.prod(shape) * dtype.itemsize, os.fstat(file.fileno()).st_size - file.tell()
-    if told != there:
-        raise ValueError(f"its array has {told:,} bytes, and the file {there:,} of them")
+    expected, actual = math.prod(shape) * dtype.itemsize, os.fstat(file.fileno()).st_size - file.tell()
+    if expected != actual:
+        raise ValueError(f"its array has {expected:,} bytes, and the file {actual:,} of them")
     if len(shape) not in (2, 3) or 0 in shape:
-        raise ValueError(f"it is an array of shape {shape}: save one of shape {SHAPE}, or (height, width)")
+        raise ValueError(f"it is an array of shape {shape}: save one of shape {ARRAY_SHAPE}, or (height, width)")
     channels, height, width = shape if len(shape) == 3 else (1, *shape)
-    if channels > min(height, width) or channels > MOST_BANDS:
+    if channels > min(height, width) or channels > MAX_BANDS:
         raise ValueError(
-            f"it is an array of shape {shape}, and {SHAPE} is read: numpy.moveaxis puts the channels first"
+            f"it is an array of shape {shape}, and {ARRAY_SHAPE} is read: numpy.moveaxis puts the channels first"
         )
     return channels, height, width
 

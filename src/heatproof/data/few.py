@@ -10,7 +10,7 @@ from heatproof.data.registry import Dataset
 
 PROBE_IMAGES = 4
 # Largest number of images that are read to find some that are not blank.
-MOST_LOOKED_AT = 64
+MAX_IMAGES_READ = 64
 
 
 def probe_rows(keys: Sequence[str], is_blank: Callable[[int], bool], count: int = PROBE_IMAGES) -> list[int]:
@@ -37,7 +37,7 @@ def probe_rows(keys: Sequence[str], is_blank: Callable[[int], bool], count: int 
     distinct = {key: row for row, key in reversed(list(enumerate(keys)))}
     order = sorted(distinct.values(), key=lambda row: (blake2b(keys[row].encode()).digest(), row))
     found: list[int] = []
-    for row in order[:MOST_LOOKED_AT]:
+    for row in order[:MAX_IMAGES_READ]:
         if len(found) == count:
             break
         if not is_blank(row):

@@ -53,9 +53,9 @@ class FunnyBirds(LazyDataset):
         maps = replace(self.reader, interpolation="nearest")([_part_map(place) for place in places])
         colours = np.rint(255 * np.moveaxis(maps, 1, -1)).astype(np.uint8)
         masks = np.zeros((len(colours), len(COLOURS), *colours.shape[1:3]), dtype=np.int8)
-        for part, pieces in enumerate(COLOURS.values()):
-            for piece, colour in enumerate(pieces, start=1):
-                masks[:, part][(colours == colour).all(axis=-1)] = piece
+        for part, colours_of_part in enumerate(COLOURS.values()):
+            for component, colour in enumerate(colours_of_part, start=1):
+                masks[:, part][(colours == colour).all(axis=-1)] = component
         return masks
 
     def without_part(self, split: str, start: int, stop: int) -> np.ndarray:
@@ -73,25 +73,25 @@ class FunnyBirds(LazyDataset):
             )
         places = self._places(split, start, stop)
         for place in places:
-            self._require_size(place, _without(place))
-        images = self.reader([path for place in places for path in _without(place)])
+            self._require_size(place, _images_without_parts(place))
+        images = self.reader([path for place in places for path in _images_without_parts(place)])
         return images.reshape(len(places), len(COLOURS), *images.shape[1:])
 
     def places(self) -> list[Any]:
         """Return the image files of all splits, and the related files of the evaluation images."""
-        return [*super().places(), *(path for place in self._places("evaluation") for path in _beside(place))]
+        return [*super().places(), *(path for place in self._places("evaluation") for path in _related_files(place))]
 
     def image_files(self, split: str) -> Sequence[str | Path | tuple[str | Path, ...]]:
         """Return the file of each image of a split; for evaluation images, a tuple with their related files."""
         places = self._places(split)
-        return [(place, *_beside(place)) for place in places] if split == "evaluation" else places
+        return [(place, *_related_files(place)) for place in places] if split == "evaluation" else places
 
-    def inspect_files(self, most: int | None = None) -> list[str]:
+    def inspect_files(self, limit: int | None = None) -> list[str]:
         """Check the sizes of the related files of evaluation images, and return notes on parts that cannot be scored.
 
         Parameters
         ----------
-        most
+        limit
             Number of images to check; None for all.
 
         Returns
@@ -105,34 +105,34 @@ class FunnyBirds(LazyDataset):
             If a part map or an image without a part has another size than its image, or no image shows any part.
         """
         places = self._places("evaluation")
-        rows = range(0, len(places), math.ceil(len(places) / most) if most else 1)
+        rows = range(0, len(places), math.ceil(len(places) / limit) if limit else 1)
         seen = np.zeros((len(rows), len(self.part_names)), dtype=bool)
-        for number, row in enumerate(rows):
-            self._require_size(places[row], _without(places[row]))
-            seen[number] = self.part_masks("evaluation", row, row + 1).any(axis=(0, 2, 3))
+        for position, row in enumerate(rows):
+            self._require_size(places[row], _images_without_parts(places[row]))
+            seen[position] = self.part_masks("evaluation", row, row + 1).any(axis=(0, 2, 3))
         if not seen.any():
             raise HeatproofError(
-                f"{printable_path(_part_map(places[rows[0]]))} has none of the colours of parts, and neither have the other "
-                f"part maps: {AGAIN}."
+                f"{printable_path(_part_map(places[rows[0]]))} has none of the colours of parts, and neither have the "
+                f"other part maps: {AGAIN}."
             )
-        said = []
-        if few := int((seen.sum(axis=1) < 2).sum()):
-            said.append(f"{few} of {len(rows)} evaluation images show fewer than two parts: no score of parts")
+        notes = []
+        if few_parts := int((seen.sum(axis=1) < 2).sum()):
+            notes.append(f"{few_parts} of {len(rows)} evaluation images show fewer than two parts: no score of parts")
         for name in (name for name, column in zip(self.part_names, seen.T, strict=True) if not column.any()):
-            said.append(f"none of {len(rows)} part maps shows the part {name!r} in its colour: it is not scored")
-        return said
+            notes.append(f"none of {len(rows)} part maps shows the part {name!r} in its colour: it is not scored")
+        return notes
 
     def _places(self, split: str, start: int = 0, stop: int | None = None) -> list[Path]:
-        listed, rows = self._chosen(split)
+        listed, rows = self._selected(split)
         return [listed.places[row] for row in rows[start:stop]]
 
     def _require_size(self, place: Path, others: Sequence[Path]) -> None:
-        wanted = self.reader.size_of(place)
+        expected = self.reader.size_of(place)
         for path in others:
-            if (size := self.reader.size_of(path)) != wanted:
+            if (size := self.reader.size_of(path)) != expected:
                 raise HeatproofError(
                     f"{printable_path(path)} has {size[0]}×{size[1]} pixels, and its image {printable_path(place)} has "
-                    f"{wanted[0]}×{wanted[1]}: {AGAIN}."
+                    f"{expected[0]}×{expected[1]}: {AGAIN}."
                 )
 
 
@@ -228,7 +228,7 @@ def _list_part(folder: Path, part: str, classes: int) -> FileList:
     ids = [f"{part}/{label}/{row:06d}" for row, label in enumerate(labels)]
     places = [folder / f"{image_id}.png" for image_id in ids]
     if part == "test":
-        missing = [path for place in places for path in _beside(place) if not os.path.exists(path)]
+        missing = [path for place in places for path in _related_files(place) if not os.path.exists(path)]
         if missing:
             more = f", nor {len(missing) - 1:,} others of test images" if len(missing) > 1 else ""
             raise HeatproofError(f"There is no {missing[0]}{more}: unpack FunnyBirds.zip completely.")
@@ -241,13 +241,13 @@ def _part_map(place: Path) -> Path:
     return folder / f"{part}_part_map" / label / place.name
 
 
-def _without(place: Path) -> list[Path]:
+def _images_without_parts(place: Path) -> list[Path]:
     """Return the paths of the images without each part; their names list the remaining parts."""
     folder = place.parents[2] / f"{place.parents[1].name}_interventions" / place.parent.name / place.stem
-    kept = [sorted(set(COLOURS) - {part}) for part in COLOURS]
-    return [folder / f"body_{'_'.join(names)}.png" for names in kept]
+    remaining_parts = [sorted(set(COLOURS) - {part}) for part in COLOURS]
+    return [folder / f"body_{'_'.join(names)}.png" for names in remaining_parts]
 
 
-def _beside(place: Path) -> list[Path]:
+def _related_files(place: Path) -> list[Path]:
     """Return the related files of a test image: its part map, and the images without each part."""
-    return [_part_map(place), *_without(place)]
+    return [_part_map(place), *_images_without_parts(place)]

@@ -115,7 +115,7 @@ def image_folder(
             f"There is no folder {root}{search_hint(root)}: `root` has to be a folder of pictures with one folder for "
             "each class."
         )
-    of_table = {
+    table_options = {
         "columns": columns,
         "header": None if header else header,
         "encoding": encoding,
@@ -123,32 +123,32 @@ def image_folder(
         "unknown": unknown,
         "none": none,
     }
-    for option, value in of_table.items():
+    for option, value in table_options.items():
         if labels is None and (value is not None and value != {}):
             what = "names columns" if option == "columns" else "is an option"
             raise HeatproofError(f"`{option}` {what} of a table, and `labels` names no table: add it.")
     endings = endings_of(channels)
     if labels is None:
-        found = _listed(top, task, endings)
+        images = _from_class_folders(top, task, endings)
     else:
-        said = LabelOptions(task, separator, unknown, none)
-        found = _tabled(top, labels, columns or {}, said, header, encoding, endings)
-    names, parts, origins = found.names, found.parts, found.origins
-    asked = {"validation": validation, "evaluation": evaluation}
-    given = {split: share for split, share in asked.items() if share is not None}
-    for split in given:
+        label_options = LabelOptions(task, separator, unknown, none)
+        images = _from_table(top, labels, columns or {}, label_options, header, encoding, endings)
+    names, parts, origins = images.names, images.parts, images.origins
+    fractions = {"validation": validation, "evaluation": evaluation}
+    set_fractions = {split: share for split, share in fractions.items() if share is not None}
+    for split in set_fractions:
         if split in origins:
             raise HeatproofError(
                 f"The {split} images of {root} are in its {origins[split]}: leave the share {split!r} out."
             )
-    shares = {split: share for split, share in {**SHARES, **given}.items() if split not in origins}
+    split_fractions = {split: share for split, share in {**SHARES, **set_fractions}.items() if split not in origins}
     if evaluation == 1 and validation is None:
-        del shares["validation"]
+        del split_fractions["validation"]
     if outputs is not None:
-        if found.task == "regression":
+        if images.task == "regression":
             raise HeatproofError("`outputs` numbers classes, and the task is regression: leave it out.")
         numbers = OutputNumbers(names, outputs, num_outputs)
-        if found.task == "binary" and len(numbers.names) > 2:
+        if images.task == "binary" and len(numbers.names) > 2:
             raise HeatproofError(
                 f"The task is binary, and `outputs` says that there are {len(numbers.names)}: say task: multiclass."
             )
@@ -159,15 +159,15 @@ def image_folder(
         parts,
         picture_reader(size, resize, interpolation, apply_exif=exif, channels=channels),
         seed=seed,
-        shares=shares,
+        shares=split_fractions,
         limits={"train": train_images, "validation": validation_images},
         list_files=lambda: [*([] if labels is None else [top / Path(labels).expanduser()]), *folders_below(top)],
-        task=found.task,
-        found=found.notes,
+        task=images.task,
+        found=images.notes,
     )
 
 
-class Found(NamedTuple):
+class FolderImages(NamedTuple):
     """The images of a folder.
 
     Attributes
@@ -191,12 +191,12 @@ class Found(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def _listed(top: Path, task: Task | None, endings: tuple[str, ...]) -> Found:
+def _from_class_folders(top: Path, task: Task | None, endings: tuple[str, ...]) -> FolderImages:
     if task in ("multilabel", "regression"):
         raise HeatproofError(
             f"The task is {task}, and a folder a class gives each picture one class: name a table in `labels`."
         )
-    folders = _parts(top, endings)
+    folders = _folders_of_splits(top, endings)
     names = subfolders(top / folders["train"])
     if len(names) < 2:
         raise HeatproofError(
@@ -207,33 +207,37 @@ def _listed(top: Path, task: Task | None, endings: tuple[str, ...]) -> Found:
         raise HeatproofError(f"The task is binary, and {top} has {len(names)} classes: say task: multiclass.")
     labels = {name: label for label, name in enumerate(names)}
     parts: dict[str, Callable[[], FileList]] = {
-        split: partial(list_classes, top, folder, labels, whole=split == "train", endings=endings)
+        split: partial(list_classes, top, folder, labels, require_all=split == "train", endings=endings)
         for split, folder in folders.items()
     }
-    return Found(names, parts, {split: f"folder {folder}" for split, folder in folders.items()}, task or "multiclass")
+    return FolderImages(
+        names, parts, {split: f"folder {folder}" for split, folder in folders.items()}, task or "multiclass"
+    )
 
 
-def _tabled(
+def _from_table(
     top: Path,
     labels: str,
     columns: Mapping[str, str | int | Sequence[str | int]],
-    said: LabelOptions,
+    label_options: LabelOptions,
     header: bool,
     encoding: str | None,
     endings: tuple[str, ...],
-) -> Found:
-    table = read_label_table(top, labels, columns, said, header=header, encoding=encoding, endings=endings)
+) -> FolderImages:
+    table = read_label_table(top, labels, columns, label_options, header=header, encoding=encoding, endings=endings)
     parts: dict[str, Callable[[], FileList]] = {
         split: partial(FileList, *found) for split, found in table.parts.items()
     }
-    return Found(table.class_names, parts, dict.fromkeys(table.parts, f"table {labels}"), table.task, table.notes)
+    return FolderImages(
+        table.class_names, parts, dict.fromkeys(table.parts, f"table {labels}"), table.task, table.notes
+    )
 
 
 def _relabelled(numbers: OutputNumbers, find: Callable[[], FileList]) -> FileList:
     return numbers.relabel(find())
 
 
-def _parts(top: Path, endings: tuple[str, ...]) -> dict[str, str]:
+def _folders_of_splits(top: Path, endings: tuple[str, ...]) -> dict[str, str]:
     """Return split to folder name, ``.`` for a folder that has only class folders."""
     inside = subfolders(top)
     held_out = [name for name in HELD_OUT if subfolders(top / name)]

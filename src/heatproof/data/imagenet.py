@@ -143,7 +143,7 @@ def _require_small(content: bytes) -> None:
 
 def _list_named(folder: Path, part: str, labels: Mapping[str, int]) -> FileList:
     """List class folders; ids are file names, the same as in a flat folder."""
-    listed = list_classes(folder, part, labels, whole=part == "train")
+    listed = list_classes(folder, part, labels, require_all=part == "train")
     return listed._replace(ids=[Path(image_id).stem for image_id in listed.ids])
 
 
@@ -158,7 +158,7 @@ def _list_flat(folder: Path, by_number: Mapping[int, str], labels: Mapping[str, 
     files = pictures_below(folder / "val")
     if not files:
         raise HeatproofError(f"There are no pictures in {folder / 'val'}: unpack ILSVRC2012_img_val.tar there.")
-    chosen = []
+    labels_of_files = []
     for name, *_ in files:
         # The label is found by the number in the file name, so that a subset of the files has correct labels too.
         number = re.fullmatch(r"ILSVRC2012_val_(\d{8})", Path(name).stem)
@@ -167,10 +167,10 @@ def _list_flat(folder: Path, by_number: Mapping[int, str], labels: Mapping[str, 
                 f"The picture {folder / 'val' / name} is not one of the {len(truth)} that the devkit has "
                 "labels for: remove it."
             )
-        chosen.append(truth[int(number[1]) - 1])
+        labels_of_files.append(truth[int(number[1]) - 1])
     return FileList(
         [Path(picture.path).stem for picture in files],
-        np.array(chosen, dtype=np.int64),
+        np.array(labels_of_files, dtype=np.int64),
         [folder / "val" / picture.path for picture in files],
         np.array([(picture.device, picture.inode) for picture in files], dtype=np.uint64),
     )

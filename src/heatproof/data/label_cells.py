@@ -28,8 +28,8 @@ LONGEST_NUMBER = 300
 class CellSet:
     """Set of cells from a config, such as ``[blank, -1]``; it ignores case, and the spelling of numbers."""
 
-    def __init__(self, given: Any) -> None:
-        texts = ["" if str(one).casefold() == BLANK else str(one).strip() for one in as_list(given)]
+    def __init__(self, cells: Any) -> None:
+        texts = ["" if str(one).casefold() == BLANK else str(one).strip() for one in as_list(cells)]
         self._texts = {text.casefold() for text in texts}
         self._numbers = {number for text in texts if (number := number_of(text)) is not None}
 
@@ -37,30 +37,30 @@ class CellSet:
         return text.casefold() in self._texts or (bool(self._numbers) and number_of(text) in self._numbers)
 
 
-def as_list(given: Any) -> list[Any]:
+def as_list(value: Any) -> list[Any]:
     """Return an option that is a list, one value, or None as a list."""
-    return [] if given is None else list(given) if isinstance(given, list | tuple) else [given]
+    return [] if value is None else list(value) if isinstance(value, list | tuple) else [value]
 
 
 def number_of(text: str) -> int | float | None:
     """Return the number in a string, with a decimal point or comma; None if it is not a number or too long."""
-    found = NUMBER.fullmatch(text) if len(text) <= LONGEST_NUMBER else None
-    if found is None:
+    match = NUMBER.fullmatch(text) if len(text) <= LONGEST_NUMBER else None
+    if match is None:
         return None
-    sign, digits, exponent = found.groups()
-    plain = f"{sign.replace('−', '-')}{digits.replace(',', '.')}"
+    sign, digits, exponent = match.groups()
+    text = f"{sign.replace('−', '-')}{digits.replace(',', '.')}"
     if digits.isdecimal() and exponent is None:
-        return int(plain)
-    number = float(plain + (exponent or ""))
+        return int(text)
+    number = float(text + (exponent or ""))
     return number if abs(number) < float("inf") else None
 
 
 def class_name_of(number: float, spelled: Iterable[str]) -> str:
     """Return the class name of a number: its only spelling if that consists of digits, otherwise its digits."""
-    several = set(spelled)
-    alone = next(iter(several))
-    if len(several) == 1 and alone.isdecimal():
-        return alone
+    spellings = set(spelled)
+    spelling = next(iter(spellings))
+    if len(spellings) == 1 and spelling.isdecimal():
+        return spelling
     is_plain = float(number).is_integer() and abs(number) < 1e15
     return str(int(number)) if is_plain or isinstance(number, int) else repr(number)
 
@@ -72,8 +72,10 @@ def is_mapping(cell: str) -> bool:
 
 def normalised_text(text: str) -> str:
     """Return a key that is equal for strings that look alike: without case, extra blanks and invisible characters."""
-    seen = "".join(sign for sign in unicodedata.normalize("NFKC", text) if unicodedata.category(sign) != "Cf")
-    return " ".join(seen.casefold().split())
+    visible = "".join(
+        character for character in unicodedata.normalize("NFKC", text) if unicodedata.category(character) != "Cf"
+    )
+    return " ".join(visible.casefold().split())
 
 
 def parse_list(cell: Cell) -> list[str]:
@@ -89,5 +91,5 @@ def split_cell(cell: str, separator: str | None) -> list[str]:
     """Return the labels in a cell; an empty cell gives one empty label, because an empty cell is not an empty list."""
     if separator is None:
         return [cell]
-    several = cell.split() if not separator.strip() else [part.strip() for part in cell.split(separator)]
-    return [part for part in several if part] or [""]
+    parts = cell.split() if not separator.strip() else [part.strip() for part in cell.split(separator)]
+    return [part for part in parts if part] or [""]

@@ -13,17 +13,17 @@ from heatproof.errors import HeatproofError
 from heatproof.files.reading import one_sentence_errors, parse_json, printable_path, read_bytes
 from heatproof.files.tables import MOST_BYTES, MOST_COLUMNS, decompressed, parse_csv, parse_parquet, rows_of
 
-AS_LABELS = (
+REMEDY_AND_KIND = (
     "save it again as CSV in UTF-8, with quotes around cells that hold a separator, or as JSON lines",
     "a table of labels",
 )
 # The default encoding of Excel in western Europe. With "replace", decoding never fails.
-GUESSED = "cp1252"
-NO_TABLES = {
+FALLBACK_ENCODING = "cp1252"
+NOT_TABLES = {
     b"PK\x03\x04": "is an Excel workbook or a ZIP archive",
     b"\xd0\xcf\x11\xe0": "is an Excel workbook",
 }
-SEPARATOR_TOLD = re.compile(r"\"?sep=(.)\"?")
+SEPARATOR_LINE = re.compile(r"\"?sep=(.)\"?")
 LINE_ENDS = re.compile(r"\r\n|\r|\n")
 
 # A string, or the strings of a list.
@@ -79,20 +79,20 @@ def read_raw_table(path: Path, *, header: bool = True, encoding: str | None = No
         raise HeatproofError(
             f"There is no table of labels {printable_path(path)}: `labels` has to be a path from `root`."
         )
-    with one_sentence_errors(path, *AS_LABELS):
+    with one_sentence_errors(path, *REMEDY_AND_KIND):
         content = decompressed(read_bytes(path, MOST_BYTES))
-        for mark, what in NO_TABLES.items():
+        for mark, kind in NOT_TABLES.items():
             if content.startswith(mark):
                 raise HeatproofError(
-                    f"{printable_path(path)} {what}, which no library of heatproof's reads: save the table as CSV (in Excel: "
-                    "Save as, CSV UTF-8), and name that file in `labels`."
+                    f"{printable_path(path)} {kind}, which no library of heatproof's reads: save the table as CSV (in "
+                    "Excel: Save as, CSV UTF-8), and name that file in `labels`."
                 )
         if content.startswith(b"PAR1"):
-            return _of_frame(parse_parquet(content))
+            return _table_of_frame(parse_parquet(content))
         text, is_encoding_guessed = _decoded(path, content, encoding)
         if text.lstrip()[:1] in ("[", "{"):
-            return _of_records(_records(text))._replace(is_encoding_guessed=is_encoding_guessed)
-        return _of_lines(text, header)._replace(is_encoding_guessed=is_encoding_guessed)
+            return _table_of_records(_records(text))._replace(is_encoding_guessed=is_encoding_guessed)
+        return _parse_lines(text, header)._replace(is_encoding_guessed=is_encoding_guessed)
 
 
 def _decoded(path: Path, content: bytes, encoding: str | None) -> tuple[str, bool]:
@@ -107,8 +107,8 @@ def _decoded(path: Path, content: bytes, encoding: str | None) -> tuple[str, boo
             ) from None
         except UnicodeError:
             raise HeatproofError(
-                f"{printable_path(path)} is not text in {encoding}: name another `encoding`, such as utf-16 or cp1252, or save "
-                "the table as CSV in UTF-8."
+                f"{printable_path(path)} is not text in {encoding}: name another `encoding`, such as utf-16 or cp1252, "
+                "or save the table as CSV in UTF-8."
             ) from None
         # A user may name UTF-8 with a byte order mark "utf-8".
         return text.removeprefix("\ufeff"), False
@@ -119,10 +119,10 @@ def _decoded(path: Path, content: bytes, encoding: str | None) -> tuple[str, boo
     try:
         return content.decode("utf-8-sig"), False
     except UnicodeDecodeError:
-        return content.decode(GUESSED, "replace"), True
+        return content.decode(FALLBACK_ENCODING, "replace"), True
 
 
-def _of_lines(text: str, header: bool) -> RawTable:
+def _parse_lines(text: str, header: bool) -> RawTable:
     """Return the table of a CSV text."""
     lines = [line for line in LINE_ENDS.split(text) if line.strip()]
     first = 1
@@ -137,17 +137,17 @@ def _of_lines(text: str, header: bool) -> RawTable:
     if not lines:
         raise ValueError("it is empty")
     # Excel reads and writes a first line that names the separator, such as "sep=;".
-    told = SEPARATOR_TOLD.fullmatch(lines[0].strip("\r\n\ufeff"))
-    if told and len(lines) > 1:
+    separator_line = SEPARATOR_LINE.fullmatch(lines[0].strip("\r\n\ufeff"))
+    if separator_line and len(lines) > 1:
         text, lines, first = "\n".join(lines[1:]), lines[1:], first + 1
-    separator = told[1] if told else max(",;\t", key=lines[0].count)
+    separator = separator_line[1] if separator_line else max(",;\t", key=lines[0].count)
     if separator not in lines[0] and len(lines[0].split()) > 1:
         text, separator = "\n".join("\t".join(line.split()) for line in lines), "\t"
         lines = text.split("\n")
     if header and len(lines) > 1:
-        named, filled = (len(next(rows_of(line.encode(), separator), [])) for line in lines[:2])
+        header_length, row_length = (len(next(rows_of(line.encode(), separator), [])) for line in lines[:2])
         # If the rows have different lengths, one has too many cells, and pandas reports it.
-        if filled == named + 1 and _are_equal(text, separator):
+        if row_length == header_length + 1 and _have_equal_lengths(text, separator):
             # The first column has no name, as in tables of R and CelebA, or rows end with a separator.
             is_last = lines[1].rstrip(" ").endswith(separator)
             text = text.replace(lines[0], lines[0] + separator if is_last else separator + lines[0], 1)
@@ -157,7 +157,7 @@ def _of_lines(text: str, header: bool) -> RawTable:
     return RawTable(names, [list(column[header:]) for column in columns], first + header)
 
 
-def _are_equal(text: str, separator: str) -> bool:
+def _have_equal_lengths(text: str, separator: str) -> bool:
     """Return whether all rows after the header have the same number of cells."""
     rows = (len(row) for row in rows_of(text.encode(), separator) if any(cell.strip() for cell in row))
     next(rows, 0)
@@ -180,7 +180,7 @@ def _records(text: str) -> list[dict[str, Any]]:
     return records
 
 
-def _of_records(records: Sequence[dict[str, Any]]) -> RawTable:
+def _table_of_records(records: Sequence[dict[str, Any]]) -> RawTable:
     names = list(dict.fromkeys(name for record in records for name in record))
     if len(names) > MOST_COLUMNS:
         raise ValueError(f"it has {len(names):,} columns, and {MOST_COLUMNS:,} is the limit")
@@ -197,7 +197,7 @@ def _cell(value: Any) -> Cell:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _of_frame(frame: Any) -> RawTable:
+def _table_of_frame(frame: Any) -> RawTable:
     """Return a pandas table with its cells converted to strings."""
     columns: list[list[Cell]] = []
     for place in range(frame.shape[1]):

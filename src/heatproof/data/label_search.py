@@ -17,12 +17,12 @@ from heatproof.errors import HeatproofError
 
 ENDINGS = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".parquet", ".csv.gz", ".tsv.gz", ".jsonl.gz", ".json.gz")
 # Largest number of tables that are examined, and of ambiguities of one table that are resolved.
-MOST_TABLES, MOST_QUESTIONS = 100, 12
+MAX_TABLES, MAX_AMBIGUITIES = 100, 12
 FOLDERS = "folders"
 # Fewer groups cannot be divided into three splits reliably.
-LEAST_GROUPS = 10
+MIN_GROUPS = 10
 # Number of tables that a message names.
-NAMED = 3
+LISTED_TABLES = 3
 
 
 class FoundTable(NamedTuple):
@@ -75,20 +75,20 @@ def find_labels(
     if not tables and not has_classes:
         tables = _tables_in(folder.resolve().parent, pictures)
     if len(tables) > 1 or (tables and has_classes):
-        named = ", ".join(map(str, tables[:NAMED]))
+        table_names = ", ".join(map(str, tables[:LISTED_TABLES]))
         what = (
             "class folders and " * has_classes
             + ("tables" if len(tables) > 1 else "a table")
             + " that name its pictures"
         )
-        either = f", or --labels {FOLDERS}" * has_classes
-        raise HeatproofError(f"{folder} has {what}, {named}: give --labels {tables[0]}{either}.")
+        alternative = f", or --labels {FOLDERS}" * has_classes
+        raise HeatproofError(f"{folder} has {what}, {table_names}: give --labels {tables[0]}{alternative}.")
     return find_options(folder, tables[0], task, columns) if tables else None
 
 
 def _tables_in(place: Path, pictures: PictureIndex) -> list[Path]:
     files = sorted(path for path in place.iterdir() if path.name.lower().endswith(ENDINGS) and path.is_file())
-    return [path for path in files[:MOST_TABLES] if _names_pictures(path, pictures)]
+    return [path for path in files[:MAX_TABLES] if _names_pictures(path, pictures)]
 
 
 def _names_pictures(path: Path, pictures: PictureIndex) -> bool:
@@ -104,12 +104,12 @@ def _group_in(raw: RawTable, columns: Mapping[str, Any]) -> str | None:
     """Return the column of patients or other groups, if images share groups and there are enough groups to divide."""
     if any(normalised_column(name) == "group" for name in [*raw.names, *columns]):
         return None
-    taken = [each for one in columns.values() for each in (one if isinstance(one, list) else [one])]
+    used = [each for value in columns.values() for each in (value if isinstance(value, list) else [value])]
     for name, column in zip(raw.names, raw.columns, strict=True):
         if (
             normalised_column(name) in GROUP_COLUMNS
-            and name not in taken
-            and LEAST_GROUPS <= len(set(map(str, column))) < raw.rows
+            and name not in used
+            and MIN_GROUPS <= len(set(map(str, column))) < raw.rows
         ):
             return name
     return None
@@ -135,28 +135,29 @@ def find_options(
     labels = os.path.relpath(os.path.realpath(table), os.path.realpath(folder))
     options: dict[str, Any] = {"columns": dict(columns or {})} | ({"task": task} if task else {})
     assumptions: list[str] = []
-    for _ in range(MOST_QUESTIONS):
-        reading = {key: options[key] for key in ("header", "encoding") if key in options}
-        said = LabelOptions(**{key: options[key] for key in LabelOptions._fields if key in options})
+    for _ in range(MAX_AMBIGUITIES):
+        read_options = {key: options[key] for key in ("header", "encoding") if key in options}
+        label_options = LabelOptions(**{key: options[key] for key in LabelOptions._fields if key in options})
         try:
-            found = read_label_table(folder, labels, options["columns"], said, **reading)
+            found = read_label_table(folder, labels, options["columns"], label_options, **read_options)
         except AmbiguousTableError as error:
-            if not error.answer:
+            if not error.suggested_options:
                 raise HeatproofError(
                     f"{error} `heatproof init` takes that as --task TASK or --column label=NAME."
                 ) from None
-            chosen = {**options["columns"], **error.answer.get("columns", {})}
-            options |= {**error.answer, "columns": chosen}
-            given = "; ".join(
-                f"{option}: {json.dumps(value, ensure_ascii=False)}" for option, value in error.answer.items()
+            chosen = {**options["columns"], **error.suggested_options.get("columns", {})}
+            options |= {**error.suggested_options, "columns": chosen}
+            text = "; ".join(
+                f"{option}: {json.dumps(value, ensure_ascii=False)}"
+                for option, value in error.suggested_options.items()
             )
-            assumptions.append(f"{given} ({str(error).removesuffix('.')})")
+            assumptions.append(f"{text} ({str(error).removesuffix('.')})")
             continue
-        group = _group_in(read_raw_table(folder / labels, **reading), options["columns"])
+        group = _group_in(read_raw_table(folder / labels, **read_options), options["columns"])
         if group is not None:
             options["columns"]["group"] = group
             assumptions.append(f"group: {group}, so that what has one is in one split")
             continue
-        shown = {key: value for key, value in options.items() if key != "columns" or value}
-        return FoundTable({"labels": Path(labels).as_posix(), "task": found.task, **shown}, found, assumptions)
+        config_options = {key: value for key, value in options.items() if key != "columns" or value}
+        return FoundTable({"labels": Path(labels).as_posix(), "task": found.task, **config_options}, found, assumptions)
     raise HeatproofError(f"{table} leaves more open than can be found: write `labels` and its options into a config.")

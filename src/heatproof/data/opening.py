@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from heatproof.base.options import Size, height_and_width
-from heatproof.data.bands import AS_STACK, Channels, is_stack, planes_of, stack_planes, stack_shape
+from heatproof.data.bands import ARRAY_REMEDY, Channels, is_stack, planes_of, stack_planes, stack_shape
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import open_regular, printable_path
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 # Ghostscript.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 # The EXIF tag of the orientation, and its values that exchange height and width.
-ORIENTATION, ACROSS = 0x0112, range(5, 9)
+ORIENTATION, TRANSPOSED = 0x0112, range(5, 9)
 TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
-OTHER_TIFF = f"it is a TIFF that Pillow does not read, such as one of more than four bands: {AS_STACK}"
+OTHER_TIFF = f"it is a TIFF that Pillow does not read, such as one of more than four bands: {ARRAY_REMEDY}"
 # Pillow's own limit, above which it reports a decompression bomb.
-MOST_PIXELS = 178_956_970
+MAX_PIXELS = 178_956_970
 # Size of the largest uncompressed image with four channels of 16 bits.
-MOST_BYTES = 8 * MOST_PIXELS + 2**24
+MAX_BYTES = 8 * MAX_PIXELS + 2**24
 
 
 def covering_size(height: int, width: int, box: tuple[int, int]) -> tuple[int, int]:
@@ -87,7 +87,7 @@ def picture_size(path: Any, *, apply_exif: bool = False) -> tuple[int, int]:
         with _opened(path) as file:
             return stack_shape(file)[1:]
     with opened_picture(path, 1) as picture:
-        is_across = apply_exif and picture.getexif().get(ORIENTATION, 1) in ACROSS
+        is_across = apply_exif and picture.getexif().get(ORIENTATION, 1) in TRANSPOSED
         return picture.size if is_across else picture.size[::-1]
 
 
@@ -127,8 +127,8 @@ def _opened(path: str | Path) -> Iterator[IO[bytes]]:
             size = os.fstat(file.fileno()).st_size
             if not size:
                 raise ValueError("the file is empty")
-            if size > MOST_BYTES:
-                raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
+            if size > MAX_BYTES:
+                raise ValueError(f"it has more than {MAX_BYTES:,} bytes")
             start = file.read(4)
             file.seek(0)
             yield file
@@ -149,11 +149,11 @@ def _require_pixels(height: int, width: int, box: tuple[int, int]) -> None:
     """Check by the header that an image does not need gigabytes, unchanged or resized to cover a box."""
     if min(width, height) < 1:
         raise ValueError("it has no pixels")
-    if width * height > MOST_PIXELS:
-        raise ValueError(f"it has {width}×{height} pixels, and {MOST_PIXELS:,} is the limit")
+    if width * height > MAX_PIXELS:
+        raise ValueError(f"it has {width}×{height} pixels, and {MAX_PIXELS:,} is the limit")
     resized = covering_size(height, width, box)
-    if resized[0] * resized[1] > MOST_PIXELS:
+    if resized[0] * resized[1] > MAX_PIXELS:
         raise ValueError(
-            f"its {width}×{height} pixels would be resized to {max(resized)}×{min(resized)}, and {MOST_PIXELS:,} is "
+            f"its {width}×{height} pixels would be resized to {max(resized)}×{min(resized)}, and {MAX_PIXELS:,} is "
             "the limit: crop it"
         )

@@ -10,7 +10,7 @@ from heatproof.data.lazy import FileList
 from heatproof.errors import HeatproofError
 
 IMAGENET = "imagenet"
-SHOWN = 3
+LISTED_CLASSES = 3
 
 
 class OutputNumbers:
@@ -50,8 +50,9 @@ class OutputNumbers:
         if missing:
             whose = "are no WordNet ids of ImageNet" if isinstance(outputs, str) else "are not in `outputs`"
             raise HeatproofError(
-                f"{len(missing)} of {len(classes)} classes {whose}: {', '.join(missing[:SHOWN])}"
-                f"{' …' if len(missing) > SHOWN else ''}. Rename or add them, or give `outputs` as {{class: number}}."
+                f"{len(missing)} of {len(classes)} classes {whose}: "
+                f"{', '.join(missing[:LISTED_CLASSES])}{' …' if len(missing) > LISTED_CLASSES else ''}. Rename or add "
+                f"them, or give `outputs` as {{class: number}}."
             )
         self.numbers = np.array([by_class[name] for name in classes], dtype=np.int64)
         if self.numbers.min() < 0 or self.numbers.max() >= len(self.names):

@@ -60,12 +60,12 @@ class Parts:
 
     def images(self, split: str, start: int, stop: int) -> np.ndarray:
         """Return images [start, stop) of a split: (N, 3, H, W) float32 in [0, 1]."""
-        rendered = [creature.image(lacks) for creature, lacks in self._creatures(split, start, stop)]
+        rendered = [creature.image(missing) for creature, missing in self._creatures(split, start, stop)]
         return np.array(rendered, dtype=np.float32).reshape(-1, 3, self._size, self._size)
 
     def part_masks(self, split: str, start: int, stop: int) -> np.ndarray:
         """Return where each part is visible, (N, K, H, W) bool; the mask of a missing part is empty."""
-        masks = [creature.masks(lacks) for creature, lacks in self._creatures(split, start, stop)]
+        masks = [creature.masks(missing) for creature, missing in self._creatures(split, start, stop)]
         return np.array(masks, dtype=bool).reshape(-1, len(NAMES), self._size, self._size)
 
     def without_part(self, split: str, start: int, stop: int) -> np.ndarray:
@@ -74,8 +74,8 @@ class Parts:
         Outside the mask of the part, they are bit-identical to the original.
         """
         rendered = [
-            creature.image({*lacks, part})
-            for creature, lacks in self._creatures(split, start, stop)
+            creature.image({*missing, part})
+            for creature, missing in self._creatures(split, start, stop)
             for part in range(len(NAMES))
         ]
         return np.array(rendered, dtype=np.float32).reshape(-1, len(NAMES), 3, self._size, self._size)
@@ -87,12 +87,12 @@ class Parts:
                 Creature(
                     self._size, class_parts()[chosen.labels[row]], numpy_generator(self._seed, "parts", chosen.ids[row])
                 ),
-                self._lacks(split, chosen.ids[row]),
+                self._missing_parts(split, chosen.ids[row]),
             )
             for row in range(len(chosen))[start:stop]
         ]
 
-    def _lacks(self, split: str, image_id: str) -> set[int]:
+    def _missing_parts(self, split: str, image_id: str) -> set[int]:
         if split == "evaluation":
             return set()
         chance, which = numpy_generator(self._seed, "missing part", image_id).random(2)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from heatproof.base.options import Size, as_size_option, height_and_width
-from heatproof.data.bands import STACK, Channels, pixels_of
+from heatproof.data.bands import ARRAY_EXTENSION, Channels, pixels_of
 from heatproof.data.lazy import FileList
 from heatproof.data.opening import covering_size, open_picture, open_planes, picture_size
 from heatproof.errors import HeatproofError
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 Interpolation = Literal["bilinear", "bicubic", "lanczos", "nearest"]
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 # Number of headers that are read to determine whether the images of a dataset are larger than the central crop.
-SAMPLE = 100
+SAMPLE_SIZE = 100
 # Number of attempts for a random crop. Its random numbers are area and shape of every attempt, and the position.
-TRIES = 10
-CROP_DRAWS = 2 * TRIES + 2
+CROP_ATTEMPTS = 10
+CROP_DRAWS = 2 * CROP_ATTEMPTS + 2
 # Smallest and largest ratio of width to height, as in torchvision's `RandomResizedCrop`.
 RATIO = (3 / 4, 4 / 3)
 
@@ -43,7 +43,7 @@ class PictureReader:
     box: tuple[int, int]
     interpolation: Interpolation
     # Whether `box` is the default, which is not applied to images that are not larger than `size`.
-    by_default: bool = False
+    is_default_box: bool = False
     apply_exif: bool = False
     channels: Channels = 3
 
@@ -74,12 +74,12 @@ class PictureReader:
 
     def sizes(self, paths: Sequence[Any]) -> list[tuple[int, int]]:
         """Return height and width of `SAMPLE` evenly spaced image files; unreadable ones are left out."""
-        chosen = np.unique(np.linspace(0, len(paths) - 1, min(SAMPLE, len(paths))).round().astype(int))
-        found = []
-        for row in chosen:
+        rows = np.unique(np.linspace(0, len(paths) - 1, min(SAMPLE_SIZE, len(paths))).round().astype(int))
+        known_sizes = []
+        for row in rows:
             with suppress(HeatproofError):
-                found.append(self.size_of(paths[row]))
-        return found
+                known_sizes.append(self.size_of(paths[row]))
+        return known_sizes
 
     def size_of(self, path: Any) -> tuple[int, int]:
         """Return the displayed height and width of an image file from its header."""
@@ -94,38 +94,40 @@ class PictureReader:
             All image files of the dataset. The median size of `SAMPLE` evenly spaced files decides for all of them, so
             that all images of a dataset are read in the same way.
         """
-        if not self.by_default:
+        if not self.is_default_box:
             return self
         height, width = self.size
-        found = [min(rows * width, columns * height) for rows, columns in self.sizes(paths)]
-        return replace(self, box=self.size) if found and median(found) <= height * width else self
+        ratios = [min(rows * width, columns * height) for rows, columns in self.sizes(paths)]
+        return replace(self, box=self.size) if ratios and median(ratios) <= height * width else self
 
-    def words(self, paths: Sequence[Any]) -> str:
+    def describe(self, paths: Sequence[Any]) -> str:
         """Return a description of how the images of a dataset are resized and cropped, one clause."""
         sizes, (height, width) = self.sizes(paths), self.size
-        done = f"{self.shorter}" if height == width else f"cover {self.box[0]}×{self.box[1]}"
-        cut = f"square of {height} pixels at the centre" if height == width else f"{height}×{width} at the centre"
+        resize_text = f"{self.shorter}" if height == width else f"cover {self.box[0]}×{self.box[1]}"
+        crop_text = f"square of {height} pixels at the centre" if height == width else f"{height}×{width} at the centre"
         if not sizes:
-            return f"{'shorter side ' * (height == width)}resized to {done}, {cut}"
+            return f"{'shorter side ' * (height == width)}resized to {resize_text}, {crop_text}"
         # The size that determines the scale factor: for a square crop the shorter side.
-        found = [min(rows * self.box[1], columns * self.box[0]) / max(self.box) for rows, columns in sizes]
-        usual, others = round(median(found)), len(set(found)) > 1
-        have = f"shorter side {usual} pixels" + (f" (median, {min(found):g} to {max(found):g})" if others else "")
+        sides = [min(rows * self.box[1], columns * self.box[0]) / max(self.box) for rows, columns in sizes]
+        median_side, vary = round(median(sides)), len(set(sides)) > 1
+        size_text = f"shorter side {median_side} pixels" + (
+            f" (median, {min(sides):g} to {max(sides):g})" if vary else ""
+        )
         if height != width:
             rows, columns = (round(median(sides)) for sides in zip(*sizes, strict=True))
-            have = f"{rows}×{columns} pixels{' (medians of sides)' * (len(set(sizes)) > 1)}"
-        resized = f"{'scaled up' if usual < self.shorter else 'resized'} to {done}"
-        if usual == self.shorter:
-            resized = "not resized" + (", others resized to it" if others else "")
-        return f"{have}: {resized}, {cut}"
+            size_text = f"{rows}×{columns} pixels{' (medians of sides)' * (len(set(sizes)) > 1)}"
+        resized = f"{'scaled up' if median_side < self.shorter else 'resized'} to {resize_text}"
+        if median_side == self.shorter:
+            resized = "not resized" + (", others resized to it" if vary else "")
+        return f"{size_text}: {resized}, {crop_text}"
 
     def crop(self, path: Any, draws: np.ndarray, smallest: float) -> np.ndarray:
         """Return a random crop (1, C, height, width) of an image file; see `crop_box`."""
         planes = self.planes(path)
-        whole, (rows, columns) = planes[0], self.size
-        top, left, height, width = crop_box(whole.height, whole.width, draws, smallest, columns / rows)
-        part = [plane.crop((left, top, left + width, top + height)) for plane in planes]
-        return pixels_of(_resized(part, (columns, rows), self.interpolation))[None]
+        first_plane, (rows, columns) = planes[0], self.size
+        top, left, height, width = crop_box(first_plane.height, first_plane.width, draws, smallest, columns / rows)
+        cropped = [plane.crop((left, top, left + width, top + height)) for plane in planes]
+        return pixels_of(_resized(cropped, (columns, rows), self.interpolation))[None]
 
 
 def picture_reader(
@@ -171,7 +173,9 @@ def picture_reader(
         raise HeatproofError(
             f"resize is {given} and size {as_size_option(sides)}: the {what} has to fit in the resized image."
         )
-    return PictureReader(sides, box, interpolation, by_default=resize is None, apply_exif=apply_exif, channels=channels)
+    return PictureReader(
+        sides, box, interpolation, is_default_box=resize is None, apply_exif=apply_exif, channels=channels
+    )
 
 
 def read_picture(
@@ -224,17 +228,20 @@ def crop_box(
     shape
         Ratio of width to height of the images that crops are resized to; `RATIO` is relative to it.
     """
-    lowest, highest = (math.log(side * shape) for side in RATIO)
-    for area, place in draws[:-2].reshape(TRIES, 2).tolist():
-        pixels = height * width * (smallest + area * (1 - smallest))
-        ratio = math.exp(lowest + place * (highest - lowest))
-        w, h = round(math.sqrt(pixels * ratio)), round(math.sqrt(pixels / ratio))
-        if 0 < w <= width and 0 < h <= height:
-            top, left = (int(draw * (room + 1)) for draw, room in zip(draws[-2:], (height - h, width - w), strict=True))
-            return top, left, h, w
-    w = min(width, max(1, round(height * RATIO[1] * shape)))
-    h = min(height, max(1, round(width / (RATIO[0] * shape))))
-    return (height - h) // 2, (width - w) // 2, h, w
+    low_log, high_log = (math.log(side * shape) for side in RATIO)
+    for area_draw, ratio_draw in draws[:-2].reshape(CROP_ATTEMPTS, 2).tolist():
+        pixels = height * width * (smallest + area_draw * (1 - smallest))
+        ratio = math.exp(low_log + ratio_draw * (high_log - low_log))
+        crop_width, crop_height = round(math.sqrt(pixels * ratio)), round(math.sqrt(pixels / ratio))
+        if 0 < crop_width <= width and 0 < crop_height <= height:
+            top, left = (
+                int(draw * (room + 1))
+                for draw, room in zip(draws[-2:], (height - crop_height, width - crop_width), strict=True)
+            )
+            return top, left, crop_height, crop_width
+    crop_width = min(width, max(1, round(height * RATIO[1] * shape)))
+    crop_height = min(height, max(1, round(width / (RATIO[0] * shape))))
+    return (height - crop_height) // 2, (width - crop_width) // 2, crop_height, crop_width
 
 
 def _centre(
@@ -295,7 +302,7 @@ def search_hint(root: str) -> str:
 
 
 # Folders that operating and file systems create.
-OF_SYSTEMS = ("__MACOSX", "@eaDir", "$RECYCLE.BIN", "System Volume Information", "lost+found", "__pycache__")
+SYSTEM_FOLDERS = ("__MACOSX", "@eaDir", "$RECYCLE.BIN", "System Volume Information", "lost+found", "__pycache__")
 
 
 def subfolders(folder: Path) -> list[str]:
@@ -309,7 +316,7 @@ def subfolders(folder: Path) -> list[str]:
     if not folder.is_dir():
         return []
     names = [entry.name for entry in _entries(folder) if entry.is_dir() and not entry.name.startswith(".")]
-    names = [name for name in names if name not in OF_SYSTEMS]
+    names = [name for name in names if name not in SYSTEM_FOLDERS]
     for name in names:
         require_utf8(folder / name, "folder")
     return names
@@ -362,7 +369,7 @@ class Picture(NamedTuple):
 
 def endings_of(channels: Channels) -> tuple[str, ...]:
     """Return the extensions of image files."""
-    return (*ENDINGS, STACK) if channels == "all" else ENDINGS
+    return (*ENDINGS, ARRAY_EXTENSION) if channels == "all" else ENDINGS
 
 
 def pictures_below(folder: Path, endings: tuple[str, ...] = ENDINGS) -> list[Picture]:
@@ -407,11 +414,11 @@ def pictures_below(folder: Path, endings: tuple[str, ...] = ENDINGS) -> list[Pic
                 # Without `stat`, which takes milliseconds per file on some network file systems.
                 pictures[(device, entry.inode())] = f"{below}{entry.name}"
     for entry in sorted(links, key=lambda entry: entry.path):
-        _follow(entry, folder, top, pictures, endings)
+        _add_linked_file(entry, folder, top, pictures, endings)
     return sorted(Picture(path, *key) for key, path in pictures.items())
 
 
-def _follow(
+def _add_linked_file(
     link: os.DirEntry[str], folder: Path, top: Path, pictures: dict[tuple[int, int], str], endings: tuple[str, ...]
 ) -> None:
     """Add the image file that a link leads to; files of linked folders are listed already."""
@@ -421,8 +428,8 @@ def _follow(
     except OSError as error:
         if is_picture:
             raise HeatproofError(
-                f"The picture {printable_path(link.path)} is a link that leads nowhere ({error.strerror}): unpack the dataset "
-                "completely."
+                f"The picture {printable_path(link.path)} is a link that leads nowhere ({error.strerror}): unpack the "
+                "dataset completely."
             ) from None
         return
     if link.is_dir():
@@ -430,8 +437,8 @@ def _follow(
         # A link to a parent folder is a loop: following it would list every file again.
         if not (target.is_relative_to(top) or top.is_relative_to(target)):
             raise HeatproofError(
-                f"The folder {printable_path(link.path)} is a link out of {printable_path(folder)}: move its pictures there, or link "
-                "every picture instead."
+                f"The folder {printable_path(link.path)} is a link out of {printable_path(folder)}: move its pictures "
+                "there, or link every picture instead."
             )
     elif is_picture:
         require_utf8(link.path, "picture")
@@ -440,7 +447,7 @@ def _follow(
 
 
 def list_classes(
-    root: Path, part: str, labels: Mapping[str, int], whole: bool = False, endings: tuple[str, ...] = ENDINGS
+    root: Path, part: str, labels: Mapping[str, int], require_all: bool = False, endings: tuple[str, ...] = ENDINGS
 ) -> FileList:
     """List a folder of class folders.
 
@@ -476,7 +483,7 @@ def list_classes(
                 f"The class folder {folder / name} is a link to a folder that contains the dataset: remove it."
             )
         pictures = pictures_below(folder / name, endings)
-        if whole and not pictures:
+        if require_all and not pictures:
             raise HeatproofError(f"The class folder {folder / name} has no pictures: add some or remove it.")
         for picture in pictures:
             image_id = (Path(part) / name / picture.path).as_posix()

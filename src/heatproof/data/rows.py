@@ -58,61 +58,63 @@ class Rows:
         if name == "dataset":
             raise AttributeError(name)
         found = getattr(self.dataset, name)
-        return self._files if name == "image_files" and callable(found) else found
+        return self._image_files if name == "image_files" and callable(found) else found
 
     @cached_property
-    def _made(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    def _row_arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """The image of each row, its target, and the unique labels for a target function."""
         labels = self._labels
-        every = np.arange(len(labels))
+        all_images = np.arange(len(labels))
         if self._rows == "distinct":
             distinct, numbers = np.unique(labels, axis=0, return_inverse=True)
-            return every, numbers.reshape(-1).astype(np.int64), distinct
+            return all_images, numbers.reshape(-1).astype(np.int64), distinct
         columns = labels.reshape(len(labels), -1)
         if self._rows == "picture":
             # The target of the run selects the output.
-            return every, np.zeros(len(labels), np.int64), None
-        pictures, targets = np.nonzero(columns == 1 if self._task == "multilabel" else np.ones(columns.shape, bool))
-        return pictures, targets.astype(np.int64), None
+            return all_images, np.zeros(len(labels), np.int64), None
+        image_numbers, targets = np.nonzero(
+            columns == 1 if self._task == "multilabel" else np.ones(columns.shape, bool)
+        )
+        return image_numbers, targets.astype(np.int64), None
 
     @property
     def _labels(self) -> np.ndarray:
         return np.asarray(self.dataset.splits[EVALUATION].labels)
 
     @property
-    def pictures(self) -> np.ndarray:
+    def image_numbers(self) -> np.ndarray:
         """The image (N,) of each row, as its number in the evaluation split of the wrapped dataset."""
-        return self._made[0]
+        return self._row_arrays[0]
 
     @property
     def targets(self) -> np.ndarray | None:
         """The unique labels for a target function, else None."""
-        return self._made[2]
+        return self._row_arrays[2]
 
     @property
     def num_without_rows(self) -> int:
         """Number of evaluation images without a row, because they have no label that could be explained."""
-        return len(self._labels) - len(np.unique(self.pictures))
+        return len(self._labels) - len(np.unique(self.image_numbers))
 
     @property
-    def given(self) -> np.ndarray:
+    def source_labels(self) -> np.ndarray:
         """Original labels of the image of each row; for rows of a regression only the value of the row."""
-        labels, (pictures, targets, _) = self._labels, self._made
+        labels, (image_numbers, targets, _) = self._labels, self._row_arrays
         if self._task == "regression" and self._rows == "label":
-            return labels.reshape(len(labels), -1)[pictures, targets]
-        return labels[pictures]
+            return labels.reshape(len(labels), -1)[image_numbers, targets]
+        return labels[image_numbers]
 
     @cached_property
     def splits(self) -> Mapping[str, Split]:
         """Split name to split; ``evaluation`` has a row for each explained output."""
-        return _Splits(self.dataset.splits, self._evaluation)
+        return _Splits(self.dataset.splits, self._evaluation_split)
 
-    def _evaluation(self) -> Split:
-        ids, (pictures, targets, _) = self.dataset.splits[EVALUATION].ids, self._made
+    def _evaluation_split(self) -> Split:
+        ids, (image_numbers, targets, _) = self.dataset.splits[EVALUATION].ids, self._row_arrays
         if self._rows == "label" and not (self._task == "regression" and len(self.class_names) == 1):
             names = self.class_names
-            return Split(tuple(row_id(ids[p], names[t]) for p, t in zip(pictures, targets, strict=True)), targets)
-        return Split(tuple(ids[picture] for picture in pictures), targets)
+            return Split(tuple(row_id(ids[p], names[t]) for p, t in zip(image_numbers, targets, strict=True)), targets)
+        return Split(tuple(ids[picture] for picture in image_numbers), targets)
 
     @property
     def num_classes(self) -> int:
@@ -123,7 +125,7 @@ class Rows:
     def class_names(self) -> tuple[str, ...]:
         """Names of the possible targets: labels, values of a regression, or unique labels for a target function."""
         names = tuple(self.dataset.class_names)
-        return names if self.targets is None else tuple(_told(one, self._task, names) for one in self.targets)
+        return names if self.targets is None else tuple(_label_name(one, self._task, names) for one in self.targets)
 
     def images(self, split: str, start: int, stop: int) -> np.ndarray:
         """Return images [start, stop) of a split: (N, 3, H, W) float32 in [0, 1]."""
@@ -133,18 +135,18 @@ class Rows:
         """Return what `read` returns for the images of rows; each image is read once, because its rows are adjacent."""
         if split != EVALUATION:
             return cast("np.ndarray", read(split, start, stop))
-        pictures = self.pictures[start:stop]
-        if not len(pictures):
+        image_numbers = self.image_numbers[start:stop]
+        if not len(image_numbers):
             return cast("np.ndarray", read(split, 0, 0))
         # Images without a row in between are not read.
-        wanted, places = np.unique(pictures, return_inverse=True)
+        wanted, places = np.unique(image_numbers, return_inverse=True)
         runs = np.split(wanted, np.flatnonzero(np.diff(wanted) > 1) + 1)
         found = np.concatenate([read(split, int(run[0]), int(run[-1]) + 1) for run in runs])
-        return found if len(wanted) == len(pictures) else found[places]
+        return found if len(wanted) == len(image_numbers) else found[places]
 
-    def _files(self, split: str) -> Sequence[Any]:
+    def _image_files(self, split: str) -> Sequence[Any]:
         files = list(cast("Any", self.dataset).image_files(split))
-        return [files[picture] for picture in self.pictures] if files and split == EVALUATION else files
+        return [files[picture] for picture in self.image_numbers] if files and split == EVALUATION else files
 
 
 class RowsWithParts(Rows):
@@ -166,13 +168,13 @@ class RowsWithParts(Rows):
 
 class _Splits(Mapping[str, Split]):
     def __init__(self, splits: Mapping[str, Split], make: Any) -> None:
-        self._splits, self._make, self._made = splits, make, None
+        self._splits, self._make, self._row_arrays = splits, make, None
 
     def __getitem__(self, name: str) -> Split:
         if name != EVALUATION or name not in self._splits:
             return self._splits[name]
-        self._made = self._made or self._make()
-        return cast("Split", self._made)
+        self._row_arrays = self._row_arrays or self._make()
+        return cast("Split", self._row_arrays)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._splits)
@@ -181,7 +183,7 @@ class _Splits(Mapping[str, Split]):
         return len(self._splits)
 
 
-def _told(label: Any, task: str, names: Sequence[str]) -> str:
+def _label_name(label: Any, task: str, names: Sequence[str]) -> str:
     """Return the name of a label: that of a class, the names of several labels, or a number."""
     if task in EXCLUSIVE:
         return names[int(label)]

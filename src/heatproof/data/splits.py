@@ -11,7 +11,7 @@ from heatproof.base.randomness import numpy_generator
 from heatproof.errors import HeatproofError
 
 # Values of a regression are divided into at most this number of bins, each of at least this number of rows.
-MOST_BINS, LEAST_IN_BIN = 10, 10
+MAX_BINS, MIN_ROWS_PER_BIN = 10, 10
 
 
 def strata(labels: np.ndarray, units: int | None = None) -> np.ndarray:
@@ -38,7 +38,7 @@ def strata(labels: np.ndarray, units: int | None = None) -> np.ndarray:
         return np.where(present.any(axis=1), order[present[:, order].argmax(axis=1)], labels.shape[1])
     if labels.dtype.kind != "f":
         return labels
-    bins = max(1, min(MOST_BINS, (len(labels) if units is None else units) // LEAST_IN_BIN))
+    bins = max(1, min(MAX_BINS, (len(labels) if units is None else units) // MIN_ROWS_PER_BIN))
     # Equal values share their lowest rank, so that bins do not depend on the order of the files.
     ranks = np.searchsorted(np.sort(labels), labels)
     return ranks * bins // max(len(labels), 1)
@@ -132,15 +132,15 @@ def grouped_splits(
     np.add.at(counts, (of_row, numbers), 1)
     shares = np.array([*fractions.values(), 1 - sum(fractions.values())][: len(names)])
     # Fractions of each class, so that rare classes have the same weight as others.
-    lacking = np.repeat(shares[:, None], len(classes), axis=1)
-    relative = counts / counts.sum(axis=0)
-    drawn = numpy_generator(seed, "order of groups").permutation(len(keys))
+    deficit = np.repeat(shares[:, None], len(classes), axis=1)
+    fractions_of_group = counts / counts.sum(axis=0)
+    random_order = numpy_generator(seed, "order of groups").permutation(len(keys))
     chosen = np.empty(len(keys), dtype=np.intp)
-    for group in drawn[np.argsort(-counts[drawn].sum(axis=1), kind="stable")]:
+    for group in random_order[np.argsort(-counts[random_order].sum(axis=1), kind="stable")]:
         # The decrease of the squared deficit of each split.
-        gain = (2 * lacking * relative[group] - relative[group] ** 2).sum(axis=1)
+        gain = (2 * deficit * fractions_of_group[group] - fractions_of_group[group] ** 2).sum(axis=1)
         chosen[group] = gain.argmax()
-        lacking[chosen[group]] -= relative[group]
+        deficit[chosen[group]] -= fractions_of_group[group]
     largest = str(keys[counts.sum(axis=1).argmax()])
     for number, name in enumerate(names):
         if not (chosen == number).any():

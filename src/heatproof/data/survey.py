@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 # Threads read from network file systems in parallel. More of them do not help, because Pillow holds the interpreter
 # lock.
 THREADS = 8
-NAMED = 3
+LISTED_FILES = 3
 # Number of bytes at the end of a JPEG in which its end marker is searched; some programs write bytes after it.
-TAIL = 64
-SAID = {
+END_BYTES = 64
+KIND_DESCRIPTIONS = {
     "stored rotated (EXIF): `exif: true` turns them": "exif",
     "animated or of several pages: the first is read": "animated",
     "with transparency: the colour stored there is read": "transparent",
@@ -54,11 +54,15 @@ class Survey(NamedTuple):
     kinds: Counter[str]
     bands: Mapping[int, list[str]] = MappingProxyType({})
 
-    def words(self) -> list[str]:
+    def describe(self) -> list[str]:
         """Return one clause for each kind of file that is read in an unexpected way."""
-        return [f"{self.kinds[kind]} of {self.pictures:,} {words}" for words, kind in SAID.items() if self.kinds[kind]]
+        return [
+            f"{self.kinds[kind]} of {self.pictures:,} {text}"
+            for text, kind in KIND_DESCRIPTIONS.items()
+            if self.kinds[kind]
+        ]
 
-    def require_readable(self, called: str) -> None:
+    def require_readable(self, dataset_name: str) -> None:
         """Check that all files can be read and have the same number of channels.
 
         Raises
@@ -68,18 +72,20 @@ class Survey(NamedTuple):
             of channels differ.
         """
         if self.unreadable:
-            named = "; ".join(f"{path} ({reason})" for path, reason in self.unreadable[:NAMED])
-            more = len(self.unreadable) - NAMED
+            named = "; ".join(f"{path} ({reason})" for path, reason in self.unreadable[:LISTED_FILES])
+            more = len(self.unreadable) - LISTED_FILES
             raise HeatproofError(
-                f"{len(self.unreadable)} of the {self.pictures:,} pictures of {called!r} cannot be read: {named}"
+                f"{len(self.unreadable)} of the {self.pictures:,} pictures of {dataset_name!r} cannot be read: {named}"
                 f"{f'; and {more} more' if more > 0 else ''}. Repair or remove them before the run."
             )
         if len(self.bands) > 1:
-            several = sorted(self.bands.items(), key=lambda known: (-len(known[1]), known))
-            told = " and ".join(f"{len(paths):,} of {number} channels, such as {paths[0]}" for number, paths in several)
+            groups = sorted(self.bands.items(), key=lambda group: (-len(group[1]), group))
+            counts = " and ".join(
+                f"{len(paths):,} of {number} channels, such as {paths[0]}" for number, paths in groups
+            )
             raise HeatproofError(
-                f"The dataset {called!r} takes all bands of its pictures as channels, and has {told}: remove the "
-                "others, or give the dataset channels: 3 or channels: 1."
+                f"The dataset {dataset_name!r} takes all bands of its pictures as channels, and has {counts}: remove "
+                "the others, or give the dataset channels: 3 or channels: 1."
             )
 
 
@@ -101,21 +107,21 @@ def survey(paths: Sequence[str | Path], shorter: Size, apply_exif: bool = False,
         See `heatproof.data.bands.planes_of`; with ``all``, every file is decoded.
     """
     with ThreadPoolExecutor(THREADS) as pool:
-        found = list(pool.map(lambda path: _look(path, shorter, channels), paths, chunksize=64))
+        results = list(pool.map(lambda path: _check_file(path, shorter, channels), paths, chunksize=64))
     unreadable = [
-        (printable_path(path), each) for path, each in zip(paths, found, strict=True) if isinstance(each, str)
+        (printable_path(path), result) for path, result in zip(paths, results, strict=True) if isinstance(result, str)
     ]
-    kinds = Counter(kind for each in found if isinstance(each, set) for kind in each)
+    kinds = Counter(kind for result in results if isinstance(result, set) for kind in result)
     bands: dict[int, list[str]] = {}
-    for path, each in zip(paths, found, strict=True):
-        if isinstance(each, int):
-            bands.setdefault(each, []).append(printable_path(path))
+    for path, result in zip(paths, results, strict=True):
+        if isinstance(result, int):
+            bands.setdefault(result, []).append(printable_path(path))
     if apply_exif:
         del kinds["exif"]
     return Survey(len(paths), unreadable, kinds, bands)
 
 
-def _look(path: str | Path, shorter: Size, channels: Channels) -> set[str] | int | str:
+def _check_file(path: str | Path, shorter: Size, channels: Channels) -> set[str] | int | str:
     """Return the kinds of a file; its number of channels if all bands are channels; or why it cannot be read."""
     try:
         if is_stack(path) or channels == "all":
@@ -124,7 +130,7 @@ def _look(path: str | Path, shorter: Size, channels: Channels) -> set[str] | int
             kinds = _kinds(picture)
             if channels == 1 and not picture.mode.startswith(("1", "L", "I;16")):
                 kinds.add("colour")
-            _require_whole(picture)
+            _check_complete(picture)
             return kinds
     except HeatproofError as error:
         return str(getattr(error, "reason", error))
@@ -141,14 +147,14 @@ def _kinds(picture: Image.Image) -> set[str]:
     return {kind for kind, holds in is_kind.items() if holds}
 
 
-def _require_whole(picture: Any) -> None:
+def _check_complete(picture: Any) -> None:
     if picture.format == "PNG":
         picture.verify()
         return
     if picture.format == "JPEG":
         at = picture.fp.tell()
         picture.fp.seek(0, 2)
-        picture.fp.seek(max(0, picture.fp.tell() - TAIL))
+        picture.fp.seek(max(0, picture.fp.tell() - END_BYTES))
         if b"\xff\xd9" in picture.fp.read():
             return
         picture.fp.seek(at)

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 # Names of splits in torchvision; the first one that a class has is used.
 TRAIN, HELD_OUT, TEST = ("train", "trainval"), ("val", "valid"), ("test",)
 # Attributes of torchvision's classes that hold the labels, so that images need not be decoded.
-LABELS = ("targets", "labels", "_labels", "y")
+LABEL_ATTRIBUTES = ("targets", "labels", "_labels", "y")
 # Attributes that hold the paths of image files, or tuples that start with them; and the name of the folder below
 # `root`.
-PATHS = ("_image_files", "samples", "_samples", "imgs", "images", "_images")
-FOLDERS = ("_base_folder", "raw_folder", "_data_dir", "_data_path", "base_folder")
+PATH_ATTRIBUTES = ("_image_files", "samples", "_samples", "imgs", "images", "_images")
+FOLDER_ATTRIBUTES = ("_base_folder", "raw_folder", "_data_dir", "_data_path", "base_folder")
 
 
 class Place(NamedTuple):
@@ -109,25 +109,29 @@ def torchvision_dataset(
     known = [each for each in datasets.__all__ if "root" in inspect.signature(getattr(datasets, each)).parameters]
     if name not in known:
         raise HeatproofError(f"torchvision has no dataset {name!r}: {suggest_name(name, known)}")
-    sets = _open(getattr(datasets, name), root)
+    datasets_by_split = _open(getattr(datasets, name), root)
     given = {"validation": (validation, 0.1), "evaluation": (evaluation, 0.2)}
     for split, (share, _) in given.items():
-        if share is not None and split in sets:
+        if share is not None and split in datasets_by_split:
             raise HeatproofError(f"torchvision's {name} has {split} images of its own: leave the share {split!r} out.")
-    labels = {split: _labels(images) for split, images in sets.items()}
-    classes = getattr(sets["train"], "classes", None) or range(1 + max(int(each.max()) for each in labels.values()))
+    labels = {split: _labels(images) for split, images in datasets_by_split.items()}
+    classes = getattr(datasets_by_split["train"], "classes", None) or range(
+        1 + max(int(each.max()) for each in labels.values())
+    )
     reader = picture_reader(size, resize, interpolation)
     return LazyDataset(
         [str(each) for each in classes],
-        {split: partial(_list, split, images, labels[split]) for split, images in sets.items()},
-        TorchvisionReader(reader.size, reader.box, reader.interpolation, reader.by_default),
+        {split: partial(_list, split, images, labels[split]) for split, images in datasets_by_split.items()},
+        TorchvisionReader(reader.size, reader.box, reader.interpolation, reader.is_default_box),
         seed=seed,
         shares={
-            split: default if share is None else share for split, (share, default) in given.items() if split not in sets
+            split: default if share is None else share
+            for split, (share, default) in given.items()
+            if split not in datasets_by_split
         },
         limits={"train": train_images, "validation": validation_images},
-        list_files=lambda: _folders(sets),
-        shared_files=lambda: _shared(sets),
+        list_files=lambda: _folders(datasets_by_split),
+        shared_files=lambda: _shared(datasets_by_split),
     )
 
 
@@ -142,9 +146,9 @@ def _open(make: Callable[..., Any], root: str) -> dict[str, Any]:
         except ValueError as error:
             if "split" in split and "Valid values" in str(error):
                 return None
-            raise _unopened(make.__name__, root, error) from None
+            raise _open_error(make.__name__, root, error) from None
         except Exception as error:  # each class reports missing files with another exception
-            raise _unopened(make.__name__, root, error) from None
+            raise _open_error(make.__name__, root, error) from None
 
     if "train" in takes:
         return {"train": one(train=True), "evaluation": one(train=False)}
@@ -165,7 +169,7 @@ def _open(make: Callable[..., Any], root: str) -> dict[str, Any]:
     return {"train": train, "evaluation": test, **({} if held_out is None else {"validation": held_out})}
 
 
-def _unopened(name: str, root: str, error: Exception) -> HeatproofError:
+def _open_error(name: str, root: str, error: Exception) -> HeatproofError:
     return HeatproofError(
         f"torchvision's {name} cannot be opened in {root} ({' '.join(str(error).split())[:200]}): download it once "
         f"with `python -c \"from torchvision.datasets import {name}; {name}('{root}', download=True)\"`, each "
@@ -175,15 +179,15 @@ def _unopened(name: str, root: str, error: Exception) -> HeatproofError:
 
 def _labels(images: Any) -> np.ndarray:
     """Return the label of each image, (N,) int64."""
-    kept = next((found for name in LABELS if (found := getattr(images, name, None)) is not None), None)
+    values = next((found for name in LABEL_ATTRIBUTES if (found := getattr(images, name, None)) is not None), None)
     pairs = getattr(images, "samples", getattr(images, "_samples", None))
-    if kept is None and isinstance(pairs, Sequence):
-        kept = [pair[1] for pair in pairs]
-    if kept is None:
+    if values is None and isinstance(pairs, Sequence):
+        values = [pair[1] for pair in pairs]
+    if values is None:
         # Without such an attribute, every image is decoded each time the dataset is opened.
-        kept = [images[row][1] for row in range(len(images))]
+        values = [images[row][1] for row in range(len(images))]
     try:
-        labels = np.array([int(label) for label in kept], dtype=np.int64)
+        labels = np.array([int(label) for label in values], dtype=np.int64)
     except (TypeError, ValueError):
         labels = np.empty(0, dtype=np.int64)
     if len(labels) != len(images) or labels.min(initial=0) < 0:
@@ -202,7 +206,7 @@ def _list(split: str, images: Any, labels: np.ndarray) -> FileList:
 
 def _paths(images: Any) -> list[str]:
     """Return the file of each image if the class has a list of them, else an empty list."""
-    for name in PATHS:
+    for name in PATH_ATTRIBUTES:
         found = getattr(images, name, None)
         if isinstance(found, Sequence) and len(found) == len(images):
             paths = [each[0] if isinstance(each, tuple) else each for each in found]
@@ -215,7 +219,7 @@ def _folders(sets: Mapping[str, Any]) -> list[Path]:
     """Return the folders of a dataset, or all folders below its root if the class does not name its own."""
     found: set[Path] = set()
     for images in sets.values():
-        named = [Path(images.root, getattr(images, name)) for name in FOLDERS if getattr(images, name, None)]
+        named = [Path(images.root, getattr(images, name)) for name in FOLDER_ATTRIBUTES if getattr(images, name, None)]
         found.update(folders_below(next((folder for folder in named if folder.is_dir()), Path(images.root))))
     return sorted(found)
 
