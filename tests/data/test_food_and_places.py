@@ -98,7 +98,7 @@ def test_places365_that_is_not_whole(scenes):
     with pytest.raises(HeatproofError, match=r"There is no folder .*data_256: unpack the images"):
         _ = places365(seed=0, root=str(scenes)).splits["train"]
     (scenes / "categories_places365.txt").write_text("/a/airfield\n")
-    with pytest.raises(HeatproofError, match="has the line '/a/airfield', which is no name with a number"):
+    with pytest.raises(HeatproofError, match="has the line '/a/airfield', which is not a name with a number"):
         places365(seed=0, root=str(scenes))
     (scenes / "categories_places365.txt").write_text("/a/airfield 1\n")
     with pytest.raises(HeatproofError, match="does not number its classes from 0"):

@@ -171,7 +171,7 @@ KEPT = "body_beak_eye_foot_tail.png"
         ),
         (lambda folder: (folder / f"test_part_map/{FIRST}.png").unlink(), rf"no .*test_part_map/{FIRST}\.png: unpack"),
         (lambda folder: (folder / "dataset_test.json").write_text("[1, 2"), r"dataset_test\.json cannot be read \("),
-        (lambda folder: (folder / "dataset_test.json").write_text("{}"), r"dataset_test\.json is no list of images"),
+        (lambda folder: (folder / "dataset_test.json").write_text("{}"), r"dataset_test\.json is not a list of images"),
         (edit("dataset_test.json", lambda all_: [*all_[:1], {"class_idx": 3}]), r"a class_idx from 0 to 2: unpack"),
         (edit("dataset_test.json", lambda all_: [{"class_idx": "../0"}, *all_]), r"a class_idx from 0 to 2: unpack"),
         (edit("dataset_test.json", lambda all_: [{"class_idx": True}, *all_]), r"a class_idx from 0 to 2: unpack"),

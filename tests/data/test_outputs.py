@@ -57,7 +57,7 @@ def test_outputs_by_number(tmp_path, fill):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"outputs": "imagenet"}, "2 of 2 classes are no WordNet ids of ImageNet: ant, bee. Rename or add"),
+        ({"outputs": "imagenet"}, "2 of 2 classes are not WordNet ids of ImageNet: ant, bee. Rename or add"),
         ({"outputs": "imagenett"}, "`outputs` is 'imagenett': it may be imagenet, or a mapping"),
         ({"outputs": {"ant": 1}, "num_outputs": 5}, "1 of 2 classes are not in `outputs`: bee"),
         ({"outputs": {"ant": 1, "bee": 2}}, "num_outputs does not say how many"),

@@ -192,7 +192,7 @@ def _check_labels(split: Split, classes: int, name: str, dataset_name: str, task
                 f"number{'s' * (classes > 1)} an image: give (images, {classes})."
             )
         if labels.dtype.kind not in "fiu" or not np.isfinite(labels.astype(np.float64)).all():
-            raise HeatproofError(f"{where} has a label that is no finite number: leave these images out.")
+            raise HeatproofError(f"{where} has a label that is not a finite number: leave these images out.")
 
 
 def _check_image(images: np.ndarray, where: str) -> None:

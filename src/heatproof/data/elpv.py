@@ -110,8 +110,8 @@ def _list_cells(folder: Path, target: str, threshold: float) -> FileList:
                 raise ValueError(text)
         except ValueError:
             raise HeatproofError(
-                f"{folder / 'labels.csv'} has the line {line!r}, which is no path, probability and kind of module: get "
-                "it again."
+                f"{folder / 'labels.csv'} has the line {line!r}, which is not a path, a probability and a kind of "
+                "module: get it again."
             ) from None
         paths.append(path)
         labels.append(label)

@@ -224,7 +224,7 @@ def _list_part(folder: Path, part: str, classes: int) -> FileList:
     entries = _read(path)
     labels = [_class_of(entry) for entry in entries] if isinstance(entries, list) else []
     if not labels or not all(0 <= label < classes for label in labels):
-        raise HeatproofError(f"{path} is no list of images with a class_idx from 0 to {classes - 1}: {AGAIN}.")
+        raise HeatproofError(f"{path} is not a list of images with a class_idx from 0 to {classes - 1}: {AGAIN}.")
     ids = [f"{part}/{label}/{row:06d}" for row, label in enumerate(labels)]
     places = [folder / f"{image_id}.png" for image_id in ids]
     if part == "test":

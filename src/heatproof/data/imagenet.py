@@ -90,7 +90,7 @@ def imagenet(
     elif flat:
         raise HeatproofError(
             f"The pictures in {folder / 'val'} are in no class folders, and {folder / DEVKIT} is not there: unpack "
-            f"{DEVKIT}.tar.gz beside it, which says what they show."
+            f"{DEVKIT}.tar.gz beside it, which has their labels."
         )
     else:
         names = {wnid: wnid for wnid in subfolders(folder / "train")}

@@ -203,7 +203,7 @@ def _check_confidence(path: Path, raw: RawTable, chosen: Mapping[str, list[str]]
             if set(numbers) == {0, 1}:
                 raise HeatproofError(
                     f"Row {raw.first + numbers.index(0)} of {path} has 0 in the column {name!r}, which says that the "
-                    "picture has not this label: remove such rows, or the column if it means something else."
+                    "picture does not have this label: remove such rows, or the column if it means something else."
                 )
 
 
@@ -248,7 +248,7 @@ def _choose_columns(
     chosen: dict[str, list[str]] = {}
     for what, option_value in columns.items():
         if what not in COLUMNS:
-            raise HeatproofError(f"`columns` has {what!r}, which it does not know: {suggest_name(what, COLUMNS)}")
+            raise HeatproofError(f"`columns` has the unknown key {what!r}: {suggest_name(what, COLUMNS)}")
         if isinstance(option_value, list | tuple) and (
             what != "label" or len(set(map(str, option_value))) < max(len(option_value), 2)
         ):

@@ -48,7 +48,7 @@ class OutputNumbers:
             self.names = tuple(known.get(number, f"output {number}") for number in range(count))
         missing = [name for name in classes if name not in by_class]
         if missing:
-            whose = "are no WordNet ids of ImageNet" if isinstance(outputs, str) else "are not in `outputs`"
+            whose = "are not WordNet ids of ImageNet" if isinstance(outputs, str) else "are not in `outputs`"
             raise HeatproofError(
                 f"{len(missing)} of {len(classes)} classes {whose}: "
                 f"{', '.join(missing[:LISTED_CLASSES])}{' …' if len(missing) > LISTED_CLASSES else ''}. Rename or add "

@@ -103,6 +103,6 @@ def _pairs(path: Path) -> list[tuple[str, int]]:
     for line in read_list(path).splitlines():
         name, _, label = line.strip().rpartition(" ")
         if not name or not label.isdecimal():
-            raise HeatproofError(f"{path} has the line {line!r}, which is no name with a number: get it again.")
+            raise HeatproofError(f"{path} has the line {line!r}, which is not a name with a number: get it again.")
         pairs.append((name, int(label)))
     return pairs
