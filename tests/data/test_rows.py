@@ -197,7 +197,7 @@ WRONG = {
         changed("multilabel", class_names=("a", "a", "b")),
         "3 labels and 2 names for them",
     ),
-    "numbers that are none": ("regression", changed("regression", [1.0, np.nan]), "no finite number"),
+    "numbers that are none": ("regression", changed("regression", [1.0, np.nan]), "not a finite number"),
     "numbers of another width": (
         "regression",
         changed("regression", [[1.0, 2.0]]),

@@ -160,4 +160,6 @@ def find_options(
             continue
         config_options = {key: value for key, value in options.items() if key != "columns" or value}
         return FoundTable({"labels": Path(labels).as_posix(), "task": found.task, **config_options}, found, assumptions)
-    raise HeatproofError(f"{table} has more ambiguities than can be resolved: write `labels` and its options into a config.")
+    raise HeatproofError(
+        f"{table} has more ambiguities than can be resolved: write `labels` and its options into a config."
+    )
