@@ -14,7 +14,7 @@ def write(folder, rows, header="file,label", ending=".png", name="labels.csv"):
 
 @pytest.fixture
 def flat(tmp_path, save):
-    """Twenty pictures, ten of each label; three in turn are of one patient, whose number is in the group."""
+    """Twenty images, ten of each label; each three consecutive images have one patient, the group."""
     rows = []
     for number in range(20):
         save(tmp_path / f"p{number:02d}.png", 20 * (number % 2))

@@ -1,4 +1,4 @@
-"""Labels from cells: numbers in any spelling, what is unknown, several labels; what is open is asked by name."""
+"""Labels from cells: numbers in any spelling, unknown cells, several labels, and errors for ambiguous cells."""
 
 import numpy as np
 import pytest

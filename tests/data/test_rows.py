@@ -1,4 +1,4 @@
-"""Rows of the evaluation split: which number of which picture each of them is about, in one place for all tasks."""
+"""Rows of the evaluation split: the image and the output of each row, for all tasks."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ from heatproof.stores.sources import read_record, record_path
 
 
 def picture_of(row):
-    """Return the id of the picture of a row that `row_id` named."""
+    """Return the image id of a row id."""
     return row.rpartition(ROW_SEPARATOR)[0]
 
 
@@ -50,7 +50,7 @@ def test_each_label_that_a_picture_has_is_a_row():
     assert rows.labels.dtype == np.int64
     assert made.num_classes == 3
     np.testing.assert_array_equal(made.source_labels, labels[[p for p, _ in wanted]])
-    # The second picture has none.
+    # The second image has no label.
     assert made.num_without_rows == (labels != 1).all(1).sum() >= 1
     pixels = unwrap_rows(made).images("evaluation", 0, 12)
     for start, stop in ((0, len(rows)), (1, 2), (2, 9), (3, 3)):

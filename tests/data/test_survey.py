@@ -1,4 +1,4 @@
-"""Pictures that cannot be read are named before a run, and odd ones are read as the documents say."""
+"""Unreadable files are named before a run, and unusual ones are read as documented."""
 
 from pathlib import Path
 
@@ -68,7 +68,7 @@ def test_pictures_are_turned_only_if_that_is_asked_for(tmp_path, turned):
             Image.fromarray(pixels).save(tmp_path / name / f"{number}.png", exif=exif)
     made = image_folder(seed=0, root=str(tmp_path), size=20, exif=turned)
     image = made.images("evaluation", 0, 1)[0, 0]
-    # Orientation 6 is a quarter turn to the right: what was above lies right.
+    # Orientation 6 is a quarter turn to the right: the top becomes the right side.
     assert (image[5, 5], image[5, 15], image[15, 5]) == ((0, 1, 0) if turned else (1, 1, 0))
     said = check_pictures(made, "mine")
     assert any("20 of 20 stored rotated" in line for line in said) is not turned
