@@ -61,7 +61,7 @@ def test_the_size_that_is_planned_with(cells):
 def test_labels_that_are_none(cells, line):
     path = cells / "src" / "elpv_dataset" / "data" / "labels.csv"
     path.write_text(path.read_text() + line + "\n")
-    with pytest.raises(HeatproofError, match=r"labels\.csv has the line .*, which is not a path and a kind"):
+    with pytest.raises(HeatproofError, match=r"labels\.csv has the line .*, which is not a path"):
         DATASETS["elpv"].count(root=str(cells))
 
 
