@@ -87,9 +87,11 @@ class Perturbation:
         for name, allowed in (("mode", MODES), ("order", ORDERS), ("imputation", IMPUTATIONS), ("ties", TIES)):
             if getattr(self, name) not in allowed:
                 raise HeatproofError(f"{name} is {getattr(self, name)!r}: take one of {', '.join(allowed)}.")
-        given = [n for n in ("steps", "step_size", "fractions", "thresholds") if getattr(self, n) is not None]
-        if len(given) != 1:
-            raise HeatproofError(f"Only one of steps, step_size and fractions can be set, not {' and '.join(given)}.")
+        step_options = [n for n in ("steps", "step_size", "fractions", "thresholds") if getattr(self, n) is not None]
+        if len(step_options) != 1:
+            raise HeatproofError(
+                f"Only one of steps, step_size and fractions can be set, not {' and '.join(step_options)}."
+            )
         for name in ("steps", "step_size"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
@@ -116,10 +118,10 @@ class Perturbation:
     @classmethod
     def from_settings(cls, values: Mapping[str, Any]) -> Perturbation:
         """Return the sequence of settings from `to_settings`."""
-        given: dict[str, Any] = {
+        fields: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
         }
-        return cls(**given)
+        return cls(**fields)
 
     def units(self, height: int, width: int) -> int:
         """Return the number of pixels, or patches, that are ranked."""

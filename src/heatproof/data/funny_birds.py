@@ -126,9 +126,9 @@ class FunnyBirds(LazyDataset):
         listed, rows = self._selected(split)
         return [listed.places[row] for row in rows[start:stop]]
 
-    def _require_size(self, place: Path, others: Sequence[Path]) -> None:
+    def _require_size(self, place: Path, related: Sequence[Path]) -> None:
         expected = self.reader.size_of(place)
-        for path in others:
+        for path in related:
             if (size := self.reader.size_of(path)) != expected:
                 raise HeatproofError(
                     f"{printable_path(path)} has {size[0]}×{size[1]} pixels, and its image {printable_path(place)} has "

@@ -141,7 +141,7 @@ def read_label_table(
     if not raw.rows:
         raise HeatproofError(f"{path} has no rows: add one for each picture.")
     chosen = _choose_columns(path, raw, columns, PictureIndex(pictures), header)
-    _check_encoding(path, raw, [name for several in chosen.values() for name in several])
+    _check_encoding(path, raw, [name for column_names in chosen.values() for name in column_names])
     texts = {what: _texts(path, raw, names[0]) for what, names in chosen.items() if what != "label"}
     if "group" in texts:
         texts["group"] = _one_spelling(texts["group"])
@@ -289,17 +289,17 @@ def _choose_columns(
     return chosen
 
 
-def _find_column(path: Path, raw: RawTable, what: str, given: str, header: bool) -> str:
+def _find_column(path: Path, raw: RawTable, what: str, name_in_config: str, header: bool) -> str:
     """Return the column that the config names; differences of case and the like are ignored."""
-    if given in raw.names:
-        return given
-    alike = [name for name in raw.names if normalised_column(name) == normalised_column(given)]
+    if name_in_config in raw.names:
+        return name_in_config
+    alike = [name for name in raw.names if normalised_column(name) == normalised_column(name_in_config)]
     if len(alike) == 1:
         return alike[0]
     number = "" if header else " (header: false, so that columns are numbers, counted from 1)"
     raise HeatproofError(
-        f"{path} has no column {given!r} for `{what}`; its columns are {_join_names(raw.names)}{number}: correct "
-        "`columns` or the table."
+        f"{path} has no column {name_in_config!r} for `{what}`; its columns are {_join_names(raw.names)}{number}: "
+        "correct `columns` or the table."
     )
 
 

@@ -316,11 +316,11 @@ class LabelReader:
 
     def _check_near_numbers(self, name: str, distinct: Sequence[str], values: Mapping[str, float]) -> None:
         """Raise `AmbiguousTableError` if all classes that are not numbers are nearly numbers, such as "5 %"."""
-        others = sorted(text for text in distinct if text not in values)
-        if self._options.task is None and others and all(map(NEARLY_NUMBER.fullmatch, others)):
+        not_numbers = sorted(text for text in distinct if text not in values)
+        if self._options.task is None and not_numbers and all(map(NEARLY_NUMBER.fullmatch, not_numbers)):
             raise AmbiguousTableError(
-                f"The column {name!r} of {self._where} has {others[0]!r}, which is nearly a number: write digits with "
-                "a point at most, or say task: multiclass if each is a class."
+                f"The column {name!r} of {self._where} has {not_numbers[0]!r}, which is nearly a number: write digits "
+                "with a point at most, or say task: multiclass if each is a class."
             )
 
     def _check_label_lists(self, name: str, rows: Sequence[Sequence[str]]) -> None:

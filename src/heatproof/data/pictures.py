@@ -169,9 +169,9 @@ def picture_reader(
         box = height_and_width(resize)
     if box[0] < sides[0] or box[1] < sides[1]:
         what = "square" if sides[0] == sides[1] else "part that is cut"
-        given = as_size_option(box) if resize is None else resize
+        shown_resize = as_size_option(box) if resize is None else resize
         raise HeatproofError(
-            f"resize is {given} and size {as_size_option(sides)}: the {what} has to fit in the resized image."
+            f"resize is {shown_resize} and size {as_size_option(sides)}: the {what} has to fit in the resized image."
         )
     return PictureReader(
         sides, box, interpolation, is_default_box=resize is None, apply_exif=apply_exif, channels=channels

@@ -139,10 +139,10 @@ class Rows:
         if not len(image_numbers):
             return cast("np.ndarray", read(split, 0, 0))
         # Images without a row in between are not read.
-        wanted, places = np.unique(image_numbers, return_inverse=True)
-        runs = np.split(wanted, np.flatnonzero(np.diff(wanted) > 1) + 1)
+        needed_images, places = np.unique(image_numbers, return_inverse=True)
+        runs = np.split(needed_images, np.flatnonzero(np.diff(needed_images) > 1) + 1)
         found = np.concatenate([read(split, int(run[0]), int(run[-1]) + 1) for run in runs])
-        return found if len(wanted) == len(image_numbers) else found[places]
+        return found if len(needed_images) == len(image_numbers) else found[places]
 
     def _image_files(self, split: str) -> Sequence[Any]:
         files = list(cast("Any", self.dataset).image_files(split))

@@ -88,9 +88,9 @@ def _cut(rows: np.ndarray, fractions: Mapping[str, float]) -> dict[str, np.ndarr
 def is_divisible(labels: np.ndarray, fractions: Mapping[str, float]) -> bool:
     """Return whether every split gets a row if each class is divided separately; with one row per class, none does."""
     counts = np.unique(strata(labels), return_counts=True)[1].tolist()
-    taken = [sum(round(share * count) for count in counts) for share in fractions.values()]
-    whole = sum(fractions.values()) >= 1
-    return all(taken) and (whole or sum(taken) < len(labels))
+    split_sizes = [sum(round(share * count) for count in counts) for share in fractions.values()]
+    uses_all_rows = sum(fractions.values()) >= 1
+    return all(split_sizes) and (uses_all_rows or sum(split_sizes) < len(labels))
 
 
 def grouped_splits(
@@ -209,8 +209,8 @@ def check_shares(fractions: Mapping[str, float]) -> None:
         if not isinstance(share, int | float) or not 0 < share < 1:
             raise HeatproofError(f"The share of the split {name!r} must lie between 0 and 1, not {share!r}.")
     if sum(fractions.values()) >= 1:
-        given = " and ".join(f"{name} {share}" for name, share in fractions.items())
-        raise HeatproofError(f"The shares {given} leave no training images: their sum must be below 1.")
+        fractions_text = " and ".join(f"{name} {share}" for name, share in fractions.items())
+        raise HeatproofError(f"The shares {fractions_text} leave no training images: their sum must be below 1.")
 
 
 def _alternate(classes: Sequence[np.ndarray]) -> np.ndarray:

@@ -110,8 +110,8 @@ def torchvision_dataset(
     if name not in known:
         raise HeatproofError(f"torchvision has no dataset {name!r}: {suggest_name(name, known)}")
     datasets_by_split = _open(getattr(datasets, name), root)
-    given = {"validation": (validation, 0.1), "evaluation": (evaluation, 0.2)}
-    for split, (share, _) in given.items():
+    fractions_and_defaults = {"validation": (validation, 0.1), "evaluation": (evaluation, 0.2)}
+    for split, (share, _) in fractions_and_defaults.items():
         if share is not None and split in datasets_by_split:
             raise HeatproofError(f"torchvision's {name} has {split} images of its own: leave the share {split!r} out.")
     labels = {split: _labels(images) for split, images in datasets_by_split.items()}
@@ -126,7 +126,7 @@ def torchvision_dataset(
         seed=seed,
         shares={
             split: default if share is None else share
-            for split, (share, default) in given.items()
+            for split, (share, default) in fractions_and_defaults.items()
             if split not in datasets_by_split
         },
         limits={"train": train_images, "validation": validation_images},
@@ -227,5 +227,5 @@ def _folders(sets: Mapping[str, Any]) -> list[Path]:
 def _shared(sets: Mapping[str, Any]) -> list[Path]:
     """Return all files of a dataset other than image files, because it is unknown which of them the class reads."""
     pictures = {str(path) for images in sets.values() for path in _paths(images)}
-    every = [path for folder in _folders(sets) for path in sorted(folder.iterdir()) if path.is_file()]
-    return [path for path in every if str(path) not in pictures]
+    all_files = [path for folder in _folders(sets) for path in sorted(folder.iterdir()) if path.is_file()]
+    return [path for path in all_files if str(path) not in pictures]

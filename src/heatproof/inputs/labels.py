@@ -189,9 +189,10 @@ def _match_by_content(labels: Labels, images: ImageSource, what: str, explained:
         name = images.ids[rows.index(-1)]
         if what == "maps" and labels.targets is not None and labels.kind != images.kind:
             # With several labels, only images that have some are rows, so the tasks may differ rather than the images.
-            made, asked = _target_word(labels.kind), _target_word(images.kind)
+            map_kind, scored_kind = _target_word(labels.kind), _target_word(images.kind)
             raise HeatproofError(
-                f"The maps explain {PLURALS[made]}, but {PLURALS[asked]} are scored: {_remedy(made, asked)}."
+                f"The maps explain {PLURALS[map_kind]}, but {PLURALS[scored_kind]} are scored: "
+                f"{_remedy(map_kind, scored_kind)}."
             )
         raise HeatproofError(
             f"The {what} are of other images than {short_repr(name)}, by their coordinate {IMAGE_DIGEST}: give the "

@@ -128,8 +128,8 @@ def _with_labels(maps: Any) -> Any:
     for name in ("target", IMAGE_DIGEST, TARGET_DIGEST):
         if name in maps.data_vars and "image" in maps[name].dims:
             values = maps[name]
-            others = [one for one in values.dims if one not in ("image", "method")]
-            array = array.assign_coords({name: values.isel(dict.fromkeys(others, 0), drop=True)})
+            other_dims = [one for one in values.dims if one not in ("image", "method")]
+            array = array.assign_coords({name: values.isel(dict.fromkeys(other_dims, 0), drop=True)})
     return array
 
 

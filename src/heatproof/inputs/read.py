@@ -145,7 +145,7 @@ def _select_classes(source: ImageSource, classes: Any) -> ImageSource:
         raise HeatproofError(
             f"classes is {short_repr(classes)}: give a list of class numbers, as classes=[{short_repr(listed)}]."
         )
-    wanted = {}
+    selected = {}
     for one in listed:
         number = one
         if isinstance(one, str):
@@ -159,13 +159,13 @@ def _select_classes(source: ImageSource, classes: Any) -> ImageSource:
             number = source.class_names.index(one)
         elif isinstance(one, bool | np.bool_) or not isinstance(one, int | np.integer):
             raise HeatproofError(f"classes has {short_repr(one)}: give class numbers, as classes=[0, 3].")
-        wanted[int(number)] = one
-    if not wanted:
+        selected[int(number)] = one
+    if not selected:
         raise HeatproofError("classes is empty: name at least one class, or leave it out for all images.")
     if source.targets is None:
         raise HeatproofError("The images have no targets to take classes from: give `targets`.")
     numbers = source.targets.tolist()
-    missing = next((name for number, name in wanted.items() if number not in set(numbers)), None)
+    missing = next((name for number, name in selected.items() if number not in set(numbers)), None)
     if missing is not None:
         raise HeatproofError(f"No image has the class {missing!r}, which `classes` names: leave it out.")
-    return source.take([row for row, number in enumerate(numbers) if number in wanted])
+    return source.take([row for row, number in enumerate(numbers) if number in selected])

@@ -131,11 +131,11 @@ class ImageSource:
 def source_of_tensor(images: torch.Tensor, names: list[str] | None = None) -> ImageSource:
     """Return the source of a tensor of images whose values are known to be finite."""
 
-    def rows(wanted: Sequence[int]) -> torch.Tensor:
+    def rows(numbers: Sequence[int]) -> torch.Tensor:
         # A slice keeps the memory format and does not copy.
-        if isinstance(wanted, range) and wanted.step == 1:
-            return images[wanted.start : wanted.stop]
-        return images[list(wanted)]
+        if isinstance(numbers, range) and numbers.step == 1:
+            return images[numbers.start : numbers.stop]
+        return images[list(numbers)]
 
     ids = [str(number) for number in range(len(images))] if names is None else names
     return ImageSource(ids, rows, is_named=names is not None, is_checked=True)

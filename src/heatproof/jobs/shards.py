@@ -190,9 +190,9 @@ class Shard:
             with np.load(file, allow_pickle=False) as saved:
                 arrays = {name: saved[name] for name in self.layout.arrays}
                 seconds, passes, seal = float(saved["seconds"]), int(saved["passes"]), str(saved["seal"])
-        most = (self.shard + 1) * self.layout.shard_size - start
+        max_images = (self.shard + 1) * self.layout.shard_size - start
         counts = {values.shape[:1] for values in arrays.values()}
-        fits = len(counts) == 1 and counts <= {(count,) for count in range(1, most + 1)}
+        fits = len(counts) == 1 and counts <= {(count,) for count in range(1, max_images + 1)}
         if not fits or seal != self._checksum(start, arrays, seconds, passes):
             raise ValueError("its checksum differs")
         return arrays, seconds, passes

@@ -350,9 +350,11 @@ class Response(ABC):
             If the options are invalid for the sizes.
         """
         cls.check(options)
-        own = select_options(options_function, options)
+        own_options = select_options(options_function, options)
         return {
-            cls.argument: cls({k: plain(v) for k, v in own.items() if k not in (*cls.evaluate_only_options, "output")})
+            cls.argument: cls(
+                {k: plain(v) for k, v in own_options.items() if k not in (*cls.evaluate_only_options, "output")}
+            )
         }
 
     @classmethod  # noqa: B027

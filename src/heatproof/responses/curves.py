@@ -126,10 +126,12 @@ class TwoTargets(MapResponse):
         arrays["predicted"] = quantities["predicted"].astype(np.int64)
         return arrays, np.stack([images.labels, quantities["intact"][:, 0].astype(np.int64)], axis=1)
 
-    def synthetic_store(self, logits: np.ndarray, others: Mapping[str, Any]) -> Arrays:
+    def synthetic_store(self, logits: np.ndarray, other_quantities: Mapping[str, Any]) -> Arrays:
         """Return the store's array for two images, from logits (points,) for both targets and other quantities."""
         outputs = {"logit": logits, "log_probability": logits - 2}
-        values = {f"{output}_{target}": outputs[output] for output in outputs for target in TARGETS} | dict(others)
+        values = {f"{output}_{target}": outputs[output] for output in outputs for target in TARGETS} | dict(
+            other_quantities
+        )
         one = np.stack([np.broadcast_to(values.get(name, 0.0), logits.shape) for name in self.quantities])
         return {"response": np.stack([one, one])[:, None].astype(np.float64)}
 
