@@ -231,32 +231,35 @@ class Shard:
         """Return whether the images of a published shard are unchanged; further images may have been added since."""
         return records_same_data(recorded, self._data(self.shard * self.layout.shard_size, recorded["images"][1]))
 
-    def publish(self, device: str, gap: str | None = None) -> None:
+    def publish(self, device: str, unsupported_reason: str | None = None) -> None:
         """Write the shard and its manifest atomically; the journal remains until `forget_journal` is called.
 
         Parameters
         ----------
         device
             The device that computed the values.
-        gap
+        unsupported_reason
             The reason why there are no values: all values of the shard are NaN, and the manifest has the reason.
         """
         BACKGROUND_WRITES.wait()
-        self._publish(device, gap)
+        self._publish(device, unsupported_reason)
 
-    def publish_behind(self, device: str, gap: str | None = None) -> None:
+    def publish_behind(self, device: str, unsupported_reason: str | None = None) -> None:
         """Publish in the background; all is written when the context `BACKGROUND_WRITES` ends."""
-        BACKGROUND_WRITES.submit(partial(self._publish, device, gap))
+        BACKGROUND_WRITES.submit(partial(self._publish, device, unsupported_reason))
 
-    def _publish(self, device: str, gap: str | None) -> None:
+    def _publish(self, device: str, unsupported_reason: str | None) -> None:
         ensure_metadata(self.store, self.layout)
         # A job computes many shards; this frees the memory of the arrays that are now on disk.
         values, self.values = self.values, []
-        if gap is None and not self.changed:
+        if unsupported_reason is None and not self.changed:
             manifest.touch(self.manifest)
             return
-        start, stop = self.shard * self.layout.shard_size, self.done if gap is None else self.requested[1]
-        if gap is not None:
+        start, stop = (
+            self.shard * self.layout.shard_size,
+            self.done if unsupported_reason is None else self.requested[1],
+        )
+        if unsupported_reason is not None:
             arrays = self.layout.arrays.items()
             values = [{name: np.full((stop - start, *one.shape), np.nan, one.dtype) for name, one in arrays}]
         files = [
@@ -270,7 +273,7 @@ class Shard:
             key=self.key,
             shard=self.shard,
             images=[start, stop],
-            gap=gap,
+            gap=unsupported_reason,
             network_passes=self.passes,
             seconds=round(self.seconds, 3),
             device=device,
@@ -308,16 +311,18 @@ class ComparedShard(Shard):
     def _write_batch(self, start: int, arrays: dict[str, np.ndarray], seconds: float, passes: int) -> None:
         pass
 
-    def _publish(self, device: str, gap: str | None) -> None:
+    def _publish(self, device: str, unsupported_reason: str | None) -> None:
         """Compare the computed values, or the reason why there are none, with the stored ones."""
-        then = self.stored["gap"]
-        if gap is not None:
-            same = then == gap
-            difference = None if same else f"it is left out now because {gap}, and was {then or 'made'} before"
-        elif then and self.changed:
-            difference = f"it was left out because {then}, and is made now"
+        stored_reason = self.stored["gap"]
+        difference: str | None = None
+        if unsupported_reason is not None:
+            if stored_reason != unsupported_reason:
+                before = f"not applicable because {stored_reason}" if stored_reason else "computed"
+                difference = f"it is not applicable now because {unsupported_reason}, and was {before} before"
+        elif stored_reason and self.changed:
+            difference = f"it was not applicable because {stored_reason}, and is computed now"
         else:
-            difference = self._differing()
+            difference = self._difference()
         self.verdicts.append((self.manifest, difference))
         if difference is None:
             ensure_metadata(self.store, self.layout)
@@ -327,15 +332,15 @@ class ComparedShard(Shard):
     def forget_journal(self) -> None:
         """Keep the journal of an interrupted job."""
 
-    def _differing(self) -> str | None:
+    def _difference(self) -> str | None:
         start = self.requested[0]
         for name in self.layout.arrays if self.changed else ():
-            now = np.concatenate([part[name] for part in self.values])
-            then = read(self.store, name, start, start + len(now))
-            other = (now != then).reshape(len(now), -1).any(1)
-            if other.any():
-                first = self.layout.image_ids[start + int(np.flatnonzero(other)[0])]
-                return f"{name} of {int(other.sum())} of {len(now)} images differs, {first!r} the first of them"
+            computed = np.concatenate([part[name] for part in self.values])
+            stored = read(self.store, name, start, start + len(computed))
+            differs = (computed != stored).reshape(len(computed), -1).any(1)
+            if differs.any():
+                first = self.layout.image_ids[start + int(np.flatnonzero(differs)[0])]
+                return f"{name} of {int(differs.sum())} of {len(computed)} images differs, {first!r} the first of them"
         return None
 
 
