@@ -208,7 +208,9 @@ def test_lists_of_labels_from_a_loader_are_rows_and_not_columns(images) -> None:
     assert maps["target"].values.tolist() == classes.tolist()
     assert np.allclose(maps["attribution"].squeeze().values, network.truth(images[rows], classes), atol=1e-5)
     square = _loader(np.eye(COUNT, dtype=int).tolist(), images)
-    with pytest.raises(HeatproofError, match="belong to an image or to a label: return the labels of each image as one"):
+    with pytest.raises(
+        HeatproofError, match="belong to an image or to a label: return the labels of each image as one"
+    ):
         heatproof.explain(network, square, None, "saliency", task="multilabel")
 
 
