@@ -75,7 +75,7 @@ def test_crops_are_of_the_picture_and_drawn_by_row_and_epoch(photos):
     assert not torch.equal(of(photos, 0.3, seed=1).crop(rows, 1), first)
     drawn = reading.counter_uniform(0, "crop of epoch 1", ["4"], (CROP_DRAWS,)).numpy()[0]
     top, left, height, width = crop_box(24, 30, drawn, 0.3)
-    listed, order = photos._chosen("train")
+    listed, order = photos._selected("train")
     with Image.open(listed.places[order[4]]) as picture:
         cut = transforms.resized_crop(picture, top, left, height, width, [16, 16])
     assert torch.equal(first[:1], normalise(np.asarray(cut, np.float32).transpose(2, 0, 1)[None] / 255, FACTS))
