@@ -1,4 +1,4 @@
-"""Every public function that is given a network, and what it answers as plain arrays."""
+"""All public functions that take a network, and their results as plain arrays."""
 
 import warnings
 
@@ -11,13 +11,13 @@ from heatproof import quality
 from heatproof.attribution.registry import EXPLAINERS
 from heatproof.metrics.registry import METRICS
 
-# What needs inputs of its own.
+# Metrics and explainers that need special inputs.
 NEEDS_MORE = {"part_deletion", "sensitivity_max"}
 EVERY_METRIC = sorted(
     name for name, one in METRICS.items() if one.function.__module__.startswith("heatproof.") and name not in NEEDS_MORE
 )
 EVERY_EXPLAINER = sorted(name for name, one in EXPLAINERS.items() if one.function.__module__.startswith("heatproof."))
-# Of every family, and quick.
+# Quick explainers of every family.
 METHODS = [
     "saliency",
     "input_x_gradient",

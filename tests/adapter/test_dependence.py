@@ -1,4 +1,4 @@
-"""A network whose answer depends on chance, on its batch or on its past is refused before work, and no other one is."""
+"""Networks whose output depends on chance, the batch or earlier passes are refused before work, and no others."""
 
 import warnings
 
@@ -19,7 +19,7 @@ CHANCE, COMPANY = "answers the same image in two ways", "answers an image otherw
 
 
 class Remembers(nn.Module):
-    """Calls a function of images and of a dict that it keeps."""
+    """Calls a function of images and of a dict that it stores."""
 
     def __init__(self, function):
         super().__init__()
@@ -59,7 +59,7 @@ def some_classes(logits):
 
 
 def far_behind(logits):
-    """Noise of the size of two logits, and a third one that is far ahead."""
+    """Return noise of the size of two logits, and a third logit that is far ahead."""
     return torch.cat([logits[:, :2] + 0.1 * torch.randn(len(logits), 2), logits[:, 2:] + 1000], 1)
 
 
@@ -156,7 +156,7 @@ def test_also_where_the_network_was_used_before():
 
 
 class Half(nn.Module):
-    """Computes in bfloat16 within, and returns float32."""
+    """Computes in bfloat16 inside, and returns float32."""
 
     def __init__(self):
         super().__init__()
@@ -225,7 +225,7 @@ def test_blank_images_do_not_hide_it():
 
 
 def network(num_classes, *, kind):
-    """An architecture of the user's own."""
+    """Build a user's architecture."""
     return REFUSED[kind][0]()
 
 

@@ -1,4 +1,4 @@
-"""A method that fails in any way is a gap with its sentence, and all other maps are as without it."""
+"""A failing method is not applicable, with a reason, and all other maps are as without it."""
 
 import errno
 import sys

@@ -1,4 +1,4 @@
-"""Every form of an output is read in the same way, or refused with the same sentence, by every function."""
+"""Every function reads every form of an output in the same way, or refuses it with the same message."""
 
 import copy
 import re
@@ -88,7 +88,7 @@ def two_heads(network, head="head"):
 @pytest.fixture(scope="module")
 def of_two_logits():
     made = {function: call(function, two_heads(Plain(classes=1))) for function in ("explain", "choose", "image_scores")}
-    # MAS divides by what is left of differences: a head of its own rounds otherwise.
+    # MAS divides by small differences, and separate heads would round differently.
     made["evaluate"] = call("evaluate", Plain(classes=1, finish=lambda z: torch.cat([-z, z], 1) / 2))
     return made
 

@@ -1,4 +1,4 @@
-"""Outputs are read in one place, and explainers called in one: a sentinel of each goes through everything."""
+"""One module reads outputs, and one module calls explainers: a sentinel of each passes through all code."""
 
 import sys
 import warnings
@@ -22,7 +22,7 @@ read, called = [], []
 
 
 class Sealed:
-    """An output whose logits one module alone may read; it is neither tensor nor container."""
+    """An output whose logits only one module may read; it is neither tensor nor container."""
 
     def __init__(self, logits):
         self._logits = logits
@@ -30,7 +30,7 @@ class Sealed:
     @property
     def logits(self):
         caller = sys._getframe(1).f_globals["__name__"]
-        # What looks whether there are logits, in libraries, is not heatproof.
+        # Libraries check whether there are logits as well, and they are not heatproof.
         assert caller == READS, f"{caller} reads an output"
         read.append(caller)
         return self._logits
@@ -45,7 +45,7 @@ class SealedNetwork(Network):
 
 
 def sealed(num_classes, *, width=4):
-    """The toy network, whose output is sealed."""
+    """Build the toy network with a sealed output."""
     return SealedNetwork(num_classes, width)
 
 
@@ -59,7 +59,7 @@ def _check_caller():
 
 
 def watching(context):
-    """Gradient times image, by one caller alone."""
+    """Return gradient times image, if called from the allowed module."""
     _check_caller()
     images = context.images.detach().requires_grad_()
     chosen = context.output(images).gather(1, context.targets[:, None]).sum()
@@ -68,7 +68,7 @@ def watching(context):
 
 
 def watching_function(model, images, targets):
-    """The same as a function of the caller's own."""
+    """Return gradient times image, as a function of a user."""
     _check_caller()
     return images.sum(1)
 

@@ -1,4 +1,4 @@
-"""What is read of a network's output, for every task and for callable targets."""
+"""Numbers that are read from a network's output, for every task and for callable targets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights that are computed, modules that are called twice, and hooks: maps are those of the plain twin, or refused."""
+"""Computed weights, modules that are called twice, and hooks: maps equal those of a plain twin, or are refused."""
 
 import copy
 import warnings
@@ -26,7 +26,7 @@ class Doubled(nn.Module):
 
 
 class Same(nn.Module):
-    """The same module twice, or two that are equal."""
+    """The same module twice, or two equal modules."""
 
     def __init__(self, shared):
         super().__init__()
@@ -125,7 +125,7 @@ def test_lrp_where_a_hook_keeps_a_tensor_of_a_pass():
 
 
 class Mirrored(nn.Module):
-    """The mean of the logits of an image and of its mirror image, of one network that runs twice."""
+    """Mean of the logits of an image and of its mirror image, from one network that runs twice."""
 
     def __init__(self):
         super().__init__()

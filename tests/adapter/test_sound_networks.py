@@ -1,4 +1,4 @@
-"""Sound networks that are easily refused, and refusals that come before work and name what to change."""
+"""Sound networks that are easily refused, and refusals before work that name the remedy."""
 
 import threading
 import warnings

@@ -1,4 +1,4 @@
-"""What a call leaves untouched: network, inputs, random states, modes of torch, threads, filters and loggers."""
+"""State that a call restores: network, inputs, random states, modes of torch, threads, filters and loggers."""
 
 import contextlib
 import gc
@@ -20,7 +20,7 @@ COUNTED = ("calls", "sizes")
 
 
 class Stopped(KeyboardInterrupt):
-    """Of a test, and no key."""
+    """Interrupt raised by a test instead of a key."""
 
 
 def with_norm(classes=3):
@@ -58,7 +58,7 @@ def with_hooks():
 
 
 class Mean(nn.Module):
-    """Keeps a running mean that is neither parameter nor buffer, and writes into it."""
+    """Stores and updates a running mean that is neither parameter nor buffer."""
 
     def __init__(self):
         super().__init__()
@@ -71,7 +71,7 @@ class Mean(nn.Module):
 
 
 NETWORKS = {
-    # What is appended to a list is a record of the caller's, and stays.
+    # Items that a pass appends to a list are a record for the caller, and stay.
     **{f"keeps in {how}": lambda how=how: keeping(how) for how in KEPT if how not in ("list", "class_list")},
     "counts": lambda: Plain(Counts().eval()),
     "running mean": lambda: Plain(Mean().eval()),
@@ -133,7 +133,7 @@ def call(function, network, images=None):
 
 @pytest.fixture(scope="module", autouse=True)
 def imported():
-    """Import what the functions import, and let libraries set what they set."""
+    """Import what the functions import, so that libraries change global state before the tests."""
     for function in FUNCTIONS:
         call(function, Plain())
 

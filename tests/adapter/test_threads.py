@@ -1,4 +1,4 @@
-"""Threads on one network have the maps and scores of one thread; one that only calls it has the plain answers."""
+"""Threads that share a network get the maps and scores of a single thread, and unchanged outputs."""
 
 import threading
 import time
@@ -50,8 +50,8 @@ def test_threads_on_one_network(threads, alone):
 
 @pytest.mark.parametrize("threads", [pytest.param(2, marks=pytest.mark.long), 4])
 def test_threads_on_networks_of_their_own(threads, alone):
-    """Tracing for LRP changes what a call of any module does."""
-    # Before any thread, whose calls use the global random states that weights are drawn from.
+    """Tracing for LRP changes the calls of all modules."""
+    # Before the threads start, because their calls use the global random states from which weights are drawn.
     every = [(what, Plain()) for _ in range(3) for what in ("lrp", "saliency", "deep_lift")]
     with ThreadPoolExecutor(threads) as pool:
         asked = [(what, pool.submit(ask, network, what)) for what, network in every]
@@ -125,7 +125,7 @@ def test_networks_that_share_a_backbone(alone):
 
 
 def test_crossed_backbones_do_not_wait_for_each_other():
-    """Each of two threads explains one network within a method on the other."""
+    """Each of two threads explains one network inside a method that explains the other."""
     first, second = Plain(), Plain()
 
     def within(other):

@@ -1,4 +1,4 @@
-"""Whether a method applies follows from images drawn from all, in whatever order, and from the network as it is now."""
+"""Applicability depends on images sampled from all, in any order, and on the current state of the network."""
 
 import warnings
 
@@ -34,7 +34,7 @@ TARGETS = torch.arange(COUNT) % 3
 
 
 def dead_on_blank():
-    """Features that are zero for a blank image, whose CAM is constant."""
+    """Return a network whose features are zero for a blank image, so that its CAM is constant."""
     return Plain(lambda images: images - images.mean((2, 3), keepdim=True))
 
 
@@ -69,20 +69,20 @@ def test_the_order_decides_nothing(kind):
 
 
 def deeper(network):
-    """Put a layer behind the last one."""
+    """Append a layer."""
     network.features.append(nn.Conv2d(6, 6, 3, padding=1))
     network.features.append(nn.ReLU())
     return network.eval()
 
 
 def smaller(network):
-    """Put a layer of another grid behind the last one."""
+    """Append a layer with another grid."""
     network.features.append(nn.Sequential(nn.AvgPool2d(2), nn.Upsample(scale_factor=2)))
     return network.eval()
 
 
 def without_influence(network):
-    """Let the logits read the image, and the features no more."""
+    """Make the logits depend on the image, but not on the features."""
     network.head = nn.Linear(3 * 64, 3)
     network.features = nn.Sequential(nn.Conv2d(3, 3, 1), nn.ReLU())
     return network.eval()

@@ -1,4 +1,4 @@
-"""Networks, explainers and metrics that write into their inputs change nothing of the caller's, and no number."""
+"""Networks, explainers and metrics that write to their inputs change neither the caller's data nor a result."""
 
 import warnings
 
@@ -15,7 +15,7 @@ TARGETS = torch.tensor([0, 1, 2, 0, 1, 2])
 
 
 def call(function, network):
-    """Return the answer, and check that images, targets and maps are as before."""
+    """Return the result, and check that images, targets and maps are unchanged."""
     images, targets, maps = images_of(), TARGETS.clone(), maps_of()
     before = images.clone(), targets.clone(), {name: one.copy() for name, one in maps.items()}
     with warnings.catch_warnings(action="error", category=UserWarning):

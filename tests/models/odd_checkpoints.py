@@ -1,4 +1,4 @@
-"""Odd checkpoints of many kinds, and the table in docs/models.md of what is said of each: run this to print it."""
+"""Odd checkpoints of many kinds, and the table of their messages in docs/models.md: run this file to print it."""
 
 import logging
 import tempfile
@@ -27,7 +27,7 @@ def _prefixed(state: State, prefix: str) -> State:
 
 
 def _in_other_words(state: State) -> State:
-    """Return the weights as another code base names them: layers of a kind are counted, classifiers are called fc."""
+    """Return the weights with other names: layers of a kind are counted, classifiers are called fc."""
     return {f"layer{place}.{name.rpartition('.')[2]}": value for place, (name, value) in enumerate(state.items())}
 
 
@@ -99,7 +99,7 @@ class _Heard(logging.Handler):
 
 
 def said(name: str, folder: Path) -> str:
-    """Write an odd checkpoint into a folder, and return what is said of it."""
+    """Write an odd checkpoint into a folder, and return the message about it."""
     path = folder / name
     KINDS[name][1](build_network(MODEL, 10).state_dict(), path)
     heard, log = _Heard(), logging.getLogger("heatproof.jobs.fetch")

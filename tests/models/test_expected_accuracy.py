@@ -20,12 +20,12 @@ from heatproof.workflow.check import check_config
 COUNT, SIDE = 64, 32
 FACTS = InputFacts(*IMAGENET)
 COLOURS = np.array([[0.8, 0.2, 0.5], [0.2, 0.8, 0.5], [0.5, 0.5, 0.9], [0.45, 0.45, 0.1]], dtype=np.float32)
-# So close to each other that another normalisation takes one for the next.
+# Colours that are so close that with another normalisation, one is mistaken for the next.
 GREYS = np.repeat(np.linspace(0, 1, 16, dtype=np.float32)[:, None], 3, axis=1)
 
 
 class Plain:
-    """Images of one colour each, a colour a class."""
+    """Images of one colour each, with one colour per class."""
 
     def __init__(self, colours, splits=("train", "validation", "evaluation")):
         self.colours, self.num_classes = colours, len(colours)
@@ -38,7 +38,7 @@ class Plain:
 
 
 class Nearest(torch.nn.Module):
-    """Classifies by the nearest colour, as seen with the normalisation that it was trained with."""
+    """Classifies by the nearest colour, for images with the normalisation of its training."""
 
     def __init__(self, colours, mean=IMAGENET[0], std=IMAGENET[1], order=None, channels=(0, 1, 2)):
         super().__init__()
@@ -103,7 +103,7 @@ def test_only_a_checkpoint_can_be_expected_to_be_good(tmp_path):
 
 
 def test_the_remedy_names_the_key():
-    """USERS 20: a sentence that names no key mends nothing."""
+    """A message without a config key has no remedy."""
     with pytest.raises(HeatproofError) as raised:
         measured(Nearest(GREYS, *NORMALISATIONS["mean and std of 0.5"]), 0.99, GREYS)
     assert "mean: [0.5, 0.5, 0.5] and std: [0.5, 0.5, 0.5] in the model's settings" in str(raised.value)
@@ -135,7 +135,7 @@ def test_a_mistake_is_named_where_nothing_is_expected(network, colours, said):
 
 
 def test_check_says_it_of_a_checkpoint(tmp_path, monkeypatch):
-    """Wrong normalisation was sound: USERS 20."""
+    """`heatproof check` once accepted a wrong normalisation."""
     monkeypatch.chdir(tmp_path)
     generator = np.random.default_rng(0)
     for row, name in enumerate("abcd"):

@@ -1,4 +1,4 @@
-"""A checkpoint of one's own: what is taken, what is refused, and what is left when it is refused."""
+"""Checkpoints from a user: which are accepted, which are refused, and which files a refusal leaves."""
 
 import builtins
 import hashlib
@@ -174,7 +174,7 @@ def test_what_cannot_be_had(run, checkpoint, message):
 
 
 def test_a_check_looks_at_a_few_images_and_the_job_at_more(run, tmp_path, state):
-    """Only where an accuracy is expected are they as many for both; the digits have 359 for validation."""
+    """With an expected accuracy, both use the same number; the digits have 359 images for validation."""
     path = tmp_path / "weights"
     as_safetensors(state, path)
     job = run(path)

@@ -18,7 +18,7 @@ transformers = pytest.importorskip("transformers")
 
 @pytest.fixture
 def folder(tmp_path):
-    """A tiny network with random weights, as `save_pretrained` leaves it."""
+    """Write a tiny network with random weights, as `save_pretrained` does."""
     torch.manual_seed(0)
     config = transformers.ViTConfig(
         hidden_size=16, num_hidden_layers=11, num_attention_heads=2, intermediate_size=16, image_size=32, patch_size=8,
@@ -36,7 +36,7 @@ def plan_of(architecture, **settings):
 
 
 def weights_of(plan, stage="fetch"):
-    """Return what the job is told that makes the weights."""
+    """Return the spec of the job that makes the weights."""
     return Graph(plan).spec(stage, dataset="digits", model="mine")
 
 

@@ -1,4 +1,4 @@
-"""Batches that are halved when memory runs out, and what is remembered of it."""
+"""Batch sizes that are halved when memory runs out, and remembered."""
 
 import traceback
 import weakref
@@ -14,7 +14,7 @@ from heatproof.perturbation.batching import PaddedBatches
 
 
 class Greedy(torch.nn.Module):
-    """Runs out of memory with more than so many images."""
+    """Runs out of memory with more than a number of images."""
 
     def __init__(self, fits):
         super().__init__()
@@ -97,7 +97,7 @@ def test_a_try_is_a_context_that_hides_memory_that_ran_out():
     sizes, failed = [], []
 
     def run(size):
-        # Nothing holds on to the tensors of the pass that failed while the next one runs.
+        # Nothing keeps the tensors of the failed pass alive while the next one runs.
         assert all(tensor() is None for tensor in failed)
         sizes.append(size)
         tensor = torch.zeros(size)

@@ -1,4 +1,4 @@
-"""What is said of odd checkpoints is what docs/models.md says."""
+"""The messages about odd checkpoints are those in docs/models.md."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Numbers with fewer bits: the same layers and names, a little other answers."""
+"""Lower precisions: the same layers and names, slightly different outputs."""
 
 import copy
 
@@ -43,7 +43,7 @@ def test_layers_keep_their_names_and_gradients_come_back_as_float32(images):
 
 
 def test_a_copy_runs_its_own_layers(images):
-    """Else an explainer that changes a copy of the network would explain the original."""
+    """Otherwise, an explainer that changes a copy of the network would explain the original."""
     changed = set_precision(network(), "bfloat16", CPU)
     other = copy.deepcopy(changed)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""What a run with fewer bits, or with compiled networks, changes: the bits, and nothing else."""
+"""Lower precision or compiled networks change only the last bits of a run."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def exact(tmp_path_factory):
 
 
 def lower(exact, tmp_path):
-    """Return a project of the same weights with bfloat16."""
+    """Return a project with the same weights and bfloat16."""
     import shutil
 
     shutil.copytree(exact.folder, tmp_path, dirs_exist_ok=True)
@@ -59,7 +59,7 @@ def test_how_jobs_run_is_in_no_spec():
 
 
 def test_compiled_networks_say_the_same(exact, tmp_path, monkeypatch):
-    """The compiler is replaced by one that only counts: that it is asked is ours, what it does is PyTorch's."""
+    """A counter replaces the compiler: heatproof must call it, and PyTorch is responsible for its results."""
     asked = []
     monkeypatch.setattr(torch.nn.Module, "compile", lambda self, *a, **k: asked.append(type(self).__name__))
     made = Project(tmp_path, **CONFIG)

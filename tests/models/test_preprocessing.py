@@ -1,4 +1,4 @@
-"""How published weights read pictures, and that `heatproof check` says where a dataset reads them otherwise."""
+"""Preprocessing of published weights, and `heatproof check` on datasets that differ from it."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What `torch.save` wrote is read as `torch.load` reads it, for both of its formats and each type of numbers."""
+"""Files of `torch.save` are read as `torch.load` reads them, for both formats and each dtype."""
 
 import collections
 import os
@@ -11,7 +11,7 @@ from heatproof.models.weights_file import read_torch
 
 BOTH = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
 BOTH += ["complex64", "complex128"]
-# Types that PyTorch did not have before 1.6.
+# Dtypes that PyTorch did not have before 1.6.
 NEW = ["uint16", "uint32", "uint64", "float8_e4m3fn", "float8_e5m2", "complex32"]
 TYPES = [(name, old) for name in BOTH for old in (False, True)] + [(name, False) for name in NEW]
 REAL = Path(os.environ.get("HEATPROOF_REAL", Path(__file__).parents[2].parent / "shared" / "real"))

@@ -37,12 +37,12 @@ def plan_of(checkpoint, **more):
 
 
 def start_of(plan):
-    """Return what the job is told that fetches the weights with which a training begins."""
+    """Return the spec of the job that fetches the initial weights of a training."""
     return Graph(plan).spec("fetch_start", model="m")
 
 
 def pretrain_of(plan):
-    """Return what the training is told."""
+    """Return the spec of the training."""
     return Graph(plan).spec("pretrain", dataset="digits", model="m")
 
 
@@ -61,7 +61,7 @@ def test_a_training_begins_with_all_but_the_head(folder):
     stages.pretrain(pretrain_of(plan), RUNTIME)
     trained = load_file("results/weights/digits/m/pretrained.safetensors")
     assert trained["classifier.weight"].shape == (10, 16)
-    # By so small a learning rate and one step an epoch, what was loaded is still there.
+    # One epoch of one step with a tiny learning rate does not change the loaded weights visibly.
     convolutions = [name for name, value in state.items() if value.ndim == 4]
     assert len(convolutions) == 8
     assert all(torch.allclose(trained[name], state[name], atol=1e-6) for name in convolutions)
@@ -150,7 +150,7 @@ def test_the_plan_of_a_transferred_model():
     graph = Graph(plan)
     start = graph.job("fetch_start", {"model": "m"}).products[0]
     assert job.start == start.data == start_of(plan).files["weights"]
-    # The manifest too: where nothing can be older than it, it is what is taken away.
+    # Remove the manifest as well: the file system may not have timestamps before it.
     assert {start.data, start.manifest} <= set(graph.job("pretrain", {"dataset": "digits", "model": "m"}).inputs)
     assert not hasattr(job, "checkpoint")
     other = plan_of("mine.safetensors", sha256="1" * 8)

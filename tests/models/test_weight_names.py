@@ -1,4 +1,4 @@
-"""Names of weights that others wrote."""
+"""Names of weights in files that others wrote."""
 
 import time
 
@@ -55,7 +55,7 @@ def test_other_names_are_taken_in_order():
 
 
 def test_sorted_names_have_lost_the_order_of_layers():
-    """Taken in order, block 10 of twelve equal blocks would become block 2."""
+    """In sorted order, block 10 of twelve equal blocks would become block 2."""
     own = {f"inner.blocks.{place}.weight": torch.full((2, 2), float(place)) for place in range(12)}
     theirs = dict(sorted((f"layers.{place}.weight", value) for place, value in enumerate(own.values())))
     state, told = match_names(theirs, own, tuple)

@@ -1,4 +1,4 @@
-"""Weights on disk, the device, and what a network is fed."""
+"""Weights on disk, devices, and the input of networks."""
 
 import numpy as np
 import pytest
@@ -139,7 +139,7 @@ def test_normalising():
 
 
 def test_an_image_of_the_mean_is_zero():
-    """So that the zero baseline is the colour that the mean stands for."""
+    """Therefore, the zero baseline is the mean colour."""
     facts = ARCHITECTURES["small_vit"].facts
     images = np.broadcast_to(np.float32(facts.mean)[None, :, None, None], (1, 3, 4, 4)).copy()
     assert normalise(images, facts).abs().max() == 0

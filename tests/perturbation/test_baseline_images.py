@@ -171,7 +171,7 @@ def test_background_is_the_median_of_the_border_whatever_is_inside(images):
     filled = baseline_images("background", images, IDS, 0)
     for image, one in zip(images.numpy(), filled.numpy(), strict=True):
         ring = [np.concatenate([c[0], c[-1], c[1:-1, 0], c[1:-1, -1]]) for c in image]
-        # Of an even number of pixels, the lower of the two in the middle.
+        # The lower median of an even number of pixels.
         expected = [np.sort(values)[(len(values) - 1) // 2] for values in ring]
         np.testing.assert_array_equal(one, np.broadcast_to(np.array(expected)[:, None, None], one.shape))
 

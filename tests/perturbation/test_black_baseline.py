@@ -1,4 +1,4 @@
-"""Black pixels wherever a baseline is named: in the stages, which know how images are normalised, and in memory."""
+"""The black baseline in the stages, which know the normalisation of images, and in memory."""
 
 import numpy as np
 import pandas as pd
@@ -31,7 +31,7 @@ def test_drops_are_those_of_black_pixels(project, models, given):
     expected = patch_responses(Query(network, images, labels, ids), 4, "black", baseline_options=options)
     for array, values in expected.items():
         np.testing.assert_allclose(made.drops_of(array, baseline="black"), values, atol=1e-5)
-    # The same by hand: the images without a patch, in [0, 1], which are then normalised.
+    # Computed directly: the images without a patch, in [0, 1], which are then normalised.
     pixels = open_dataset(made.finetune().dataset).images("evaluation", 0, 10).copy()
     side = pixels.shape[-1] // 4
     pixels[:, :, :side, :side] = 0

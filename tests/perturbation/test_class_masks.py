@@ -1,4 +1,4 @@
-"""Masks of the middle, with and without a square that says the class."""
+"""Masks of the centre, with and without a square that encodes the class."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ def test_both_kinds_remove_as_many_pixels_and_the_same_middle():
         assert set(masks.sum(axis=(1, 2))) == {round(0.7 * 32**2)}
         assert masks[:, 6:26, 6:26].all()
     assert (middle == middle[0]).all()
-    # All but the square, which takes as many from the rim of the disc.
+    # The masks agree except for the square, and as many pixels at the rim of the disc.
     assert (middle != both).sum(axis=(1, 2)).max() <= 2 * 9
 
 

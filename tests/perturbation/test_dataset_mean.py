@@ -1,4 +1,4 @@
-"""The mean colour of a dataset, and what the library does with it."""
+"""The mean colour of a dataset, and its use as a baseline."""
 
 import math
 from dataclasses import replace
@@ -20,7 +20,7 @@ FACTS = InputFacts(mean=(0.5, 0.25, 0.0), std=(0.25, 0.5, 1.0))
 
 
 class Pictures:
-    """Training images alone, which notes what is read of them."""
+    """Training images only; records which of them are read."""
 
     def __init__(self, pixels):
         self.pixels = pixels
@@ -57,7 +57,7 @@ def test_is_the_mean_of_all_pixels_in_double_precision():
 
 @pytest.mark.parametrize("chunk", [1, 7, 40, 1000])
 def test_how_many_are_read_at_a_time_changes_no_bit(chunk, monkeypatch):
-    # The power spreads the exponents: sums of plain noise, as of grey levels, are exact in double precision anyway.
+    # The power spreads the exponents, because sums of plain noise or grey levels are exact in double precision.
     pixels = noise(40) ** 5
     expected = mean_colour(Pictures(pixels), FACTS)
     monkeypatch.setattr(dataset_mean, "CHUNK", chunk)
@@ -148,7 +148,7 @@ def test_a_curve_ends_at_the_colour(batch_size):
 
 
 def test_two_colours_are_kept_apart():
-    """Even where they differ in a late digit only."""
+    """Even if they differ only in a late digit."""
     from heatproof.base.sequences import Perturbation
     from heatproof.perturbation.batching import Query
     from heatproof.perturbation.curves import curve_variants

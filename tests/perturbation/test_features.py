@@ -1,4 +1,4 @@
-"""Which layers of a network are followed, and features of images that are intact and with one patch deleted."""
+"""Selection of feature layers, and features of intact images and images with one deleted patch."""
 
 import numpy as np
 import pytest
@@ -61,7 +61,7 @@ def test_layers_of_every_family(family):
     assert expected is None or list(layers)[:-1] == expected
     widths = feature_widths(network, image())
     assert widths["penultimate"] == (layers["penultimate"].weight.shape[1] if "bcos" not in family else 16)
-    # From early to late: no layer is part of a later one's input before it has ended.
+    # From early to late: each layer ends before a later one whose input it is part of.
     names = [name for name, _ in network.named_modules() if name in layers]
     assert list(layers)[:-1] == names
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())

@@ -63,7 +63,7 @@ def test_image_itself_as_the_map_moves_as_the_image_does(norm, images):
         size = np.linalg.norm(images[row].sum(0).flatten().numpy(), norm)
         expected = max(np.linalg.norm(one, norm) for one in moved) / size
         np.testing.assert_allclose(score[row], expected, rtol=1e-5)
-        # Two channels move by at most the radius each.
+        # Two channels change by at most the radius each.
         assert 0 < score[row] <= 2 * RADIUS * np.linalg.norm(np.ones(20), norm) / size
     assert valid.all()
 
@@ -134,7 +134,7 @@ def test_no_radius_is_no_change(images, network):
 
 
 def test_explainer_that_draws_by_id_keeps_its_draw(images):
-    """Its noise is that of the intact image, so that the score is of the image's change alone."""
+    """Its noise equals that of the intact image, so that the score measures only the change of the image."""
 
     def noisy(given, targets):
         ids = np.repeat(IDS, len(given) // len(IDS))

@@ -1,4 +1,4 @@
-"""The mean baseline in the stages, which take the colour from the training images."""
+"""The mean baseline in the stages, which compute the colour from the training images."""
 
 import numpy as np
 import pandas as pd
@@ -19,7 +19,7 @@ FACTS = {"architecture": "toy_plugin:network", "cam_layer": "features", "mean": 
 
 
 def colour_of(project):
-    """Return the training images' mean colour as the network sees it, computed another way."""
+    """Return the training images' mean colour in the units of the network's input, computed in another way."""
     facts = project.plan.model_spec("net").facts
     pixels = open_dataset(project.plan.dataset_spec("toy")).pixels["train"].astype(np.float64)
     assert len(pixels) == 36
@@ -57,7 +57,7 @@ def test_scores_are_those_of_evaluate(project):
 
 
 def test_training_images_are_read_for_the_mean_alone(project):
-    """And not where all drops are there."""
+    """And not if all drops are current."""
     for baseline in ("zeros", "random", "blur"):
         project(datasets=CLOSED, drops={"baselines": [baseline]}).drop()
     with pytest.raises(AssertionError, match="somebody looked at train"):
@@ -76,7 +76,7 @@ def test_drops_that_stand_read_no_training_image(project, monkeypatch):
 
 
 def caught_by_fit(project, monkeypatch):
-    """Return what finetuning with the mean hands to the training loop, and the colour."""
+    """Return the arguments with which finetuning calls the training loop, and the mean colour."""
     caught = {}
 
     def fit(model, train, validation, schedule, seed, augment=None, **_):

@@ -1,4 +1,4 @@
-"""ROAD's linear imputation against a direct solution of the equations as the paper states them."""
+"""ROAD's linear imputation against a direct solution of the equations in the paper."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WEIGHTS = {(0, 1): 1 / 6, (1, 0): 1 / 6, (1, 1): 1 / 12, (1, -1): 1 / 12}
 
 
 def by_hand(image, removed):
-    """Solve pixel by pixel equations: every removed pixel is the weighted mean of its neighbours."""
+    """Solve the equations pixel by pixel: every removed pixel is the weighted mean of its neighbours."""
     height, width = removed.shape
     number = {pixel: n for n, pixel in enumerate(zip(*np.nonzero(removed), strict=True))}
     matrix = sparse.lil_matrix((len(number), len(number)))
@@ -43,7 +43,7 @@ def scores(kind, *shape, seed=0):
 
 
 def removal(values, fractions):
-    """First step at which each pixel is among the lowest fraction."""
+    """Return the first step at which each pixel is in the lowest fraction."""
     flat = values.reshape(len(values), -1)
     rank = flat.argsort(1).argsort(1)
     steps = np.searchsorted([int(flat.shape[1] * f) for f in fractions], rank, side="right")
@@ -99,7 +99,7 @@ def test_a_sequence_equals_its_steps_one_by_one(kind):
 
 @pytest.fixture
 def threads():
-    """Set the number of threads; put back afterwards."""
+    """Set the number of threads, and restore it afterwards."""
     before = torch.get_num_threads()
     yield torch.set_num_threads
     torch.set_num_threads(before)
@@ -153,7 +153,7 @@ def test_the_number_of_threads_is_left_as_it_was(threads, monkeypatch):
         for _ in range(5):
             next(sequence)
             assert torch.get_num_threads() == count
-            # What the caller sets between two steps counts from there on.
+            # A number of threads that the caller sets between two steps takes effect.
             count = 3 - count
             threads(count)
         sequence.close()

@@ -17,7 +17,7 @@ SIZES = (0.1, 0.4, 0.8)
 
 
 class Spy(nn.Module):
-    """Small classifier that remembers the batches that pass through."""
+    """Small classifier that records the batches of its inputs."""
 
     def __init__(self, linear=False):
         super().__init__()

@@ -15,7 +15,7 @@ def images_of(count, seed=0):
 
 
 def patches_changed(before, after):
-    """Return (N, patches): how many pixels of each patch differ in any channel."""
+    """Return (N, patches): the number of pixels of each patch that differ in any channel."""
     changed = (before != after).any(1)
     return changed.unflatten(1, (GRID, PATCH)).unflatten(3, (GRID, PATCH)).sum((2, 4)).flatten(1)
 

@@ -1,4 +1,4 @@
-"""A training that is cut off goes on from its last whole epoch, and ends in the same bytes."""
+"""An interrupted training resumes after its last complete epoch, and ends with the same bytes."""
 
 import logging
 from dataclasses import replace
@@ -17,7 +17,7 @@ class Killed(Exception):
 
 
 def network():
-    """With dropout, which draws from torch's own generator, and batch norm, whose averages are no parameters."""
+    """Build a network with dropout, which draws from torch's global generator, and batch norm, which has buffers."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.3), nn.Flatten())
@@ -25,7 +25,7 @@ def network():
 
 
 def train(journal=None, epochs_until_kill=None, **change):
-    """Train for six epochs of four batches each, in a process whose generator is as new."""
+    """Train for six epochs of four batches each, with torch's generator as in a new process."""
     torch.manual_seed(5)
     batches = 0
 
@@ -73,7 +73,7 @@ def test_cut_off_twice(tmp_path, change):
 
 
 def test_dropout_is_drawn_from_where_it_was():
-    """Or the test above could not tell whether the generator's state is kept."""
+    """Otherwise, the test above could not show that the generator's state is saved."""
     first, _ = train()
     torch.manual_seed(6)
     second = fit(network(), examples(64, 0), examples(32, 1, 2.0), replace(SCHEDULE, shift=1), 0)
@@ -81,7 +81,7 @@ def test_dropout_is_drawn_from_where_it_was():
 
 
 def flip(file):
-    """Change one number of the network, which torch.load reads without complaint."""
+    """Change one number of the network, which torch.load does not detect."""
     state = torch.load(file, weights_only=True)
     there = state["model"]["1.weight"].numpy().tobytes()
     file.write_bytes(file.read_bytes().replace(there, bytes([there[0] ^ 255]) + there[1:]))

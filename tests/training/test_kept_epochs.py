@@ -1,4 +1,4 @@
-"""Epochs of one finetuning as weights, and a finetuning that is killed."""
+"""Saved epochs of one finetuning as weights, and a finetuning that is killed."""
 
 import logging
 import shutil
@@ -71,7 +71,7 @@ def test_later_stages_take_them_for_weights(kept):
 
 
 def test_kept_epochs_are_scored_and_no_claim_takes_them_for_trainings(kept, monkeypatch):
-    """From weights through all stages to the card."""
+    """From the weights through all stages to the card."""
     for epoch in (1, 3):
         taken_out(kept, epoch)
     scored = Project(
@@ -149,7 +149,7 @@ job.main(sys.argv[2:])
 
 @pytest.mark.parametrize(("when", "done"), [("before", 2), pytest.param("after", 3, marks=pytest.mark.slow)])
 def test_killed_and_run_again(project, caplog, when, done):
-    """By the operating system, before or after the third epoch's state is moved into place."""
+    """The operating system kills it before or after the third epoch's state is moved into place."""
     change = {"finetuning": {"epochs": 5, "keep": [1, 5], "shift": 1}}
     undisturbed, killed = finetuned(project(**change)), project(**change)
     path = killed.folder / FOLDER
@@ -164,7 +164,7 @@ def test_killed_and_run_again(project, caplog, when, done):
     )
     job = subprocess.run(**started, stderr=subprocess.DEVNULL, check=False)
     assert job.returncode == -signal.SIGKILL
-    # As Snakemake does with the outputs of a job that was killed.
+    # Snakemake does the same with the outputs of a killed job.
     for output in ("finetuned.safetensors", "finetuned.history.csv", "finetuned.json", "kept/finetuned.safetensors"):
         (path / output).unlink()
     with caplog.at_level(logging.INFO):

@@ -1,4 +1,4 @@
-"""One loop for all training: it learns, it is repeatable, and it keeps the epoch that did best on validation."""
+"""One loop for all trainings: it learns, is reproducible, and returns the best epoch on the validation split."""
 
 import subprocess
 import sys
@@ -30,7 +30,7 @@ SCHEDULE = Schedule(
 
 
 def examples(count, seed, noise=0.5):
-    """Images whose red channel tells their class, under noise."""
+    """Return noisy images whose red channel depends on their class."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(count) % 2
     images = noise * torch.randn(count, 3, 6, 6, generator=generator)
@@ -72,7 +72,7 @@ def test_the_same_seed_gives_the_same_bytes_whatever_the_global_generator():
 
 
 def test_the_checkpoint_is_the_epoch_with_the_lowest_validation_loss():
-    """Under a rate so high that losses jump, with labels so noisy that more training does not help."""
+    """The rate is so high that losses jump, and labels are so noisy that more training does not help."""
     train, validation = examples(32, 0, noise=4.0), examples(24, 1, noise=4.0)
     model = network()
     best, history, _ = fit(model, train, validation, replace(SCHEDULE, lr=0.5, epochs=12), seed=0)
@@ -186,7 +186,7 @@ print("trained")
     ("threads", "width"), [(1, 4), *(pytest.param(2, width, marks=pytest.mark.slow) for width in (4, 8))]
 )
 def test_narrow_projections_are_trained(threads, width):
-    """In a process of its own: without `sound_backward` oneDNN ends it by a segmentation fault on some processors."""
+    """In a separate process, because without `sound_backward`, oneDNN crashes on some processors."""
     code = ODD.replace("THREADS", str(threads)).replace("WIDTH", str(width))
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=120

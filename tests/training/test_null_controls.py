@@ -1,4 +1,4 @@
-"""Networks that have learnt nothing: as they were built, and trained on labels in random order."""
+"""Networks that have learned nothing: with initial weights, and trained on shuffled labels."""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""Images that are read from where they lie, random crops and flips, and the losses."""
+"""Images that are read from disk in each epoch, random crops and flips, and the losses."""
 
 import subprocess
 import sys
@@ -25,7 +25,7 @@ FACTS = InputFacts(mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4))
 
 @pytest.fixture
 def photos(tmp_path):
-    """Two classes of pictures that are larger than the images and not square."""
+    """Write two classes of images that are larger than the network's input and not square."""
     for label, name in enumerate(("ant", "bee")):
         for number in range(15):
             folder = tmp_path / "photos" / name
@@ -94,11 +94,11 @@ def test_boxes_have_the_areas_and_shapes_that_are_asked_for():
     assert 0.9 < area.max() <= 1
     assert RATIO[0] * 0.97 < ratio.min()
     assert ratio.max() < RATIO[1] * 1.03
-    # A picture that is no square refuses some large boxes.
+    # An image that is not square refuses some large boxes.
     theirs = [RandomResizedCrop.get_params(torch.empty(3, 300, 400), [0.08, 1.0], RATIO)[2:] for _ in range(2000)]
     assert area.mean() == pytest.approx(np.prod(theirs, axis=1).mean() / 120_000, abs=0.03)
     assert abs(np.log(ratio).mean()) < 0.03
-    # No try fits in a strip, and the largest allowed shape at its centre is taken.
+    # No attempt fits into a strip, so that the largest allowed box at its centre is used.
     assert crop_box(300, 30, np.full(CROP_DRAWS, 0.9), 0.9) == (130, 0, 40, 30)
 
 
@@ -153,7 +153,7 @@ from heatproof.training import reading
 data = image_folder(seed=0, root=sys.argv[1], size=160)
 reading.IN_MEMORY = int(sys.argv[2])
 def peak():
-    # What resource tells begins with the memory of the process that started this one.
+    # The peak from `resource` includes the memory of the parent process.
     return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) // 1024
 before = peak()
 facts = InputFacts(mean=(0.5,) * 3, std=(0.2,) * 3)
@@ -170,7 +170,7 @@ print(peak() - before)
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_folder(tmp_path):
-    """1,000 photographs of 160 pixels are 300 MB in memory, and 5 MB a batch."""
+    """1,000 photographs of 160 pixels are 300 MB in memory, and 5 MB per batch."""
     drawn = np.random.default_rng(0).integers(0, 256, (190, 190, 3), dtype=np.uint8)
     for name in ("ant", "bee"):
         (tmp_path / name).mkdir()

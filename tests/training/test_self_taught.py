@@ -1,4 +1,4 @@
-"""Finetuning without labels: the network's own answers are learnt."""
+"""Finetuning without labels: the network learns its own earlier outputs."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def weights(project, name="finetuned"):
 
 
 def test_no_label_is_read(tmp_path, monkeypatch):
-    """Other labels change nothing of what is learnt, where with `true` they change everything."""
+    """Other labels do not change the result, whereas with `true` they do."""
     read = stages._examples
 
     def with_other_labels(dataset, job):
@@ -56,7 +56,7 @@ def test_what_is_learnt_is_the_answer_to_the_intact_image(tmp_path, monkeypatch)
     Project(tmp_path, **OWN).train()
     ((answers, before, validation),) = seen
     torch.testing.assert_close(answers, before)
-    # Intact and with a patch deleted, the same is to be said.
+    # The labels are the same for an intact image and for the same image with a deleted patch.
     one, two = validation.chunk(2)
     assert torch.equal(one, two)
     torch.testing.assert_close(one.sum(1), torch.ones(len(one)))

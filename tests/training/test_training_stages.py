@@ -95,7 +95,7 @@ def test_other_pretrained_bytes_finetune_again(project, no_training):
 
 
 def test_training_looks_at_no_evaluation_image(tmp_path):
-    """Neither to learn from nor to choose the checkpoint."""
+    """Neither for training nor for selecting the checkpoint."""
     closed = [{"toy": {"dataset": "toy_plugin:dataset", "closed": ["evaluation"]}}]
     project = Project(tmp_path, datasets=closed)
     project.make(project.pretrain())
@@ -105,7 +105,7 @@ def test_training_looks_at_no_evaluation_image(tmp_path):
 
 
 def captured_fit(project, monkeypatch, baseline="zeros", share=0.5):
-    """Return what finetuning hands to the training loop."""
+    """Return the arguments with which finetuning calls the training loop."""
     caught = {}
 
     def fit(model, train, validation, schedule, seed, augment=None, **_):

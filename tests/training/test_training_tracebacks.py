@@ -1,4 +1,4 @@
-"""An error in the network's forward is traced through few modules of ours: from the stage to who runs the network."""
+"""The traceback of an error in a network's forward crosses few modules of heatproof."""
 
 import traceback
 from pathlib import Path
@@ -63,7 +63,7 @@ def test_maps(project, break_forward, monkeypatch, caplog, explainer, output):
     monkeypatch.setattr("heatproof.jobs.attribute.check_loaded", lambda *given: 0)
     with caplog.at_level("INFO"):
         attribute(made.maps_spec([explainer]), made.runtime())
-    # The explainer is a gap, and the log has the error that it failed with. A network of ours would be one more.
+    # The explainer is not applicable, and the log has its error. Another network of ours would add a module.
     (error,) = {record.exc_info for record in caplog.records if record.exc_info}
     softmax = {"jobs/attribute.py"} if output == "probability" else set()
     assert crossed(error[1]) == {"attribution/explaining.py", f"attribution/{EXPLAINERS[explainer]}.py"} | softmax

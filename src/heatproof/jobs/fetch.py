@@ -54,18 +54,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SCHEMES = ("https", "http", "file")
-# What outputs of a network are.
+# Plural of the outputs of a network, by task.
 WHAT = {"binary": "classes", "multiclass": "classes", "multilabel": "labels", "regression": "numbers"}
-# Images on which `heatproof check` looks at weights of which nothing is expected.
+# Images on which `heatproof check` measures the accuracy of weights without an expected one.
 FEW = 64
-# Seconds without an answer, and bytes a second of one, after which a download ends.
+# Seconds without data, and smallest rate in bytes per second, after which a download is aborted.
 PATIENCE, SLOWEST = 60, 2**13
 
 
 def fetch(job: CheckpointStage) -> None:
     """Copy or download a checkpoint into the results as safetensors, after checking that it fits the network.
 
-    Without a dataset the checkpoint is the start of a training, and all weights but the head must fit.
+    Without a dataset, the checkpoint is the start of a training, and all weights except the head must fit.
 
     Raises
     ------
@@ -73,7 +73,7 @@ def fetch(job: CheckpointStage) -> None:
         If the checkpoint cannot be read or downloaded, its SHA-256 differs from the config, it needs a pickle, or it
         does not fit the network.
     """
-    # Beside the target under a name of its own: it is moved into place only once it is known to fit.
+    # The file gets its final name only after all checks.
     weights, history = job.files["weights"], job.files["history"]
     aside = Path(weights).with_suffix(".unchecked")
     try:
@@ -87,7 +87,7 @@ def fetch(job: CheckpointStage) -> None:
         if said:
             log.warning("%s", said)
     write_table(pd.DataFrame([row]), history)
-    # By these bytes a results folder tells whether the file behind the path is still the same.
+    # The digest of these bytes shows whether the file at the path has changed.
     foreign = {public(Path(job.checkpoint).as_posix()): digest} if is_file(job.checkpoint) else {}
     key = key_of_inputs([job.key, foreign])
     images = images_of(job.dataset.manifest if job.dataset else "")
@@ -96,33 +96,33 @@ def fetch(job: CheckpointStage) -> None:
 
 
 def check_checkpoint(job: CheckpointStage) -> str:
-    """Check that `fetch` can read a checkpoint, without writing results, and return what is odd of a few images.
+    """Check that `fetch` can read a checkpoint, without writing results, and return a warning or an empty string.
 
     Raises
     ------
     HeatproofError
-        As `fetch` does.
+        As in `fetch`.
     """
     with tempfile.TemporaryDirectory() as folder:
-        # Unless something is expected, the job measures more, and a check stays quick.
+        # Without an expected accuracy, few images keep the check quick; the job measures more.
         return _bring(job, Path(folder) / "checked", FEW)[2]
 
 
 def _bring(job: CheckpointStage, aside: Path, most: int = IMAGES) -> tuple[str, Accuracy | None, str]:
-    """Write the weights of a checkpoint as safetensors, check them, and return its SHA-256 and their accuracy.
+    """Write the weights of a checkpoint as safetensors, check them, and return its SHA-256, accuracy and a warning.
 
-    The last is a sentence on weights that are seldom right, where nothing is expected of them; else empty.
+    The warning is a sentence about weights that are seldom right although no accuracy is expected; otherwise empty.
     """
     told = _told(job.checkpoint)
     dataset = open_dataset(job.dataset) if job.dataset else None
     reader = reader_of_dataset(job.dataset, dataset) if job.dataset and dataset else OutputReader(classes=2)
     classes = reader.classes or 2
     network = build_network(job.model, classes, reader=reader)
-    # A binary classifier may come with two outputs.
+    # A binary classifier may have two outputs.
     most_read = most_bytes(build_network(job.model, 2) if reader.given == "binary" else network)
     with tempfile.TemporaryDirectory() as folder:
         path = _local(job.checkpoint, Path(folder), most_read)
-        # Before it is read for its digest.
+        # The size is checked before the digest, which reads the file.
         require_size(path, told, most_read)
         digest = file_digest(path)
         if job.sha256 and not digest.startswith(job.sha256):
@@ -143,7 +143,7 @@ def _bring(job: CheckpointStage, aside: Path, most: int = IMAGES) -> tuple[str, 
     require_copies(state, job.checkpoint, most_read)
     save_weights(state, aside)
     if job.dataset:
-        # Before the fit, which tries again without the head and would blame that.
+        # Before the fit, because its second attempt without the head would blame the head.
         own = network.state_dict()
         require_finite({name: value for name, value in state.items() if name in own}, own, job.checkpoint)
         outputs = {len(state[name]) for name in find_head(job.model) if name in state and state[name].ndim}
@@ -152,7 +152,7 @@ def _bring(job: CheckpointStage, aside: Path, most: int = IMAGES) -> tuple[str, 
         load_weights(network, aside, find_head(job.model), job.checkpoint, advise)
     expected = job.expected_accuracy
     if dataset is None or job.dataset is None or job.dataset.task not in EXCLUSIVE or job.ignores_labels:
-        # Of labels and numbers nobody expects an accuracy here.
+        # There is no expected accuracy for labels and regressions.
         return digest, None, ""
     measured = network, dataset, job.model.facts
     accuracy = require_accuracy(*measured, expected, told, IMAGES if expected else most)
@@ -162,7 +162,7 @@ def _bring(job: CheckpointStage, aside: Path, most: int = IMAGES) -> tuple[str, 
 def _of_one_or_two(
     model: ModelSpec, state: Mapping[str, torch.Tensor], one: torch.nn.Module, reader: OutputReader
 ) -> torch.nn.Module:
-    """Return the binary classifier that weights fit: of one output, or of two where they have two."""
+    """Return the binary classifier that weights fit: with one output, or with two if they have two."""
     two = build_network(model, 2, reader=reader)
     heads = partial(find_head, model)
     fits = [
@@ -172,9 +172,9 @@ def _of_one_or_two(
 
 
 def fitting_options(model: ModelSpec, state: Mapping[str, torch.Tensor], classes: int) -> dict[str, Any] | None:
-    """Return the options with which weights fit a network, but for its head: the given ones, or with one changed.
+    """Return options with which weights fit a network except for its head, or None.
 
-    Options that take one of a few values are tried. None where the weights fit with none of them.
+    Tried are the configured options, and then each option with a few possible values, one change at a time.
     """
     entry = ARCHITECTURES.get(model.architecture)
     choices = option_choices(entry.build) if entry else {}
@@ -190,16 +190,16 @@ def fitting_options(model: ModelSpec, state: Mapping[str, torch.Tensor], classes
 
 
 class Head(NamedTuple):
-    """What a file of weights has for the head of a network.
+    """The head in a file of weights, compared with the head of a network.
 
     Attributes
     ----------
     options
-        Those of the architecture with which all but the head fits; None where it fits with none.
+        Options of the architecture with which all weights except the head fit; None if there are none.
     outputs
-        Number of outputs that the weights have; None where they do not say one.
+        Number of outputs that the weights have; None if they do not show one number.
     fits
-        Whether the weights fit as they are, head included.
+        Whether the weights fit unchanged, including the head.
     """
 
     options: dict[str, Any] | None
@@ -208,7 +208,7 @@ class Head(NamedTuple):
 
 
 def inspect_head(model: ModelSpec, path: Path, classes: int) -> Head:
-    """Hold the head of a local file of weights against that of a network with so many classes.
+    """Compare the head in a local file of weights with that of a network with `classes` outputs.
 
     Raises
     ------
@@ -230,7 +230,7 @@ def inspect_head(model: ModelSpec, path: Path, classes: int) -> Head:
 
 
 def _advice(model: ModelSpec, state: Mapping[str, torch.Tensor], classes: int) -> str:
-    """Return what to do about weights that do not fit a network."""
+    """Return the remedy for weights that do not fit a network."""
     entry = ARCHITECTURES.get(model.architecture)
     known = ", ".join(f"{name}={value}" for name, value in entry.options.items() if value is not ...) if entry else ""
     shown = f" (by default {known}; `heatproof list models` shows them)" if known else ""
@@ -249,7 +249,7 @@ def _check_fit(
     outputs: set[int],
     advise: Callable[[], str],
 ) -> None:
-    """Check that weights fit a network; `outputs` are the sizes of their own head."""
+    """Check that weights fit a network; `outputs` are the sizes of the head in the file."""
     assert job.dataset is not None
     try:
         load_weights(network, weights, called=job.checkpoint, advise=advise)
@@ -280,7 +280,7 @@ def _check_fit(
 
 
 def _told(checkpoint: str) -> str:
-    """Return what messages call a checkpoint: a file by its path, and an address without its secrets."""
+    """Return the name of a checkpoint in messages: the path of a file, or an address without its secrets."""
     return checkpoint if is_file(checkpoint) else without_secrets(checkpoint, checkpoint)
 
 
@@ -296,17 +296,17 @@ def _local(checkpoint: str, folder: Path, most: int) -> Path:
         if checkpoint.startswith("file:"):
             local = urllib.request.url2pathname(urllib.parse.urlsplit(checkpoint).path)
             require_regular(local, os.stat(local).st_mode)
-        # The plan lets https, http and file pass, and what comes must have the SHA-256 of the config.
+        # The plan accepts only https, http and file, and the content must have the SHA-256 in the config.
         with urllib.request.urlopen(checkpoint, timeout=PATIENCE) as answer, open(path, "xb") as file:  # noqa: S310
-            # It follows redirects to ftp as well.
+            # urllib also follows redirects to ftp.
             if urllib.parse.urlsplit(getattr(answer, "url", checkpoint)).scheme not in SCHEMES:
                 raise urllib.error.URLError("it is redirected to an address that is none of the web")
             began, fetched = time.monotonic(), 0
-            # What has come, and not what was asked for: a trickle would never fill a block.
+            # read1 returns the available bytes; read would wait for a full block of a slow download.
             while block := answer.read1(2**20):
                 file.write(block)
                 fetched += len(block)
-                # What is answered can be without end.
+                # A response can be endless.
                 if fetched > most:
                     raise HeatproofError(
                         f"The checkpoint {_told(checkpoint)} has more than {most:,} bytes, the limit for this "

@@ -1,4 +1,4 @@
-"""Training on several devices of one machine, one process per device, by Lightning Fabric."""
+"""Training on several devices of one machine, with one process per device, by Lightning Fabric."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ log = logging.getLogger(__name__)
 J = TypeVar("J", bound="Training")
 Train = Callable[[J, DeviceGroup], None]
 
-# The others wait while one validates and writes; a process that is gone ends them by other means.
+# Other processes wait while one validates and writes; if a process ends, the others are ended by other means.
 PATIENCE = timedelta(days=1)
-# By these an outer launcher tells a process its place; here nobody but Fabric may.
+# Environment variables by which an outer launcher assigns ranks; only Fabric may set them here.
 PLACES = ("LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "STANDALONE_PORT")
 
 QUIET = "TORCH_CPP_LOG_LEVEL"
-# PyTorch kills what does not end within 30 s of the first failure; who was killed earlier was killed by others.
+# PyTorch kills processes that do not end within 30 s of the first failure; an earlier kill has another cause.
 KILLS_AFTER = 25.0
 
 
@@ -54,11 +54,11 @@ def train_on_devices(train: Train[J], job: J, runtime: Runtime, devices: int) ->
     Parameters
     ----------
     train
-        A function of a module, called in each process with the job and its team.
+        Function of a module, which each process calls with the job and its device group.
     job
-        What the job is told.
+        Spec of the job.
     runtime
-        Settings of the machine; the threads are divided over the processes, at least one each.
+        Settings of the machine; the threads are divided among the processes, with at least one each.
     devices
         Number of GPUs of this machine, or of processes on its CPU.
 
@@ -83,13 +83,13 @@ def train_on_devices(train: Train[J], job: J, runtime: Runtime, devices: int) ->
     level = logging.getLogger("heatproof").getEffectiveLevel()
     others = set(children())
     with tempfile.TemporaryDirectory(prefix="heatproof-training-") as reports, _no_outer_launcher():
-        # Buckets of gradients stay as they are where unused parameters are looked for: with three devices or more, the
-        # sums of a training that goes on after a kill would be made in another order otherwise.
+        # Looking for unused parameters keeps gradient buckets unchanged. Otherwise, with three devices or more, a
+        # training that resumes after a kill would sum gradients in another order.
         strategy = DDPStrategy(start_method="spawn", find_unused_parameters=True, timeout=PATIENCE)
-        # Not SLURM's own environment, which Fabric would find in a job and which wants one task for each device.
+        # Not SLURM's environment, which Fabric would detect in a job, and which requires one task per device.
         fabric: Any = Fabric(accelerator=kind, devices=devices, strategy=strategy, plugins=[LightningEnvironment()])
         try:
-            # Fabric looks for networks in arguments, and refuses frozen dataclasses there.
+            # `partial`, because Fabric searches arguments for networks, and refuses frozen dataclasses.
             fabric.launch(partial(_member, train=train, job=job, runtime=shared, level=level, reports=reports))
         except (ProcessExitedException, ProcessRaisedException) as error:
             raise _cause(error, Path(reports)) from None
@@ -114,9 +114,9 @@ def _kind(runtime: Runtime, devices: int) -> str:
 @contextmanager
 def _no_outer_launcher() -> Iterator[None]:
     before = {name: os.environ.pop(name) for name in (*PLACES, QUIET, CONTROLLER) if name in os.environ}
-    # PyTorch warns in every process that all parameters were used, which they may be.
+    # Otherwise PyTorch warns in every process that all parameters were used, which is fine.
     os.environ[QUIET] = before.get(QUIET, "ERROR")
-    # By this a process of a training knows whose it is, before Fabric calls it.
+    # Tells a process to which training it belongs, before Fabric calls it.
     os.environ[CONTROLLER] = str(os.getpid())
     try:
         yield
@@ -127,7 +127,7 @@ def _no_outer_launcher() -> Iterator[None]:
 
 
 def _cause(error: ProcessExitedException | ProcessRaisedException, reports: Path) -> Exception:
-    # The others fail as well, because they miss the first.
+    # The first report has the cause, because the other processes then fail as well.
     first = next(iter(sorted(reports.iterdir())), None)
     early = first is None or time.time() - first.stat().st_mtime < KILLS_AFTER
     killed = next((rank for rank, code in _exit_codes(error) if code == -signal.SIGKILL), None) if early else None
@@ -157,7 +157,7 @@ def _cause(error: ProcessExitedException | ProcessRaisedException, reports: Path
 
 
 def _exit_codes(error: BaseException) -> Iterator[tuple[int, int | None]]:
-    """Yield rank and exit code of each process, which Fabric does not pass on from PyTorch's context."""
+    """Yield rank and exit code of each process from PyTorch's context, because Fabric does not pass them on."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         context = frame.f_locals.get("self")
         if isinstance(context, ProcessContext):
@@ -182,7 +182,7 @@ def _member(fabric: Any, train: Train[J], job: J, runtime: Runtime, level: int, 
         raise
 
 
-# When a process reads what it is to do: before the processes meet, for which they would wait a day.
+# At import, before the processes connect, because a process would wait a day for a missing one.
 if multiprocessing.parent_process() is not None:
     end_with_parent()
 
@@ -197,7 +197,7 @@ class FabricDeviceGroup(DeviceGroup):
         self.is_main = fabric.global_rank == 0
 
     def join(self, model: nn.Module) -> nn.Module:
-        """Return the model, with batch norm over the batch as a whole where there is such: on GPUs."""
+        """Return the model; on GPUs, its batch norm layers use the statistics of the complete batch."""
         if self.device.type == "cuda":
             synchronise_batch_norm(model)
         every = [layer for layer in model.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
@@ -207,14 +207,14 @@ class FabricDeviceGroup(DeviceGroup):
         return self.fabric.setup_module(model)
 
     def begin(self, seed: int, epoch: int) -> None:
-        """Seed what a network draws by itself, as dropout does: apart on each device, the same after a kill."""
+        """Seed the draws of the network itself, such as dropout: differently on each device, the same after a kill."""
         torch.manual_seed(derive_seed(seed, f"training epoch {epoch} on device {self.fabric.global_rank}"))
 
     def part(self, images: int) -> Part:
-        """Return about as many rows as the others get.
+        """Return a nearly equal share of the rows.
 
-        A batch with fewer than two images for each device is taken whole by all: batch norm cannot be trained on one,
-        and networks need not be able to take none.
+        If a batch has fewer than two images per device, every device takes all of it, because batch norm cannot be
+        trained on one image, and networks may not accept an empty batch.
         """
         if images < 2 * self.devices:
             return Part(slice(0, images), 1.0)
@@ -228,18 +228,18 @@ class FabricDeviceGroup(DeviceGroup):
         self.fabric.backward(loss)
 
     def total(self, value: float) -> float:
-        """Return the sum over the devices."""
+        """Return the sum of a value over the devices."""
         return float(self.fabric.all_reduce(torch.tensor(value, dtype=torch.float64), reduce_op="sum"))
 
     def broadcast(self, value: T | None) -> T:
-        """Return the value of the device that leads, on all devices; the others give None and wait for it."""
+        """Return the value of the main device on all devices; the others pass None and wait for it."""
         return self.fabric.broadcast(value)
 
 
 def synchronise_batch_norm(model: nn.Module) -> None:
     """Replace batch norm layers of PyTorch and timm by synchronised ones.
 
-    Subclasses of other libraries, as B-cos networks have them, compute something else and stay as they are.
+    Subclasses in other libraries, like those of B-cos networks, compute something else and are not replaced.
     """
     from timm.layers import BatchNormAct2d, convert_sync_batchnorm
 

@@ -1,4 +1,4 @@
-"""Accuracy of weights that others trained, and which mistake explains it where it is too low."""
+"""Accuracy of weights that others trained, and the likely mistake if it is too low."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from heatproof.errors import HeatproofError
 from heatproof.models.network import normalise
 from heatproof.models.registry import IMAGENET, InputFacts
 
-# How far below what is expected is too low: an accuracy over this many images has this much noise.
+# Images on which accuracy is measured, and the tolerance below the expected accuracy, which covers sampling noise.
 IMAGES, SHORT = 256, 0.05
-# Chance that a network at chance is right so often.
+# Probability with which a network at chance has such an accuracy.
 RARE = 0.01
 NORMALISATIONS = {
     "mean and std of ImageNet": IMAGENET,
@@ -30,23 +30,23 @@ NORMALISATIONS = {
 }
 
 CHANNELS, ORDER = "channels in the order blue, green, red", "another order of classes"
-# Classes of which a sentence names the output.
+# Number of classes whose outputs a message lists.
 CLASSES = 20
 
 
 class Accuracy(NamedTuple):
-    """Share of images that a network classifies correctly, and how many there were.
+    """Share of images that a network classifies correctly.
 
     Attributes
     ----------
     value
         In [0, 1].
     images
-        The first of the validation split, or of the evaluation split where that has none.
+        Number of images: the first of the validation split, or of the evaluation split if that is empty.
     split
-        Which of them.
+        Name of the split.
     at_chance
-        Whether a network that guesses would be right as often more than once in a hundred times.
+        Whether a network that guesses would reach this accuracy with a probability above 0.01.
     """
 
     value: float
@@ -63,26 +63,26 @@ def require_accuracy(
     called: str,
     most: int = IMAGES,
 ) -> Accuracy:
-    """Measure the accuracy of a network, and find what is wrong where it is lower than expected.
+    """Measure the accuracy of a network, and find the mistake if it is lower than expected.
 
     Parameters
     ----------
     network
-        With its weights; it is put into eval mode.
+        Network with its weights; it is put into eval mode.
     dataset, facts
-        The images, and how the config says that they are to be normalised.
+        Dataset, and the normalisation of its images in the config.
     expected
-        In [0, 1]; None for no expectation.
+        Expected accuracy in [0, 1]; None for no expectation.
     called
-        What a sentence calls the weights.
+        Name of the weights in messages.
     most
-        On how many images at most.
+        Largest number of images.
 
     Raises
     ------
     HeatproofError
-        If the accuracy is more than 0.05 below `expected`: the sentence has the accuracy under each cause that was
-        tried, and names the one that mends it.
+        If the accuracy is more than 0.05 below `expected`. The message has the accuracy without each possible mistake,
+        and names the mistake that explains the difference.
     """
     looked = _look(network, dataset, facts, most)
     accuracy, found = looked.found.value, looked.found
@@ -107,9 +107,9 @@ def require_accuracy(
 def describe_accuracy(
     network: torch.nn.Module, dataset: Dataset, facts: InputFacts, called: str, most: int = IMAGES
 ) -> str:
-    """Return a sentence on weights of which nothing is expected, and that are seldom right; empty for others.
+    """Return a sentence about weights without an expected accuracy that are seldom right, or an empty string.
 
-    A mistake is named where without it they are right on a quarter of the images more.
+    The sentence names a mistake if the accuracy without it is at least 0.25 higher.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ def describe_accuracy(
     found = looked.found
     if found.value >= MOSTLY_RIGHT:
         return ""
-    # Found on one half of the images, counted on the other.
+    # The order is found on one half of the images and tested on the other.
     exchanged = correct_after_exchange(looked.predicted, looked.labels, dataset.num_classes) / found.images
     tried = _tried(looked) | {ORDER: exchanged}
     best = max(tried, key=lambda what: tried[what])
@@ -136,7 +136,7 @@ def describe_accuracy(
 
 
 class _Looked(NamedTuple):
-    """Images with labels and how they are normalised, and what a network answers."""
+    """Images with labels, their normalisation, and the predictions of a network."""
 
     network: torch.nn.Module
     dataset: Dataset
@@ -148,7 +148,7 @@ class _Looked(NamedTuple):
 
 
 def _look(network: torch.nn.Module, dataset: Dataset, facts: InputFacts, most: int) -> _Looked:
-    # A data set of which all is for evaluation has a validation split without images.
+    # If all images are for evaluation, the validation split is empty.
     split = "validation" if len(dataset.splits.get("validation", ())) else "evaluation"
     count = min(most, len(dataset.splits[split]))
     images, labels = dataset.images(split, 0, count), dataset.splits[split].labels[:count]
@@ -160,13 +160,13 @@ def _look(network: torch.nn.Module, dataset: Dataset, facts: InputFacts, most: i
 
 
 def _tried(looked: _Looked) -> dict[str, float]:
-    """Return the accuracy without each mistake, by what is changed."""
+    """Return the accuracy without each possible mistake, by what would be changed."""
     changes = _changes(looked.images, looked.facts)
     return {what: float((_answers(looked.network, *change) == looked.labels).mean()) for what, change in changes}
 
 
 def _where(what: str, looked: _Looked) -> str:
-    """Return where a change is set, as the end of a sentence."""
+    """Return where to set a change, as the end of a sentence."""
     if what in NORMALISATIONS:
         mean, std = ([round(value, 5) for value in values] for values in NORMALISATIONS[what])
         return f"the config: mean: {mean} and std: {std} in the model's settings"
@@ -196,7 +196,7 @@ Input = tuple[np.ndarray, InputFacts]
 
 
 def _changes(images: np.ndarray, facts: InputFacts) -> Iterator[tuple[str, Input]]:
-    """Yield images and facts as they would be without one mistake, by what is changed."""
+    """Yield images and facts without each possible mistake, by what is changed."""
     if images.shape[1] == 3:
         for what, (mean, std) in NORMALISATIONS.items():
             if (facts.mean, facts.std) != (mean, std):
@@ -206,7 +206,7 @@ def _changes(images: np.ndarray, facts: InputFacts) -> Iterator[tuple[str, Input
 
 
 def _zoomed(images: np.ndarray, share: float) -> np.ndarray:
-    """Return the square in the middle of images (N, C, H, W), enlarged to their size."""
+    """Return the central square of images (N, C, H, W), enlarged to their size."""
     height, width = images.shape[2:]
     top, left = (round(side * (1 - share) / 2) for side in (height, width))
     part = torch.from_numpy(images[:, :, top : height - top, left : width - left])

@@ -1,4 +1,4 @@
-"""Read logits (B, K) from whatever a network returns; no other module looks into an output."""
+"""Read logits (B, K) from any output of a network; no other module inspects outputs."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ import torch
 
 from heatproof.errors import HeatproofError
 
-# Tasks of which one output is no logit of one class against another.
+# Tasks for which a single output is not read as a logit of two classes.
 AS_THEY_ARE = ("multilabel", "regression")
 
 
 def read_logits(output: Any, count: int | None, classes: int | None = None, task: str | None = None) -> torch.Tensor:
-    """Return the logits, or the values of a regression, of a network's output for a batch.
+    """Return the logits, or the values of a regression, from the output of a network for a batch.
 
-    One logit z of a classifier is that of class 1 of two: its logits are [-z/2, z/2], whose softmax is the sigmoid of
-    z.
+    A single logit z of a classifier is that of class 1 of two classes: the logits are [-z/2, z/2], whose softmax is the
+    sigmoid of z.
 
     Parameters
     ----------
     output
-        A tensor (B, K), (B,) or (B, K, 1, 1); an object with ``.logits``; or a tuple, list or dict of which one part
-        alone can be logits.
+        A tensor (B, K), (B,) or (B, K, 1, 1); an object with ``.logits``; or a tuple, list or dict in which exactly one
+        part can be logits.
     count
-        B, the number of images in the batch; None where it is not known.
+        B, the number of images in the batch; None if unknown.
     classes
-        K where it is known, which tells apart parts that could all be logits.
+        K, if known; it selects among several parts that could be logits.
     task
         ``binary``, ``multiclass``, ``multilabel`` or ``regression``; None for one of the first two.
 
     Returns
     -------
     torch.Tensor
-        (B, K), float32, or float64 as the output; K at least 2, or 1 for ``multilabel`` and ``regression``.
+        (B, K), float32, or float64 if the output is; K is at least 2, or 1 for ``multilabel`` and ``regression``.
 
     Raises
     ------
     HeatproofError
-        If nothing, or more than one part, can be logits of these images, or their number is not that of the task.
+        If no part, or more than one, can be logits of these images, or their number does not fit the task.
     """
     found = [logits for part in _parts(output) if (logits := _as_matrix(part, count)) is not None]
     if classes is not None and len(found) > 1:
@@ -59,18 +59,18 @@ def read_logits(output: Any, count: int | None, classes: int | None = None, task
 
 
 def as_two_logits(one: torch.Tensor, dim: int = 1) -> torch.Tensor:
-    """Return two logits for one along a dimension of size 1, or the weights of two for those of one."""
+    """Return two logits for one along a dimension of size 1, or the weights of two logits for those of one."""
     return torch.cat([-one, one], dim=dim) / 2
 
 
 def is_one_logit(output: Any, count: int | None) -> bool:
-    """Tell whether an output is one logit for each image, which `read_logits` reads as two classes."""
+    """Return whether an output is one logit per image, which `read_logits` reads as two classes."""
     found = [logits for part in _parts(output) if (logits := _as_matrix(part, count)) is not None]
     return len(found) == 1 and found[0].shape[1] == 1
 
 
 def logits_attribute(output: Any, kind: type = torch.Tensor) -> Any:
-    """Return the ``.logits`` of an output, as a model of transformers has; None where it has none of this kind."""
+    """Return ``output.logits``, which models of transformers have; None if it does not exist or has another type."""
     logits = getattr(output, "logits", None)
     return logits if isinstance(logits, kind) else None
 
@@ -90,7 +90,7 @@ def _as_matrix(part: Any, count: int | None) -> torch.Tensor | None:
     if not isinstance(part, torch.Tensor) or not part.is_floating_point():
         return None
     part = part if part.layout == torch.strided else part.to_dense()
-    # A network that squeezes its output leaves no columns for one class, and no rows for one image.
+    # A network that squeezes its output returns (B,) for one class, and (K,) for one image.
     if part.ndim < 2:
         if count == 1 and part.numel() > 1:
             return part[None]

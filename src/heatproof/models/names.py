@@ -1,4 +1,4 @@
-"""Names of weights in files that others wrote, brought to those of a network."""
+"""Match the names of weights in a file to those of a network."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ import torch
 from heatproof.errors import HeatproofError
 from heatproof.files.publishing import escaped
 
-# Under which training scripts keep the weights, those that are taken first; an average over training (EMA) comes last.
+# Keys under which training scripts store weights, in order of preference; averages over training (EMA) come last.
 HOLDERS = ("state_dict", "model_state_dict", "model", "net", "network", "weights", "params")
 AVERAGES = ("state_dict_ema", "model_ema", "ema_state_dict", "ema", "params_ema")
-# Which PyTorch counts and no network computes with; older files lack it.
+# PyTorch counts batches under this name, no network computes with it, and older files lack it.
 COUNTER = "num_batches_tracked"
-# Parts of a name that can be a wrapper's, such as Lightning's ``model.`` and ``torch.compile``'s ``_orig_mod.``.
+# Number of leading parts of a name that can be those of wrappers, such as Lightning's ``model.`` and
+# ``torch.compile``'s ``_orig_mod.``.
 WRAPPERS = 3
-# One in another, as a training script can keep them; a file can say that a mapping is inside itself.
+# Depth of nested mappings that is searched; a file can contain a mapping that contains itself.
 DEPTH = 8
 NAMED, LONGEST = 3, 100
 
@@ -27,7 +28,7 @@ Weights = Mapping[str, torch.Tensor]
 
 
 def extract_weights(loaded: Any, called: str) -> State:
-    """Return the tensors of a file: a state dict, or what holds one beside optimizers and settings.
+    """Return the tensors of a loaded file: a state dict, or a mapping that contains one next to other state.
 
     Raises
     ------
@@ -49,29 +50,30 @@ def extract_weights(loaded: Any, called: str) -> State:
 
 
 def match_names(state: Weights, own: Weights, head: Callable[[], Collection[str]]) -> tuple[State, str]:
-    """Bring the names of weights to those of a network, where that can be done in one way.
+    """Rename weights to the names of a network, if there is one way to do so.
 
-    The prefix is left out that leaves the most names of the network, and with it what has another prefix, such as a
-    loss. Weights of which no name is known are taken in order, if they are as many, and each has the last part of the
-    name (weight, bias, running_mean) and, but for the head's, the shape of the network's own.
+    The prefix that yields the most names of the network is removed; weights with another prefix, such as those of a
+    loss, are dropped. If no name is known, weights are matched in order, provided that their number is the same, and
+    that each has the same last part of the name (weight, bias, running_mean) and, except in the head, the same shape
+    as in the network.
 
     Parameters
     ----------
     state
-        The file's.
+        Weights of the file.
     own
-        The network's.
+        Weights of the network.
     head
-        Returns the names of the weights whose shapes depend on the number of classes.
+        Function that returns the names of the weights whose shapes depend on the number of classes.
 
     Returns
     -------
     state : dict
-        As many weights as could be named; what does not fit stays, for the message of whoever loads it.
+        The renamed weights; weights that do not fit remain, for the message of the caller.
     told : str
-        What was done, as a clause; empty for nothing.
+        What was done, as a clause; empty if nothing was.
     """
-    # By the names of the file, of which there can be a million.
+    # Iterates over the names of the file once, because there can be a million.
     known = Counter({"": sum(name in own for name in state)})
     for name in state:
         parts = name.split(".", WRAPPERS + 1)
@@ -94,7 +96,7 @@ def match_names(state: Weights, own: Weights, head: Callable[[], Collection[str]
 
 
 def _missing_prefix(state: Weights, own: Weights) -> str:
-    """Return what stands before the names of a network that holds the one of the file; empty for nothing."""
+    """Return the prefix that the names of the network have and those of the file lack; empty if there is none."""
     found = {name.partition(".")[0] + "." for name in own}
     known = {prefix: sum(name.removeprefix(prefix) in state for name in own) for prefix in sorted(found)}
     best = max(known, key=lambda one: known[one], default="")
@@ -102,14 +104,14 @@ def _missing_prefix(state: Weights, own: Weights) -> str:
 
 
 def _with_counters(named: State, own: Weights) -> State:
-    # Of a network in eval mode it is never read.
+    # Networks in eval mode never read these counters.
     return {**named, **{name: value for name, value in own.items() if name.endswith(COUNTER) and name not in named}}
 
 
 def _in_order(state: Weights, own: Weights, head: Callable[[], Collection[str]]) -> State:
     theirs, ours = ([name for name in each if not name.endswith(COUNTER)] for each in (state, own))
     last = [[name.rpartition(".")[2] for name in each] for each in (theirs, ours)]
-    # Safetensors sorts names, so that the order of layers is lost: block 10 stands before block 2.
+    # Safetensors sorts names, which loses the order of layers: block 10 precedes block 2.
     if theirs == sorted(theirs) or last[0] != last[1]:
         return {}
     renamed = {new: state[name] for name, new in zip(theirs, ours, strict=True)}
@@ -118,7 +120,7 @@ def _in_order(state: Weights, own: Weights, head: Callable[[], Collection[str]])
 
 
 def describe_misfits(state: Weights, own: Weights) -> str:
-    """Return what keeps weights from fitting a network, as clauses; empty where they fit."""
+    """Return why weights do not fit a network, as clauses; empty if they fit."""
     missing, unknown = [name for name in own if name not in state], [name for name in state if name not in own]
     shapes = [
         f"{name} is {_size(state[name])[:LONGEST]} and should be {_size(own[name])}"
@@ -130,7 +132,7 @@ def describe_misfits(state: Weights, own: Weights) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return the first names of a list and how many more there are."""
+    """Return the first names of a list, and how many more there are."""
     shown = ", ".join(escaped(name[:LONGEST], keep="") for name in names[:NAMED])
     return shown + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
 

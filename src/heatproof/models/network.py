@@ -34,11 +34,11 @@ def configure_torch(runtime: Runtime) -> torch.device:
     torch.set_num_threads(runtime.threads)
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.deterministic = True
-    # TF32 has 10 bits of mantissa, too few for drops that are differences of logits.
+    # TF32 has 10 bits of mantissa, too few for logit drops, which are differences.
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.matmul.allow_tf32 = False
     if runtime.deterministic:
-        # cuBLAS asks for it before its first product.
+        # cuBLAS requires this variable before its first product.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
     requested = runtime.device
@@ -52,38 +52,38 @@ def configure_torch(runtime: Runtime) -> torch.device:
 
 
 def reader_of_dataset(spec: DatasetSpec, dataset: Dataset, target: str | int = "label") -> OutputReader:
-    """Return what reads the outputs of a network on a dataset; its `classes` are how many outputs a network gets.
+    """Return the reader of a network's outputs on a dataset; its `classes` is the number of outputs to build.
 
     Parameters
     ----------
     spec, dataset
-        What opens the dataset, and the dataset that it opened.
+        Spec of the dataset, and the opened dataset.
     target
-        What a run explains; a callable target is read in the place of classes.
+        The target of a run; a callable target is read in place of classes.
     """
     outputs = 1 if spec.task == "binary" else unwrap_rows(dataset).num_classes
     if isinstance(dataset, Rows) and dataset.targets is not None and is_reference(str(target)):
         function = import_callable(str(target), "target")
         return OutputReader(function=function, targets=torch.from_numpy(dataset.targets), classes=outputs)
-    # One output of a network of classes is that of two, whatever a config calls them.
+    # Without a task, a network with one output is binary and is read as two classes, whatever the config names it.
     return OutputReader(None if spec.task == "multiclass" else spec.task, classes=outputs)
 
 
 def build_network(
     spec: ModelSpec, num_classes: int, seed: int = 0, reader: OutputReader | None = None
 ) -> torch.nn.Module:
-    """Build the network of a model spec, with weights drawn from the seed, channels last.
+    """Build the network of a model spec in channels_last layout, with weights drawn from the seed.
 
     Parameters
     ----------
     spec
-        What builds it.
+        Spec of the model.
     num_classes
-        Number of its outputs.
+        Number of outputs.
     seed
-        Of the weights.
+        Seed of the weights.
     reader
-        What reads its outputs; None for logits of classes.
+        Reader of the outputs; None reads logits of classes.
 
     Raises
     ------
@@ -104,11 +104,11 @@ def build_network(
 
 
 def build_without_weights(spec: ModelSpec, num_classes: int) -> torch.nn.Module:
-    """Build a network without drawing its weights, which takes seconds; whole where its builder computes with them."""
+    """Build a network without drawing its weights, which takes seconds, unless its builder computes with them."""
     try:
         with warnings.catch_warnings(action="ignore"), torch.device("meta"):
             return build_network(spec, num_classes)
-    except Exception:  # a builder can compute with its weights in any way
+    except Exception:  # a builder that computes with its weights can fail in any way
         return build_network(spec, num_classes)
 
 
@@ -120,7 +120,7 @@ def load_network(
     precision: str = "float32",
     reader: OutputReader | None = None,
 ) -> torch.nn.Module:
-    """Build a network with weights of a file, in eval mode, with gradients of parameters off; see `build_with_weights`."""
+    """Build a network with weights from a file, in eval mode, without gradients of parameters."""
     network = build_with_weights(spec, num_classes, weights, reader)
     return set_precision(network.to(device).eval().requires_grad_(False), precision, device)
 
@@ -128,9 +128,9 @@ def load_network(
 def build_with_weights(
     spec: ModelSpec, num_classes: int, weights: str | Path, reader: OutputReader | None = None
 ) -> torch.nn.Module:
-    """Build a network with weights of a file.
+    """Build a network with weights from a file.
 
-    A binary classifier has one output, or two where its weights have two, which need no other setting.
+    A binary classifier has one output, or two if its weights have two, without any other setting.
     """
     network = build_network(spec, num_classes, reader=reader)
     try:
@@ -176,15 +176,15 @@ def load_weights(
     Parameters
     ----------
     network
-        It gets the weights.
+        Network that gets the weights.
     path
-        The file.
-    but
-        Names of weights that the network keeps, whatever the file has for them.
+        Path of the file.
+    skip
+        Names of weights that are not loaded; the network keeps its own.
     called
-        What a sentence calls the weights; None for the path.
+        Name of the weights in messages; None for the path.
     advise
-        Returns what to do about weights that do not fit; None for advice that holds of any network.
+        Function that returns the remedy for weights that do not fit; None for a general remedy.
 
     Raises
     ------
@@ -213,11 +213,11 @@ def load_weights(
 
 def save_weights(state: Mapping[str, torch.Tensor], path: str | Path) -> None:
     """Write weights as safetensors, atomically."""
-    # Copies, because safetensors refuses tensors that share memory, as tied weights do.
+    # Clones, because safetensors refuses tensors that share memory, as tied weights do.
     plain = torch.contiguous_format
     copies = {name: value.detach().cpu().clone(memory_format=plain) for name, value in state.items()}
     with atomic_write(path) as aside:
-        # Not save_file, whose errors do not tell a full disk from others.
+        # Not save_file, whose errors do not distinguish a full disk from other causes.
         aside.write_bytes(save(copies))
 
 
@@ -227,7 +227,7 @@ def find_layer(network: torch.nn.Module, name: str, what: str) -> torch.nn.Modul
     Raises
     ------
     HeatproofError
-        If there is none of that name; the message has the nearest one.
+        If there is none of that name; the message suggests the closest one.
     """
     try:
         return network.get_submodule(name)
@@ -237,12 +237,12 @@ def find_layer(network: torch.nn.Module, name: str, what: str) -> torch.nn.Modul
 
 
 def normalise(images: np.ndarray, facts: InputFacts) -> torch.Tensor:
-    """Return (N, C, H, W) images in [0, 1] as the network expects them: minus mean, over standard deviation.
+    """Return images (N, C, H, W) in [0, 1] as input of the network: minus mean, divided by standard deviation.
 
     Raises
     ------
     HeatproofError
-        If the images do not have the size or the number of channels that the network takes.
+        If the images do not have the size or the number of channels of the network's input.
     """
     if facts.size and tuple(images.shape[-2:]) != facts.size:
         raise HeatproofError(
@@ -264,9 +264,9 @@ def set_precision(network: torch.nn.Module, precision: str, device: torch.device
     Parameters
     ----------
     network
-        Images (B, C, H, W) to logits.
+        Network from images (B, C, H, W) to logits.
     precision
-        ``float32``; ``tf32``, products of NVIDIA's tensor cores with 10 bits of mantissa, which changes nothing on
+        ``float32``; ``tf32``, products of NVIDIA's tensor cores with 10 bits of mantissa, which has no effect on
         other devices; or ``bfloat16``, PyTorch's autocast with 7 bits of mantissa.
     device
         Device of the network.
@@ -274,14 +274,14 @@ def set_precision(network: torch.nn.Module, precision: str, device: torch.device
     Returns
     -------
     torch.nn.Module
-        The network.
+        The same network.
     """
     if precision == "tf32":
         torch.backends.cudnn.allow_tf32 = True
         torch.backends.cuda.matmul.allow_tf32 = True
     elif precision == "bfloat16":
         kind = type(network)
-        # A class, and not a function in the instance, which a copy of the network would share with it.
+        # A class instead of an instance attribute, because copies of the network would share a bound method.
         network.__class__ = type(kind.__name__, (_Lower, kind), {"__module__": kind.__module__})
     return network
 

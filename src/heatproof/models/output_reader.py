@@ -1,4 +1,4 @@
-"""What is read of a network's output: numbers (B, K), a column for each class, label or target of its task."""
+"""Read the output of a network as numbers (B, K): one column for each class, label or target of the task."""
 
 from __future__ import annotations
 
@@ -15,30 +15,31 @@ from heatproof.base.tasks import CALLABLE, EXCLUSIVE, check_task, repeat_target,
 from heatproof.errors import HeatproofError, NotApplicable, first_line, machine_fault
 from heatproof.models.logits import is_one_logit, read_logits
 
-# Targets whose numbers are computed where nobody says which ones are read.
+# Number of targets to compute if nobody says which ones are read.
 FEW = 3
 
 
 class OutputReader:
-    """Reads the numbers (B, K) of a network's output.
+    """Reader of a network's output, which returns numbers (B, K).
 
     Parameters
     ----------
     task
-        One of `heatproof.base.tasks.TASKS`; None for ``binary`` where the network has one output, else ``multiclass``.
+        One of `heatproof.base.tasks.TASKS`; None for ``binary`` if the network has one output, else
+        ``multiclass``.
     function
-        A callable target: ``function(output, targets)`` returns one number for each image (B,), of the network's whole
-        output and the targets of the batch. It is then read in place of classes.
+        Callable target, which is read in place of classes: ``function(output, targets)`` returns one number for each
+        image (B,) from the complete output of the network and the targets of the batch.
     targets
-        T distinct targets of the images (`heatproof.base.tasks.distinct_targets`): column t of what is read has the
-        number of target t, and target t of an image is whole number t.
+        T distinct targets of the images (`heatproof.base.tasks.distinct_targets`). Column t of the numbers belongs to
+        target t, and an image refers to its target by t.
     classes
-        K where it is known, which tells apart parts of an output that could all be logits.
+        K, if known; it selects among several parts of an output that could be logits.
 
     Attributes
     ----------
-    one_logit
-        Whether the last output was one logit for each image, which is read as two classes.
+    has_one_logit
+        Whether the last output was one logit per image, which is read as two classes.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class OutputReader:
         self.given, self.function, self.targets, self.classes = task, function, targets, classes
         self.has_one_logit = False
         self._asked: list[int] | None = None
-        # Whether the function writes to what it is given; None before the first batch.
+        # Whether the function writes to its arguments; None before the first batch.
         self._writes: bool | None = None
 
     @property
@@ -64,14 +65,14 @@ class OutputReader:
 
     @property
     def called(self) -> str:
-        """The callable target at the beginning of a sentence."""
+        """Name of the callable target as the subject of a sentence."""
         return f"The target function {getattr(self.function, '__name__', type(self.function).__name__)!r}"
 
     @contextmanager
     def only_targets(self, targets: Iterable[int]) -> Iterator[None]:
-        """Compute the numbers of these targets alone meanwhile; the columns of others are zero.
+        """Compute only the numbers of these targets inside this context; the columns of others are zero.
 
-        Only a callable target is computed for each of its targets.
+        This affects callable targets only, because all other numbers come from one pass.
         """
         before, self._asked = self._asked, sorted(set(targets))
         try:
@@ -85,22 +86,22 @@ class OutputReader:
         Parameters
         ----------
         output
-            As `heatproof.models.logits.read_logits` takes it; anything for a callable target.
+            As in `heatproof.models.logits.read_logits`; any object for a callable target.
         count
-            B, the number of images in the batch; None where it is not known.
+            B, the number of images in the batch; None if unknown.
         device
-            Of the images, where a callable target gets its targets.
+            Device of the images, on which a callable target gets its targets.
 
         Returns
         -------
         torch.Tensor
-            (B, K) float32, or float64 as the output: logits of K classes or labels, K values of a regression, or the
-            numbers of T targets.
+            (B, K) float32, or float64 if the output is: logits of K classes or labels, K values of a regression, or
+            the numbers of T targets.
 
         Raises
         ------
         HeatproofError
-            If the output has not the numbers that the task needs.
+            If the output does not have the numbers that the task needs.
         """
         if self.function is not None:
             return self._numbers(output, count, device)
@@ -122,12 +123,12 @@ class OutputReader:
         called = self.called
         targets = repeat_target(self.targets, number, 1 if count is None else count)
         targets = targets.to(device) if isinstance(targets, torch.Tensor) and device is not None else targets
-        # A function that writes once is taken to write again, and has copies before it is known.
+        # Copies until it is known that the function does not write; after one write, copies always.
         given = _Given(self._writes is not False)
         try:
             found = self.function(given.own(output, count), given.own(targets))
         except Exception as error:
-            # A function of the caller's own can fail in any way.
+            # The caller's function can raise any exception.
             if machine_fault(error) or isinstance(error, HeatproofError):
                 raise
             raise HeatproofError(
@@ -153,12 +154,13 @@ class OutputReader:
 
 
 class _Given:
-    """What a target function is given for one target: the same values as those of the function for other targets.
+    """Arguments of a target function for one target, which have the same values in the calls for all targets.
 
     Parameters
     ----------
     copies
-        Whether tensors are copies, because the function writes to them, or share their memory, which is large of masks.
+        Whether tensors are copies, because the function writes to them, or share memory with the output, which saves
+        memory for large outputs such as masks.
     """
 
     def __init__(self, copies: bool) -> None:
@@ -168,27 +170,28 @@ class _Given:
         self._known: dict[int, Any] = {}
 
     def wrote(self) -> bool:
-        """Tell whether the function wrote to a tensor that it was given."""
+        """Return whether the function wrote to one of its tensors."""
         return any(one._version != before for one, before in self._versions)
 
     def read(self, numbers: torch.Tensor) -> None:
-        """Note which of the numbers (B,) of the function are read, when gradients of them are taken."""
-        # Hooks on tensors hold this, which is not to hold the tensors.
+        """Record which of the function's numbers (B,) are read when their gradients are taken."""
+        # Hooks on tensors keep this object alive, and it must not keep the tensors alive.
         self._versions.clear()
         self._known.clear()
         if numbers.requires_grad:
             numbers.register_hook(lambda gradient: self._unread.append(gradient == 0))
 
     def own(self, value: Any, count: int | None = None) -> Any:
-        """Return whatever holds tensors, arrays and other values, with tensors and containers of its own.
+        """Return a copy of a value in which tensors and containers are separate objects.
 
         Parameters
         ----------
         value
-            An output of a network, or targets.
+            Output of a network, or targets.
         count
-            B, of an output: the number of images in the batch. In a backward pass images whose numbers are not read
-            have a gradient of zero, also where the function's is not defined, as that of another image's target can be.
+            B, the number of images in the batch, for an output. In a backward pass, images whose numbers are not read
+            get a gradient of zero, even if the function's gradient is undefined for them, for example at the target of
+            another image.
         """
         if isinstance(value, torch.Tensor):
             return self._tensor(value, count)
@@ -217,7 +220,7 @@ class _Given:
         return made
 
     def _fill(self, value: Any, count: int | None) -> None:
-        """Put a copy of what holds others by key, by place or by attribute in its place; other things stay."""
+        """Replace a mapping, list or object with attributes by a copy, item by item; other values stay."""
         is_mapping, inside = isinstance(value, MutableMapping), getattr(value, "__dict__", {})
         if not is_mapping and not isinstance(value, list):
             holds = any(isinstance(one, torch.Tensor | MutableMapping | list | tuple) for one in inside.values())
@@ -234,7 +237,7 @@ class _Given:
 
 
 def log_probabilities(numbers: torch.Tensor, task: str, dim: int = 1) -> torch.Tensor:
-    """Return the logarithm of each class's or label's probability, of numbers with a dimension of classes.
+    """Return the logarithm of the probability of each class or label.
 
     Parameters
     ----------
@@ -244,7 +247,7 @@ def log_probabilities(numbers: torch.Tensor, task: str, dim: int = 1) -> torch.T
         Classes of ``binary`` and ``multiclass`` exclude each other (softmax), labels of ``multilabel`` do not (sigmoid
         of each).
     dim
-        The dimension of classes.
+        Dimension of the classes.
 
     Raises
     ------

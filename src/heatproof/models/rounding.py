@@ -1,4 +1,4 @@
-"""By how much the logits of a network may differ between two passes, and by how much they do."""
+"""Rounding of logits: how much they may differ between two passes, and how much they do."""
 
 from __future__ import annotations
 
@@ -6,26 +6,27 @@ from collections.abc import Iterable
 
 import torch
 
-# By how much of the logits' spread an image's logits may differ alone and in company, as float sums depend on the size
-# of a batch. Over 45 networks of 40 families of torchvision and timm the largest were 3e-15, 1e-6, 7e-4 and 2e-3, and
-# two passes of one size never differed on a CPU (benchmarks/rounding.py); GPUs choose algorithms by the size.
+# Tolerance for the logits of an image alone and in a batch, as a share of the logits' spread, because float sums depend
+# on the batch size. Over 45 networks of 40 families of torchvision and timm, the largest differences were 3e-15, 1e-6,
+# 7e-4 and 2e-3, and two passes of the same size never differed on a CPU (benchmarks/rounding.py); GPUs choose
+# algorithms by the batch size.
 TOLERANCE = {torch.float64: 1e-7, torch.float32: 2e-4, torch.float16: 1e-2, torch.bfloat16: 6e-2}
 TF32 = 1e-2
 
 
 def rounding(logits: torch.Tensor, kinds: Iterable[torch.dtype], device: torch.device, share: float = 1.0) -> float:
-    """Return by how much logits (B, K) may differ between two passes that compute in these precisions.
+    """Return how much logits (B, K) may differ between two passes that compute in these precisions.
 
     Parameters
     ----------
     logits
-        Of a few images.
+        Logits of a few images.
     kinds
-        Precisions of the weights, and of what a pass computes.
+        Precisions of the weights and of the computations in a pass.
     device
-        Where it computes.
+        Device of the passes.
     share
-        Of the tolerance.
+        Factor of the tolerance.
     """
     kinds = set(kinds)
     least, eps = max(TOLERANCE[one] for one in kinds), max(torch.finfo(one).eps for one in kinds)
@@ -34,17 +35,17 @@ def rounding(logits: torch.Tensor, kinds: Iterable[torch.dtype], device: torch.d
     finite = logits[logits.isfinite()]
     if not len(finite):
         return 0.0
-    # Of one number for each image, zero is the other one.
+    # A single number per image is compared with zero.
     spread = finite.abs().max() if logits.shape[1:] == (1,) else finite.max() - finite.min()
     return share * least * float(spread) + 8 * eps * float(finite.abs().max())
 
 
 def difference_of_images(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """Return the largest difference (B,) for each image of two tensors (B, K); infinite where only one is a number."""
+    """Return the largest difference (B,) per image between two tensors (B, K); infinite if only one is NaN."""
     alike = (one == other) | (one.isnan() & other.isnan())
     return (one - other).abs().nan_to_num(nan=float("inf")).masked_fill(alike, 0).flatten(1).amax(1)
 
 
 def largest_difference(one: torch.Tensor, other: torch.Tensor) -> float:
-    """Return the largest difference of two tensors of one shape; infinite where only one has a number."""
+    """Return the largest difference between two tensors of the same shape; infinite if only one is NaN."""
     return float(difference_of_images(one[None], other[None]))

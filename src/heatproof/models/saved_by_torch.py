@@ -1,7 +1,7 @@
-"""Read what ``torch.save`` wrote with ``torch.load(weights_only=True)``, within bounds of memory and time.
+"""Read files of ``torch.save`` with ``torch.load(weights_only=True)``, within limits of memory and time.
 
-PyTorch calls nothing but what weights need, and believes the sizes that a file says: a few bytes can ask for gigabytes,
-or for hours. So a process of its own, of which the system limits memory and time, looks at the shapes first.
+PyTorch calls only what weights need, but trusts the sizes that a file declares, so that a few bytes can request
+gigabytes or hours. Therefore, a child process with limited memory and time inspects the shapes first.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ import torch
 
 # More than any network has.
 MOST_TENSORS = 100_000
-# A look at shapes takes some MiB and a second for the largest networks.
+# Inspecting the shapes of the largest networks takes some MiB and a second.
 LEAST_MEMORY, TIMES, SECONDS = 2**30, 2, 8
 MOST_TOLD = 200
 
 
 class Damaged(ValueError):
-    """A file contradicts itself, or asks for more than its bytes can need; the text says how."""
+    """A file contradicts itself, or needs more than its bytes can justify; the message says how."""
 
 
 def read(file: BinaryIO, size: int) -> Any:
-    """Return the value that was saved, with tensors on the CPU.
+    """Return the saved value, with tensors on the CPU.
 
     Parameters
     ----------
     file
-        Open for reading.
+        File that is open for reading.
     size
-        Its number of bytes.
+        Number of bytes of the file.
 
     Raises
     ------
     UnpicklingError
-        If it holds more than weights.
-    Damaged
-        If it holds tensors for which it has no bytes, or asks for more memory or time than its bytes can need. Damage
-        can raise other exceptions too.
+        If the file contains more than weights.
+    DamagedFile
+        If the file declares tensors that are larger than itself, or needs more memory or time than its bytes can
+        justify. Damaged files can raise other exceptions too.
     """
     _in_bounds(lambda: _look(file, size), max(LEAST_MEMORY, TIMES * size))
     file.seek(0)
@@ -51,7 +51,7 @@ def read(file: BinaryIO, size: int) -> Any:
 
 
 def _in_bounds(look: Callable[[], None], memory: int) -> None:
-    """Do something in a process of its own, with so many bytes of memory, and raise what it raised."""
+    """Call a function in a child process with a limit of memory in bytes and of time, and raise what it raised."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -70,7 +70,7 @@ def _in_bounds(look: Callable[[], None], memory: int) -> None:
         except Exception as error:  # a damaged file fails in any way
             said = f"damaged {str(error)[:MOST_TOLD] if isinstance(error, Damaged) else ''}".encode(errors="replace")
         finally:
-            # Nothing that this process would do at its end is for the copy to do.
+            # Skip exit handlers, which belong to the parent process.
             os.write(writing, said)
             os._exit(0)
     os.close(writing)
@@ -85,7 +85,7 @@ def _in_bounds(look: Callable[[], None], memory: int) -> None:
 
 
 def _look(file: BinaryIO, size: int) -> None:
-    """Refuse a file whose tensors are larger than it is, by a look at their shapes."""
+    """Refuse a file whose tensors are larger than the file, after inspecting their shapes."""
     file.seek(0)
     if zipfile.is_zipfile(file):
         with zipfile.ZipFile(file) as parts:
@@ -93,7 +93,7 @@ def _look(file: BinaryIO, size: int) -> None:
         if unpacked > size:
             raise Damaged(f"its parts are compressed and unpack to {unpacked:,} bytes")
     file.seek(0)
-    # On this device tensors have shapes and storages have sizes, and neither has memory.
+    # On the meta device, tensors have shapes and storages have sizes, but neither uses memory.
     _require_bytes(list(_tensors(torch.load(file, map_location="meta", weights_only=True))), size)
 
 
@@ -109,7 +109,7 @@ def _tensors(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _require_bytes(outline: Collection[tuple[str, torch.Tensor]], size: int) -> None:
-    """Refuse tensors that the bytes of a file cannot fill; views of one storage may share it."""
+    """Refuse tensors that are larger than the file; views of one storage may share its bytes."""
     if len(outline) > MOST_TENSORS:
         raise Damaged(f"it has {len(outline):,} tensors, which no network has")
     storages: dict[int, int] = {}
@@ -118,7 +118,7 @@ def _require_bytes(outline: Collection[tuple[str, torch.Tensor]], size: int) -> 
             raise Damaged(f"the tensor {name!r} is sparse or quantized")
         storages[value.untyped_storage()._cdata] = value.untyped_storage().nbytes()
         asked = value.numel() * value.element_size()
-        # A stride of zero repeats one number as often as the shape says.
+        # A stride of zero repeats one number, so that the shape can be larger than the storage.
         if asked > max(size, value.untyped_storage().nbytes()):
             raise Damaged(
                 f"the tensor {name!r} of shape {tuple(value.shape)} needs {asked:,} bytes, and the file has {size:,}"

@@ -1,4 +1,4 @@
-"""Leave a caller's network, random states and grad mode as they were, whatever runs in between."""
+"""Context managers that restore a caller's network, random states and grad mode."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from torch import nn
 from heatproof.errors import HeatproofError, first_line, machine_fault
 from heatproof.models.reachable import MOST, is_library_module, is_plain_object, reachable_modules, referenced_objects
 
-# What a network may keep tensors of a pass in. Deeper than this nobody nests them.
+# Containers in which a network may store tensors of a pass, and the depth to which they are searched.
 CONTAINERS = (dict, list, set, deque, OrderedDict, defaultdict)
 DEPTH = 4
-# Numbers in a tensor of which a copy is kept.
+# Largest number of elements of a tensor that is copied.
 LARGEST = 1 << 24
-# Modules that a call is using, to its thread, so that two calls never hook one network at once.
+# Thread that currently uses each module, so that two calls never hook the same network at once.
 _in_use: dict[nn.Module, int] = {}
-# Threads that wait, to the modules that they wait for.
+# Modules that each waiting thread waits for.
 _waiting: dict[int, list[nn.Module]] = {}
 _released = threading.Condition()
 
 
 @contextmanager
 def exclusive_use(modules: list[nn.Module]) -> Iterator[None]:
-    """Wait until no other thread's call uses any of the modules, and hold them meanwhile.
+    """Wait until no other thread uses any of the modules, and reserve them inside this context.
 
-    Hooks and in-place flags change every pass through a network, also those of other threads.
+    Hooks and in-place flags change every pass through a network, including those of other threads.
 
     Raises
     ------
     HeatproofError
-        If a thread that holds one of them waits for this one, so that none could go on.
+        If a thread that uses one of them waits for this thread, which would be a deadlock.
     """
     own = threading.get_ident()
     with _released:
@@ -70,12 +70,12 @@ def exclusive_use(modules: list[nn.Module]) -> Iterator[None]:
 
 
 def _holders_for(thread: int) -> set[int]:
-    """Return the other threads that use what a thread waits for."""
+    """Return the other threads that use a module for which a thread waits."""
     return {_in_use[module] for module in _waiting.get(thread, ()) if _in_use.get(module, thread) != thread}
 
 
 def _reached_from(threads: set[int]) -> set[int]:
-    """Return threads, those that they wait for, and so on."""
+    """Return the given threads and, transitively, those that they wait for."""
     found: set[int] = set()
     while new := threads - found:
         found |= new
@@ -85,9 +85,9 @@ def _reached_from(threads: set[int]) -> set[int]:
 
 @contextmanager
 def preserve_random_states(seed: int | None = None) -> Iterator[None]:
-    """Restore the global random states of torch, NumPy and Python at the end; with a seed, draw from it meanwhile."""
+    """Restore the global random states of torch, NumPy and Python afterwards; a seed sets them inside the context."""
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
-    # Foreign code draws from NumPy's global state.
+    # A caller's code may draw from NumPy's global state.
     numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002
     with torch.random.fork_rng(devices=devices):
         try:
@@ -103,20 +103,20 @@ def preserve_random_states(seed: int | None = None) -> Iterator[None]:
 
 @contextmanager
 def enable_gradients() -> Iterator[None]:
-    """Compute as outside of the caller's `no_grad` and `inference_mode`, where no gradient can be taken."""
+    """Enable gradients inside this context, even within the caller's `no_grad` and `inference_mode`."""
     with torch.inference_mode(False), torch.enable_grad():
         yield
 
 
 @contextmanager
 def preserve_network(model: Any) -> Iterator[None]:
-    """Switch off gradients of a network's parameters, and leave all of its modules as they were.
+    """Disable gradients of a network's parameters inside this context, and restore all of its modules afterwards.
 
-    Restored are modes, parameters, buffers and their values, gradients, hooks, and whatever a pass can keep a tensor or
-    a module in: attributes of modules and of other objects, containers, closures, and caches of functions. A table that
-    the first pass keeps would be without gradients, or hold the memory of a pass. Plain numbers, such as a counter of
-    calls, and what is appended to a list stay as the network left them. Tensors of inference mode, which no gradient
-    passes, are copies meanwhile.
+    This restores modes, parameters, buffers and their values, gradients, hooks, and everything in which a pass can
+    store a tensor or a module: attributes of modules and other objects, containers, closures, and function caches. A
+    table that the first pass stores would lack gradients, or keep the memory of a pass alive. Plain numbers, such as a
+    counter of calls, and items appended to a list stay as the network left them. Tensors made in inference mode, which
+    do not support gradients, are replaced by copies inside the context.
 
     Parameters
     ----------
@@ -148,27 +148,27 @@ def preserve_network(model: Any) -> Iterator[None]:
 
 
 def copy_network(network: nn.Module) -> nn.Module:
-    """Return a deep copy of a network, also of one that keeps tensors of a pass with their graph.
+    """Return a deep copy of a network, even if it holds tensors of a pass with their graph.
 
     Raises
     ------
     HeatproofError
-        If it holds something that has no copy.
+        If it holds an object that cannot be copied.
     """
     modules = list(dict.fromkeys(module for _, module in reachable_modules(network)))
     memo: dict[int, Any] = {}
-    # A copy of a scripted module would have a graph.
+    # Otherwise a copy of a scripted module would have a graph.
     with torch.inference_mode(False), torch.no_grad():
         hooks = [each for one in modules for name in _OWN if "hooks" in name for each in vars(one)[name].values()]
         for holder in chain(_holders(modules, network), *(_holders([], hook) for hook in hooks)):
             for one in filter(_is_tensor, holder.values):
-                # Only leaves of a graph have copies, and no gradient passes a tensor of inference mode.
+                # deepcopy supports only leaf tensors, and tensors made in inference mode do not support gradients.
                 if one.is_inference() or one.grad_fn is not None:
                     memo[id(one)] = _plain_copy(one)
         try:
             return copy.deepcopy(network, memo)
         except Exception as error:
-            # A network of the caller's own can hold anything.
+            # The caller's network can hold any object.
             if machine_fault(error):
                 raise
             raise HeatproofError(
@@ -183,16 +183,16 @@ def _plain_copy(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class _Holder:
-    """Something that can hold tensors, and what it held before a call.
+    """A container that can hold tensors, and its content before a call.
 
     Attributes
     ----------
     held
-        A dict, list, set or cell of a closure.
+        A dict, list, set or closure cell.
     whatever
-        Whether all of it is restored, and not only what is or was a tensor or holds one.
+        Whether to restore the complete content, instead of only content with tensors.
     named
-        Whether each of its items is restored by itself, as attributes are.
+        Whether to restore each item separately, as for attributes.
     """
 
     def __init__(self, held: Any, whatever: bool = False, named: bool = False) -> None:
@@ -204,11 +204,11 @@ class _Holder:
 
     @property
     def values(self) -> list[Any]:
-        """What it held."""
+        """Values before the call."""
         return list(self.before.values()) if isinstance(self.before, dict) else self.before
 
     def replace_inference_tensors(self) -> None:
-        """Put copies in place of tensors of inference mode."""
+        """Replace tensors made in inference mode by copies."""
         now = _contents(self.held)
         for key, one in list(now.items() if isinstance(now, dict) else enumerate(now)):
             if _is_tensor(one) and one.is_inference():
@@ -216,17 +216,17 @@ class _Holder:
         self._set(now)
 
     def restore(self) -> None:
-        """Put everything back."""
+        """Restore the content from before the call."""
         for one, value in self.copies:
             if not _same(one, value):
                 with torch.inference_mode(one.is_inference()), torch.no_grad():
                     one.copy_(value)
         now = _contents(self.held)
         if isinstance(self.held, list | deque) and len(now) > len(self.before):
-            # What a pass appends is a record that the caller wants, and no table that the next pass reads.
+            # Appended items are a record for the caller, not a table that the next pass reads.
             now = [*self.before, *now[len(self.before) :]]
         elif self.named:
-            # A mode of its own is a plain value as well.
+            # Booleans are restored, because a custom mode flag is a plain value as well.
             kept = {
                 name: value
                 for name, value in now.items()
@@ -256,10 +256,10 @@ class _Holder:
 
 
 def _holders(modules: Sequence[nn.Module], model: Any) -> Iterator[_Holder]:
-    """Yield what modules, and a function that calls them, can keep something in."""
-    # A scripted module keeps all of its own in C++, and cannot be changed from here.
+    """Yield the containers in which modules, and a function that calls them, can store objects."""
+    # A scripted module keeps its attributes in C++, where they cannot be restored.
     plain = [module for module in modules if not isinstance(module, torch.jit.ScriptModule)]
-    # Lists of other objects that nobody else holds are held here, so that no two have one id.
+    # This dict holds temporary objects as well, so that ids are not reused.
     seen: dict[int, Any] = {id(module): module for module in modules}
     waiting: list[tuple[Any, int]] = [] if isinstance(model, nn.Module) else [(model, 0)]
     for module in plain:
@@ -300,14 +300,14 @@ def _methods(modules: Sequence[nn.Module]) -> Iterator[Any]:
 
 
 def _caches(modules: Sequence[nn.Module]) -> Iterator[Any]:
-    """Yield the methods of modules, and the functions that these call, that keep their answers."""
+    """Yield cached functions among the methods of modules and the functions that these call."""
     for one in [*_methods(modules), *_named_in_methods(modules)]:
         if isinstance(one, functools._lru_cache_wrapper):
             yield one
 
 
 def _shared(modules: Sequence[nn.Module]) -> Iterator[Any]:
-    """Yield containers that all modules of a class, or of a file, can keep something in."""
+    """Yield containers that all modules of a class or of a file share."""
     for one in [*_methods(modules), *_named_in_methods(modules)]:
         if isinstance(one, CONTAINERS):
             yield one
@@ -322,7 +322,7 @@ def _named_in_methods(modules: Sequence[nn.Module]) -> Iterator[Any]:
             )
 
 
-# Dicts of every module: what a call adds to them is taken away, whatever it is.
+# Dicts that every module has; additions of a call to them are always removed.
 _OWN = frozenset(name for name, value in vars(nn.Module()).items() if isinstance(value, dict))
 
 
@@ -339,7 +339,7 @@ def _contents(held: Any) -> Any:
     if isinstance(held, CellType):
         try:
             return [held.cell_contents]
-        except ValueError:  # of a name that has no value yet
+        except ValueError:  # the variable has no value yet
             return []
     return dict(held) if isinstance(held, dict) else list(held)
 

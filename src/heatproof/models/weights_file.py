@@ -1,4 +1,4 @@
-"""Read files of weights: the only code that opens them, and that checks what they say before memory is asked for."""
+"""Read weights files, and check their headers before memory is allocated; no other module opens such files."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from heatproof.files.reading import open_regular, require_regular
 from heatproof.models import saved_by_torch
 from heatproof.models.names import extract_weights
 
-# Training state beside the weights, twice the precision, and a head for far more classes.
+# A checkpoint may contain training state, numbers of twice the precision, and a head for many more classes.
 TIMES, MORE = 16, 2**30
-# Characters of what is said of a file, whose names can have any length.
+# Characters of a message that quotes a file, because names in files can have any length.
 MOST_TOLD = 200
 
 
 def most_bytes(network: torch.nn.Module) -> int:
-    """Return the size above which no file is a checkpoint of a network."""
+    """Return the largest size in bytes that a checkpoint of a network can have."""
     values = [value for value in network.state_dict().values() if isinstance(value, torch.Tensor)]
     own = sum(value.numel() * value.element_size() for value in values if not torch.nn.parameter.is_lazy(value))
     return TIMES * own + MORE
 
 
 def require_size(path: str | Path, called: str, most: int | None) -> int:
-    """Return the size of a regular file.
+    """Return the size of a regular file in bytes.
 
     Raises
     ------
     OSError
-        If there is none.
+        If the file does not exist.
     HeatproofError
-        If it is something else, or has more than `most` bytes.
+        If it is not a regular file, or has more than `most` bytes.
     """
     found = os.stat(path)
     require_regular(path, found.st_mode)
@@ -53,16 +53,16 @@ def require_size(path: str | Path, called: str, most: int | None) -> int:
 def read_safetensors(
     path: str | Path, called: str, prefix: str = "", most: int | None = None
 ) -> dict[str, torch.Tensor]:
-    """Read the tensors of a safetensors file whose names begin with a prefix, which is left out.
+    """Read the tensors of a safetensors file whose names start with a prefix, and remove the prefix from the names.
 
-    The library compares the header's lengths, shapes and offsets with the file before it reads a tensor.
+    The library compares lengths, shapes and offsets in the header with the file before it reads a tensor.
 
     Raises
     ------
     OSError, SafetensorError
-        If the file cannot be read, or is none.
+        If the file cannot be read, or is not a safetensors file.
     HeatproofError
-        As `require_size` does.
+        As in `require_size`.
     """
     require_size(path, called, most)
     try:
@@ -78,12 +78,12 @@ def read_safetensors(
 
 
 def read_torch(path: str | Path, called: str, most: int | None = None) -> Any:
-    """Read what ``torch.save`` wrote, if ``torch.load(weights_only=True)`` accepts it.
+    """Read a file written by ``torch.save`` if ``torch.load(weights_only=True)`` accepts it.
 
     Raises
     ------
     HeatproofError
-        If it needs a pickle, is damaged, or holds tensors for which the file has no bytes.
+        If it needs a pickle, is damaged, or declares tensors that are larger than the file.
     """
     size = require_size(path, called, most)
     try:
@@ -97,14 +97,14 @@ def read_torch(path: str | Path, called: str, most: int | None = None) -> Any:
 
 
 def _what_else(path: str | Path, error: Exception) -> str:
-    """Return what a file is that holds no weights, and the remedy."""
+    """Return what a file without weights contains, and the remedy."""
     with open_regular(path) as file:
         head = file.read(512)
     if not head:
         return "it is empty: get it again"
     if head.lstrip()[:1] == b"<":
         return "it is a web page: check the address, and get it again"
-    # A pickle, or a ZIP file with one.
+    # The file is a pickle, or a ZIP file that contains one.
     if isinstance(error, UnpicklingError) and head.startswith((b"\x80", b"PK")):
         return "it holds more than weights: save its state_dict, because a whole pickled model can run code"
     found = escaped(str(error)[:MOST_TOLD], keep="") if isinstance(error, saved_by_torch.Damaged) else ""
@@ -113,7 +113,7 @@ def _what_else(path: str | Path, error: Exception) -> str:
 
 
 def read_state(path: Path, checkpoint: str, most: int | None = None) -> dict[str, torch.Tensor]:
-    """Read a state dict: safetensors, or what ``torch.load(weights_only=True)`` accepts.
+    """Read a state dict from safetensors, or from a file that ``torch.load(weights_only=True)`` accepts.
 
     Parameters
     ----------
@@ -122,12 +122,12 @@ def read_state(path: Path, checkpoint: str, most: int | None = None) -> dict[str
     checkpoint
         Name of the checkpoint in the config, for messages.
     most
-        The most bytes that the file may have; None for any number.
+        Largest size of the file in bytes; None for no limit.
 
     Raises
     ------
     HeatproofError
-        If the file needs a pickle, holds no weights, or is too large.
+        If the file needs a pickle, contains no weights, or is too large.
     """
     try:
         return read_safetensors(path, checkpoint, most=most)
@@ -137,7 +137,7 @@ def read_state(path: Path, checkpoint: str, most: int | None = None) -> dict[str
 
 
 def require_copies(state: Mapping[str, torch.Tensor], called: str, most: int) -> None:
-    """Refuse weights whose copies, each of its own memory, would be larger than any checkpoint of a network.
+    """Refuse weights that would be larger than any checkpoint of a network once each tensor has its own memory.
 
     Raises
     ------
@@ -153,19 +153,19 @@ def require_copies(state: Mapping[str, torch.Tensor], called: str, most: int) ->
 
 
 def require_finite(state: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor], called: str) -> None:
-    """Refuse NaN and infinite numbers, but where the network itself is built with them, as masks of attention are.
+    """Refuse NaN and infinite values, except where the network itself is built with them, as attention masks are.
 
     Raises
     ------
     HeatproofError
-        If there are any; the sentence names the tensor.
+        If there are any; the message names the tensor.
     """
     for name, value in state.items():
         if not (value.is_floating_point() or value.is_complex()):
             continue
-        # Of eight bits PyTorch computes nothing.
+        # PyTorch cannot compute with floats of eight bits.
         numbers = value.float() if value.element_size() == 1 else value
-        # A finite sum has finite terms, and takes no memory; a large one can be infinite on its own.
+        # If the sum is finite, all terms are, and the sum needs no memory; a sum of finite values can be infinite.
         if torch.isfinite(numbers.sum()) or torch.isfinite(numbers).all():
             continue
         expected = own.get(name)

@@ -1,7 +1,7 @@
-"""Registry of baselines, the images that replace deleted pixels.
+"""Registry of baselines: images that replace deleted pixels.
 
-A baseline image has the size of its image and depends on that image, its id and the seed alone, never on the batch.
-Importable without torch, as the workflow reads the table while it builds its plan.
+A baseline image has the size of its image and depends only on the image, its id and the seed, never on the batch.
+This module does not import torch, because the workflow reads the table while it builds its plan.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Baseline(RegistryEntry):
     Attributes
     ----------
     name
-        The key in the config.
+        Key in the config.
     function
-        ``function(images, image_ids, seed, **options)``: images (N, C, H, W), normalised, to baseline images of the
-        same shape, type and device.
+        ``function(images, image_ids, seed, **options)`` returns baseline images of the shape, dtype and device of
+        `images` (N, C, H, W), which are normalised.
     options
         Every option with its default.
     """
@@ -61,12 +61,12 @@ def baseline(name: str) -> Callable[[BaselineFunction], BaselineFunction]:
 
 
 def register_baselines(references: Iterable[str]) -> None:
-    """Register callables of the user's own, as ``package.module:callable``, under the name of the callable.
+    """Register a user's callables, ``package.module:callable``, each under the name of the callable.
 
     Raises
     ------
     HeatproofError
-        If one cannot be imported, or has the name of another baseline.
+        If a callable cannot be imported, or has the name of another baseline.
     """
     for reference in references:
         function, name = import_callable(reference, "baseline"), reference.rpartition(":")[2]
@@ -77,7 +77,7 @@ def register_baselines(references: Iterable[str]) -> None:
 
 
 def baseline_modules(name: str | None) -> list[str]:
-    """Return the module of a baseline that is not heatproof's own, whose code counts as that of a stage does."""
+    """Return the module of a baseline from outside heatproof, whose code is part of the digest of a stage."""
     function = BASELINES[name].function if name in BASELINES else zeros
     return [] if function.__module__ == __name__ else [function.__module__]
 
@@ -99,23 +99,23 @@ def baseline_images(
     images
         (N, C, H, W), normalised.
     image_ids
-        N strings; they seed what is drawn.
+        N strings, which seed random baselines.
     seed
-        The workflow's seed.
+        Seed of the workflow.
     options
-        Options of that baseline.
+        Options of the baseline.
     grid
-        Grid, where patches are deleted: that of a baseline which fills them from their border.
+        Grid of the deleted patches, for baselines that fill patches from their border.
 
     Returns
     -------
     torch.Tensor
-        (N, C, H, W), of the images' type and device.
+        (N, C, H, W), with the dtype and device of the images.
 
     Raises
     ------
     HeatproofError
-        If there is no such baseline or option, or the baseline cannot work with an option's value.
+        If there is no such baseline or option, or the value of an option is invalid.
     """
     import torch
 
@@ -162,16 +162,16 @@ def black(
     Parameters
     ----------
     images, image_ids, seed
-        As in `Baseline`; nothing is drawn.
+        As in `Baseline`; nothing is random.
     mean, std
-        Those with which the images were normalised, a number for each channel, or one for all. The workflow's stages
-        fill in the model's (`heatproof.perturbation.dataset_mean.dataset_options`). Images in memory do not show how
+        Normalisation of the images: one number for each channel, or one for all. The workflow's stages set them to
+        those of the model (`heatproof.perturbation.dataset_mean.dataset_options`). Images in memory do not show how
         they were normalised.
 
     Raises
     ------
     HeatproofError
-        If one of the two is left out, is no list of finite numbers, or has not one number for each channel; or a
+        If one of them is missing, is not a list of finite numbers, or does not have one number for each channel; or a
         deviation is not above 0.
     """
     if mean is None or std is None:
@@ -182,7 +182,7 @@ def black(
     given = {}
     for option, values in (("mean", mean), ("std", std)):
         checked = _numbers(f"The {option} of the black baseline", values)
-        # Equal ones, as a network without its own has, fit any number of channels.
+        # Equal values, as of a network without a normalisation, fit any number of channels.
         given[option] = checked[:1] * images.shape[1] if len(set(checked)) == 1 else checked
         _check_channels(f"The {option} of the black baseline", given[option], images)
     if min(given["std"]) <= 0:
@@ -191,8 +191,8 @@ def black(
 
 
 def _numbers(what: str, values: Any) -> list[float]:
-    """Return a list of finite numbers, or say of what is none."""
-    # Response curves tell sets of options apart by how they are printed, and tensors print a few digits only.
+    """Return a list of finite numbers, or raise an error that names the value."""
+    # Response curves compare options by their printed form, and tensors print only a few digits.
     if not isinstance(values, list | tuple):
         raise HeatproofError(f"{what} is a {type(values).__name__}: give a list of numbers, as tolist() makes it.")
     for number in values:
@@ -210,7 +210,7 @@ def _check_channels(what: str, values: Sequence[float], images: torch.Tensor) ->
 
 
 def _one_colour(colour: Sequence[float], images: torch.Tensor) -> torch.Tensor:
-    """Return images of one colour, a number for each channel."""
+    """Return images of one colour, which has one number for each channel."""
     import torch
 
     return torch.zeros_like(images) + torch.tensor(colour, dtype=torch.float64).to(images)[:, None, None]
@@ -225,15 +225,15 @@ def mean(
     Parameters
     ----------
     images, image_ids, seed
-        As in `Baseline`; nothing is drawn.
+        As in `Baseline`; nothing is random.
     value
         C numbers, one for each channel, in the units of the network's input, that is after normalisation. The
-        workflow's stages fill it in (`heatproof.perturbation.dataset_mean.dataset_options`).
+        workflow's stages compute it (`heatproof.perturbation.dataset_mean.dataset_options`).
 
     Raises
     ------
     HeatproofError
-        If `value` is left out, is no list of finite numbers, or has not one number for each channel.
+        If `value` is missing, is not a list of finite numbers, or does not have one number for each channel.
     """
     if value is None:
         raise HeatproofError(
@@ -247,9 +247,9 @@ def mean(
 
 @baseline("background")
 def background(images: torch.Tensor, image_ids: Sequence[str], seed: int) -> torch.Tensor:
-    """Constant image with the median colour of the image's own border, the outermost pixels on all four sides.
+    """Constant image with the median colour of the image's border, the outermost pixels on all four sides.
 
-    That of an object before an even ground, such as a digit on black, is the colour of the ground.
+    For an object on a uniform background, such as a digit on black, this is the colour of the background.
     """
     import torch
 
@@ -262,23 +262,23 @@ def background(images: torch.Tensor, image_ids: Sequence[str], seed: int) -> tor
 def neighbours(
     images: torch.Tensor, image_ids: Sequence[str], seed: int, *, grid: PatchGrid | None = None
 ) -> torch.Tensor:
-    """In-painting of each patch of a grid from the pixels around it, as if that patch alone were missing.
+    """In-painting of each patch of a grid from the pixels around it, as if only that patch were missing.
 
     A pixel is the mean of the nearest pixels outside its patch to the left, to the right, above and below, weighted by
-    the inverse of their distance; beyond the border of the image there is none. The filling is continuous with what
-    surrounds the patch, and tells nothing of what was inside.
+    the inverse of their distance; pixels beyond the border of the image do not count. The filling is continuous with
+    the surroundings of the patch, and contains no information about its content.
 
     Parameters
     ----------
     images, image_ids, seed
-        As in `Baseline`; nothing is drawn.
+        As in `Baseline`; nothing is random.
     grid
-        Patches along one side, at least 2, or rows and columns; where patches are deleted, that of their grid.
+        Patches along one side, at least 2, or rows and columns; if patches are deleted, it is their grid.
 
     Raises
     ------
     HeatproofError
-        If `grid` is left out or below 2: a patch needs a border inside the image.
+        If `grid` is missing or below 2, because a patch needs a border inside the image.
     """
     import torch
 
@@ -294,7 +294,7 @@ def neighbours(
     for top, bottom, left, right in patch_boxes(grid, height, width):
         rows = torch.arange(top, bottom, device=images.device)[:, None]
         columns = torch.arange(left, right, device=images.device)[None, :]
-        # From every side that lies in the image: the distance to the nearest pixel outside, and its values.
+        # For each side inside the image: the distance to the nearest pixel outside the patch, and its values.
         sides = []
         if top:
             sides.append((rows - top + 1, images[:, :, top - 1 : top, left:right]))
@@ -327,20 +327,20 @@ def blur(
     Parameters
     ----------
     images, image_ids, seed
-        As in `Baseline`; nothing is drawn.
+        As in `Baseline`; nothing is random.
     sigma
-        Standard deviation in pixels. The paper says 41; the code published with it writes the exponent without the
-        factor ½, which is a Gaussian of 41·√2 = 57.98 pixels: give that to reproduce its numbers.
+        Standard deviation in pixels. The paper says 41, but its published code omits the factor ½ in the exponent,
+        which is a Gaussian of 41·√2 = 57.98 pixels; use this value to reproduce its numbers.
     size
-        Side of the square kernel, odd; larger than the image is allowed.
+        Side of the square kernel in pixels, odd; it may be larger than the image.
     padding
-        What lies beyond the border: ``zeros`` (after normalisation), as in the published code, so that the blur
-        fades to the zero baseline at the border; ``edge`` repeats the border's pixels and keeps the brightness.
-        Reflection is not offered: it cannot reach further than the image is wide, and 25 pixels is most of a small
-        image.
+        Values beyond the border: ``zeros`` (after normalisation), as in the published code, so that the blur
+        fades to the zero baseline at the border; ``edge`` repeats the border's pixels and preserves brightness.
+        Reflection is not available, because it cannot reach further than the width of the image, and 25 pixels is most
+        of a small image.
     kernel
-        ``truncated`` cuts the Gaussian off and scales it to sum 1; ``reflected`` folds what lies beyond the kernel
-        back into it, which is flatter: RISE's published kernel, with sigma 5 and size 11.
+        ``truncated`` cuts the Gaussian off and scales it to sum 1; ``reflected`` adds the part beyond the kernel
+        back by reflection, which is flatter: RISE's published kernel, with sigma 5 and size 11.
 
     Raises
     ------
@@ -356,7 +356,7 @@ def blur(
         )
     if kernel not in ("truncated", "reflected"):
         raise HeatproofError(f"The blur baseline has no kernel {kernel!r}: take 'truncated' or 'reflected'.")
-    # In float64, the rounding of a matrix product that is cut differently for other batches vanishes in the result.
+    # In float64, rounding of a matrix product that depends on the batch size vanishes in the result.
     matrices = (_blur_matrix(length, sigma, size, padding, kernel) for length in images.shape[-2:])
     down, across = (torch.from_numpy(matrix).to(images.device) for matrix in matrices)
     return (down @ images.double() @ across.T).to(images)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -28,14 +28,8 @@ from heatproof.training.loop import (
 from heatproof.training.losses import SQUARED, outputs_as_labels, scale_of
 from heatproof.training.reading import ConcatenatedImages
 
-if TYPE_CHECKING:
-    pass
-
-
-# Images whose answers say how far answers spread.
+# Number of images whose outputs determine the scale of outputs.
 SCALED = 256
-
-
 Baselines = Callable[[torch.Tensor, int, Iterable[int]], torch.Tensor]
 
 
@@ -47,25 +41,25 @@ def finetune_in_domain(
     options: Mapping[str, Any],
     training_run: TrainingRun,
 ) -> Trained:
-    """Train a network on images of which a share lost one random patch.
+    """Train a network on images, a share of which lose one random patch.
 
     Parameters
     ----------
     network
-        Trained in place.
+        Network, which is trained in place.
     train, validation
-        Normalised images and their labels, which `settings` can tell to leave unread.
+        Normalised images and their labels, which are not used if ``settings.labels`` is ``own``.
     settings
         Settings of the training and of the patches.
     options
-        Of the baseline.
-    session
+        Options of the baseline.
+    training_run
         As in `heatproof.training.loop.fit`.
 
     Raises
     ------
     HeatproofError
-        If the loss becomes infinite or NaN, no weight moved, or no image lost a patch.
+        If the loss becomes infinite or NaN, no weight changed, or no image lost a patch.
     """
     seed, device = (
         settings.seed,
@@ -95,7 +89,7 @@ def finetune_in_domain(
 
     both = _with_deleted(validation, settings.grid, torch_generator(seed, "validation patches"), baselines)
     trained = fit(network, train, both, settings, seed, delete, training_run=training_run)
-    # Of a training that goes on after a kill, nobody saw the first epochs.
+    # If a training resumed after a kill, the patches of its first epochs were not counted.
     whole = settings.epochs * sum(map(len, split_into_batches(torch.arange(len(train.labels)), settings.batch_size)))
     if settings.share and training_run.patch_counts["images"] == whole and not training_run.patch_counts["deleted"]:
         raise HeatproofError(
@@ -106,7 +100,7 @@ def finetune_in_domain(
 
 
 def _with_deleted(validation: Examples, grid: AnyGrid, generator: torch.Generator, baselines: Baselines) -> Examples:
-    """Return the validation images each once intact and once with a patch deleted, the same in every epoch."""
+    """Return the validation images, each once intact and once with a deleted patch, the same in every epoch."""
     count = len(validation.labels)
     draw = int(torch.randint(2**31, (), generator=generator))
     patches = draw_patches(count, grid, 1.0, generator)
@@ -115,15 +109,15 @@ def _with_deleted(validation: Examples, grid: AnyGrid, generator: torch.Generato
         return delete_patches(images, baselines(images, draw, rows.tolist()), grid, patches[rows])
 
     both: Images = ConcatenatedImages(validation.images, count, change)
-    # What fits in memory once does so twice.
+    # If the images fit in memory once, they fit twice.
     in_memory = isinstance(validation.images, torch.Tensor)
     return Examples(both[:] if in_memory else both, torch.cat([validation.labels] * 2), scale=validation.scale)
 
 
 def _answers_of(network: torch.nn.Module, loss: str, device: torch.device) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return what a network says of images before it is trained further, as `heatproof.training.losses.outputs_as_labels`.
+    """Return a function from normalised images to the network's outputs before further training, as labels.
 
-    It is a function from normalised images to answers (N, K) on the CPU.
+    The labels (N, K) are on the CPU, as returned by `heatproof.training.losses.outputs_as_labels`.
     """
     before = copy_network(network).eval().requires_grad_(False)
 
