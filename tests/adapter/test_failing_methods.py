@@ -135,7 +135,7 @@ def test_choose_goes_on(kind):
     assert np.isfinite(rows.loc["random"].iloc[2])
 
 
-def test_a_method_that_fails_on_the_second_half_is_told():
+def test_a_method_that_fails_on_the_second_half_has_a_reason():
     def second(model, images, targets):
         second.passed += len(images)
         return images.sum(1) / (second.passed <= 10)
@@ -146,7 +146,7 @@ def test_a_method_that_fails_on_the_second_half_is_told():
     assert "not finite" in found.table.set_index("method").loc["mine", "reason"]
 
 
-def test_where_all_fail_choose_says_so():
+def test_choose_reports_that_all_methods_fail():
     with warnings.catch_warnings(action="ignore"):
         found = heatproof.choose(network(), images_of(20), MANY, {"mine": FAILS["division"]})
     assert found.sentence.startswith("Open: no method has a score on more than one image")
@@ -156,7 +156,7 @@ def test_where_all_fail_choose_says_so():
 @pytest.mark.parametrize(
     "error", [MemoryError(), RuntimeError("CUDA error: out of memory"), OSError(errno.ENOSPC, "full")]
 )
-def test_a_fault_of_the_machine_is_no_gap(error):
+def test_a_fault_of_the_machine_is_raised(error):
     with pytest.raises((HeatproofError, OSError)):
         heatproof.explain(network(), images_of(), TARGETS, {"mine": raising(error)})
 
@@ -172,7 +172,7 @@ def test_a_network_without_gradients_has_the_other_maps():
 
 
 @pytest.mark.parametrize("method", ["iba", "deep_shap", "expected_gradients", "gradient_shap", "input_iba"])
-def test_too_few_background_images_are_a_gap_that_names_itself(method):
+def test_too_few_background_images_are_not_applicable_with_a_reason(method):
     chosen = {method: {"baselines": 8}, "saliency": {}}
     with pytest.warns(UserWarning, match=f"'{method}' is left out: .* background images"):
         made = heatproof.explain(Plain(), images_of(), TARGETS, chosen, background=images_of(2))

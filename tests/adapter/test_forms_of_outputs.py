@@ -126,7 +126,7 @@ def test_one_logit_has_the_maps_of_two_by_all_explainers(kind):
     assert {"lrp", "deep_lift", "iba"} <= set(applicable) or "chefer_lrp" in applicable
 
 
-def test_one_logit_is_said_to_be_binary():
+def test_the_task_of_one_logit_is_binary():
     one, several = Plain(classes=1), Plain()
     for network, task in ((one, "binary"), (several, "multiclass")):
         made = heatproof.explain(network, images_of(), LABELS, ["saliency"])
@@ -167,7 +167,7 @@ def of_three():
 
 
 @pytest.mark.parametrize("form", REFUSED)
-def test_what_is_no_logits_is_refused_in_one_sentence(form):
+def test_outputs_without_logits_are_refused_in_one_sentence(form):
     said = set()
     for function in MAIN:
         with pytest.raises(HeatproofError, match="The model return") as caught:

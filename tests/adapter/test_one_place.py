@@ -118,7 +118,7 @@ def run(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_every_stage_does(run):
+def test_every_stage_reads_outputs_and_calls_explainers_in_one_place(run):
     made, counts = run
     before, after = counts["trained and attributed"], counts["responded"]
     assert before[0] > 0

@@ -115,7 +115,7 @@ def test_a_callable_target_is_computed_for_the_target_of_each_image(kind: str) -
     assert set(read["target_rank"]) == {NO_RANK}
 
 
-def test_only_targets_that_are_asked_for_are_computed() -> None:
+def test_only_requested_targets_are_computed() -> None:
     calls = []
 
     def number(output: torch.Tensor, targets: list[int]) -> torch.Tensor:
@@ -145,7 +145,7 @@ def test_only_targets_that_are_asked_for_are_computed() -> None:
         (lambda output: output.sum(1), "is given the whole output"),
     ],
 )
-def test_what_is_no_number_for_each_image_is_refused(function: object, says: str) -> None:
+def test_results_other_than_one_number_per_image_are_refused(function: object, says: str) -> None:
     def call() -> None:
         with adapt_network(Linear(4).eval(), IMAGES, reader=OutputReader(function=function)) as found:  # type: ignore[arg-type]
             check_network(found, IMAGES)
@@ -166,7 +166,7 @@ def test_probabilities_are_those_of_the_task() -> None:
             probabilities(numbers, task)
 
 
-def test_a_gap_names_the_need_and_the_remedy() -> None:
+def test_the_reason_names_the_need_and_the_remedy() -> None:
     assert unsupported_reason("multilabel", "decision") is None
     assert unsupported_reason("regression", "number") is None
     reason = unsupported_reason("regression", "probability", "set output: logit")

@@ -46,7 +46,7 @@ OF_A_RANGE = {
 
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("kind", OF_A_RANGE)
-def test_what_is_made_to_check_one_image_stays_in_its_range(kind, count):
+def test_images_made_for_a_check_stay_in_the_range_of_the_image(kind, count):
     make, scale = OF_A_RANGE[kind]
     images, maps = scale(images_of(count)), {name: one[:count] for name, one in maps_of().items()}
     with warnings.catch_warnings(action="ignore"):
@@ -77,7 +77,7 @@ def test_choose_refuses_probabilities_before_work():
     assert len(passes) <= 5
 
 
-def test_what_has_no_copy_is_told():
+def test_objects_without_a_copy_are_refused():
     network, images = Plain(), images_of()
     network.lock = threading.Lock()
     with pytest.raises(HeatproofError, match="model cannot be copied"):

@@ -171,7 +171,7 @@ def test_network_and_process_are_as_before(function, kind):
     "context",
     [one if one in ("inference_mode", "autocast") else pytest.param(one, marks=pytest.mark.long) for one in CONTEXTS],
 )
-def test_whatever_the_mode_of_the_caller(function, context):
+def test_state_is_restored_in_any_mode_of_the_caller(function, context):
     network = with_norm()
     with CONTEXTS[context]():
         # Of inference mode, where that is the caller's mode.
@@ -185,7 +185,7 @@ def test_whatever_the_mode_of_the_caller(function, context):
 @pytest.mark.parametrize("function", EVERY)
 @pytest.mark.parametrize("error", [pytest.param(RuntimeError, marks=pytest.mark.long), Stopped])
 @pytest.mark.parametrize("passes", [4, *(pytest.param(count, marks=pytest.mark.long) for count in (0, 1, 9))])
-def test_also_where_it_ends_early(function, error, passes):
+def test_state_is_restored_if_the_call_ends_early(function, error, passes):
     count = 0
 
     def fail_late(images):
@@ -228,7 +228,7 @@ def test_random_states_decide_nothing():
     assert_same(*found, 0)
 
 
-def test_no_pass_is_kept_alive():
+def test_the_tensors_of_a_pass_are_released():
     network = keeping("last")
     call("explain", network)
     gc.collect()

@@ -160,7 +160,7 @@ def test_the_config_names_the_published_file(name):
     assert CONFIG["finetuning"]["lr"] == 0.005
 
 
-def test_a_vgg_with_one_linear_layer_is_told_what_its_file_needs(tmp_path, monkeypatch):
+def test_a_vgg_with_one_linear_layer_names_the_option_for_its_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "theirs.pt"
     torch.save(Theirs("vgg11").state, path)

@@ -54,7 +54,7 @@ def measured(network, expected=None, colours=COLOURS, **more):
     return require_accuracy(network, Plain(colours, **more), FACTS, expected, "w.pth")
 
 
-def test_what_is_as_good_as_expected_passes():
+def test_the_expected_accuracy_passes():
     found = measured(Nearest(COLOURS), 0.97)
     assert found == (1.0, COUNT, "validation", False)
     assert measured(Nearest(COLOURS), 0.97, splits=["evaluation"]).value == 1.0
@@ -74,10 +74,10 @@ def test_the_order_of_channels_and_of_classes_is_found():
         measured(Nearest(COLOURS, order=(1, 2, 3, 0)), 0.95)
 
 
-def test_what_nothing_mends_is_said_so():
+def test_an_unexplained_accuracy_is_reported():
     network = Nearest(COLOURS)
     network.colours.data[:] = network.colours.data[:1].clone()
-    with pytest.raises(HeatproofError, match="none of them mends it: check the checkpoint"):
+    with pytest.raises(HeatproofError, match="none of them explains it: check the checkpoint"):
         measured(network, 0.95)
     assert measured(network).at_chance
 
@@ -110,7 +110,7 @@ def test_the_remedy_names_the_key():
     with pytest.raises(HeatproofError) as raised:
         measured(Nearest(COLOURS, order=(1, 2, 3, 0)), 0.95)
     assert "outputs: {0: 3, 1: 0, 2: 1, 3: 2} and num_outputs: 4 in the dataset's settings" in str(raised.value)
-    with pytest.raises(HeatproofError, match=r"images.flip\(1\), for which no key is"):
+    with pytest.raises(HeatproofError, match=r"images.flip\(1\), because no key does"):
         measured(Nearest(COLOURS, channels=(2, 1, 0)), 0.95)
 
 
@@ -134,7 +134,7 @@ def test_a_mistake_is_named_where_nothing_is_expected(network, colours, said):
     assert (said in spec) if said else not spec
 
 
-def test_check_says_it_of_a_checkpoint(tmp_path, monkeypatch):
+def test_check_reports_a_mistake(tmp_path, monkeypatch):
     """`heatproof check` once accepted a wrong normalisation."""
     monkeypatch.chdir(tmp_path)
     generator = np.random.default_rng(0)

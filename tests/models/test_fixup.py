@@ -142,7 +142,7 @@ def test_others_have_one_group_in_the_order_of_their_parameters(name, kind):
 @pytest.mark.parametrize(
     "multiple", [0.1, *(lambda name, one=one: one for one in (None, "x", -1.0, float("nan"), float("inf")))]
 )
-def test_what_is_no_multiple_of_a_rate_is_refused(multiple):
+def test_invalid_multiples_of_the_rate_are_refused(multiple):
     network = built("cifar_resnet20_nobias")
     network.lr_multiple = multiple
     with pytest.raises(HeatproofError, match=r"lr_multiple gives .* for the parameter 'conv1\.weight': make"):

@@ -65,7 +65,7 @@ def test_weights_of_another_folder_are_refused(folder, tmp_path):
         fetch(replace(job, files={**job.files, "weights": str(tmp_path / "out.safetensors")}))
 
 
-def test_what_is_no_such_folder(tmp_path):
+def test_folders_without_the_needed_files_are_refused(tmp_path):
     with pytest.raises(HeatproofError, match=r"has no config\.json that can be read .* nothing is downloaded"):
         plan_of(f"transformers:{tmp_path}")
     (tmp_path / "config.json").write_text("{}")
@@ -75,7 +75,7 @@ def test_what_is_no_such_folder(tmp_path):
     stated = plan_of(f"transformers:{tmp_path}", mean=[0.1, 0.2, 0.3], std=[0.4, 0.5, 0.6]).models["mine"].facts
     assert (stated.mean, stated.std) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
     (tmp_path / "preprocessor_config.json").write_text("{}")
-    with pytest.raises(HeatproofError, match="says no image_mean and image_std"):
+    with pytest.raises(HeatproofError, match="has no image_mean and image_std"):
         plan_of(f"transformers:{tmp_path}")
 
 

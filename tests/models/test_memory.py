@@ -41,7 +41,7 @@ def test_a_network_answers_in_halves(caplog):
     assert whole.images == 16, "passes that came to nothing are none"
 
 
-def test_one_image_that_does_not_fit_is_said():
+def test_one_image_that_does_not_fit_is_an_error():
     with pytest.raises(HeatproofError, match="a batch size of 1"):
         PaddedBatches(Greedy(0), 4)(torch.zeros(4, 3, 1, 1))
 
@@ -60,7 +60,7 @@ def test_a_later_job_begins_with_what_fitted(tmp_path):
     assert third.seen == [8], "another device, another memory"
 
 
-def test_a_cpu_whose_memory_others_have_taken_is_asked_again(tmp_path):
+def test_a_cpu_starts_with_the_full_batch_size_again(tmp_path):
     kept = batch_size_file(tmp_path / "rise")
     PaddedBatches(Greedy(1), 4, AdaptiveBatchSize("net", kept, "cpu"))(torch.zeros(4, 3, 1, 1))
     assert not kept.exists()

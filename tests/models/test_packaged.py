@@ -59,7 +59,7 @@ def test_a_pretrained_network_out_of_a_package(tmp_path, monkeypatch):
         ({"architecture": "cifar_resnet20", "options": {}}, "for another network: set architecture: timm_model"),
     ],
 )
-def test_what_the_plan_refuses(change, message):
+def test_models_that_the_plan_refuses(change, message):
     with pytest.raises(HeatproofError, match=message):
         plan_of(**change)
 

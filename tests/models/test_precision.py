@@ -23,7 +23,7 @@ def images():
     return torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(1))
 
 
-def test_bfloat16_differs_a_little_and_says_float32(images):
+def test_bfloat16_differs_a_little_and_returns_float32(images):
     exact = network()(images)
     lower = set_precision(network(), "bfloat16", CPU)(images)
     assert lower.dtype == torch.float32

@@ -27,7 +27,7 @@ def lower(exact, tmp_path):
     return Project(tmp_path, **CONFIG, precision="bfloat16")
 
 
-def test_fewer_bits_make_other_maps_and_drops_and_say_so(exact, tmp_path):
+def test_lower_precision_changes_maps_and_drops_and_is_recorded(exact, tmp_path):
     made = lower(exact, tmp_path).attribute().drop()
     for one, two in ((exact.drops_of(), made.drops_of()), (exact.maps("saliency"), made.maps("saliency"))):
         assert not np.array_equal(one, two)
@@ -37,7 +37,7 @@ def test_fewer_bits_make_other_maps_and_drops_and_say_so(exact, tmp_path):
     assert manifest["made_by"]["precision"] == "bfloat16"
 
 
-def test_only_what_runs_a_network_on_evaluation_images_is_made_anew():
+def test_only_jobs_that_run_a_network_on_evaluation_images_are_repeated():
     plain, few = (make_plan({**BASE, **CONFIG, **more}) for more in ({}, {"precision": "tf32"}))
     one, two, where = Graph(plain), Graph(few), dict(zip(NETWORK, WHERE, strict=True))
     assert one.spec("finetune", **where).key == two.spec("finetune", **where).key
@@ -58,7 +58,7 @@ def test_how_jobs_run_is_in_no_spec():
     assert other.runtime().deterministic
 
 
-def test_compiled_networks_say_the_same(exact, tmp_path, monkeypatch):
+def test_compiled_networks_return_the_same(exact, tmp_path, monkeypatch):
     """A counter replaces the compiler: heatproof must call it, and PyTorch is responsible for its results."""
     asked = []
     monkeypatch.setattr(torch.nn.Module, "compile", lambda self, *a, **k: asked.append(type(self).__name__))

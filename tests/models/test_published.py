@@ -171,7 +171,7 @@ def test_names_that_are_not_there(facts, options, message):
         facts(**options)
 
 
-def test_any_other_name_is_asked_of_the_library():
+def test_any_other_name_is_looked_up_in_the_library():
     facts = timm_facts(name="swin_tiny_patch4_window7_224")
     assert (facts.size, facts.cam_layer) == ((224, 224), None)
     assert "name one in the model's cam_layer" in facts.cam_reason

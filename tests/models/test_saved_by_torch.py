@@ -51,7 +51,7 @@ def test_each_type_of_numbers(tmp_path, kind, old):
 
 
 @pytest.mark.parametrize("old", [False, True], ids=["zip", "before 1.6"])
-def test_values_beside_tensors(tmp_path, old):
+def test_values_other_than_tensors(tmp_path, old):
     marked = torch.ones(3)
     marked.note = "a tensor with an attribute"
     network = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4)).to(
@@ -89,7 +89,7 @@ def test_values_beside_tensors(tmp_path, old):
 
 
 @pytest.mark.parametrize("old", [False, True], ids=["zip", "before 1.6"])
-def test_what_is_no_weight_may_stand_beside(tmp_path, old):
+def test_files_may_contain_more_than_weights(tmp_path, old):
     beside = [{1, 2}, b"ab", bytearray(b"ab"), collections.Counter("aab"), torch.Size([1]), torch.device("cpu"), 1j]
     save({"w": torch.ones(2), "beside": beside}, tmp_path / "w", old)
     read = read_torch(tmp_path / "w", "w")

@@ -130,7 +130,7 @@ def test_a_wrong_shape_elsewhere_stays_an_error(folder):
     assert not list((folder / "results/checkpoints").iterdir())
 
 
-def test_weights_of_other_classes_say_what_to_set(folder):
+def test_weights_of_other_classes_name_the_key_to_set(folder):
     published("mine.safetensors")
     plan = plan_of("mine.safetensors", transfer=False)
     with pytest.raises(HeatproofError, match=r"except for its head.*10 classes of 'digits': set transfer: true"):
@@ -138,7 +138,7 @@ def test_weights_of_other_classes_say_what_to_set(folder):
     assert (plan.fetched_models(), plan.trained(), plan.transferred_models()) == (["m"], [], [])
 
 
-def test_what_is_transferred_needs_something_to_begin_with():
+def test_a_transfer_needs_a_checkpoint():
     with pytest.raises(HeatproofError, match="'m' is to be transferred and has no checkpoint"):
         plan_of(None)
 

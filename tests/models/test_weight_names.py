@@ -29,7 +29,7 @@ def test_a_wrappers_prefix_is_left_out(prefix):
     assert told == f"the prefix {prefix!r} of its names was left out"
 
 
-def test_what_has_no_part_in_the_network_is_left_out_with_the_prefix():
+def test_weights_outside_of_the_network_are_dropped_with_the_prefix():
     state, told = fitted({**{f"model.{name}": value for name, value in OWN.items()}, "loss.weight": torch.ones(3)})
     assert state.keys() == OWN.keys()
     assert told.endswith("and so was loss.weight")
@@ -78,7 +78,7 @@ def test_a_prefix_of_the_network_is_put_before_names():
         tensors(a__weight=(4, 3), a__bias=(4,)),  # a number
     ],
 )
-def test_what_does_not_fit_in_order_keeps_its_names(theirs):
+def test_weights_that_do_not_fit_in_order_keep_their_names(theirs):
     state, told = fitted(theirs)
     assert theirs.keys() <= state.keys()
     assert not told
@@ -87,7 +87,7 @@ def test_what_does_not_fit_in_order_keeps_its_names(theirs):
 @pytest.mark.parametrize(
     "keys", [["state_dict"], ["model"], ["model_state_dict"], ["net", "state_dict"], ["model_ema"]]
 )
-def test_weights_are_found_beside_what_else_a_training_keeps(keys):
+def test_weights_are_found_among_other_state_of_a_training(keys):
     held = OWN
     for key in reversed(keys):
         held = {"epoch": 3, "optimizer": {"lr": 0.1}, key: held}
@@ -98,7 +98,7 @@ def test_weights_are_found_beside_what_else_a_training_keeps(keys):
         extract_weights({"epoch": 3, "optimizer": {}}, "w.pt")
 
 
-def test_what_does_not_fit_is_named():
+def test_misfits_are_named():
     state = tensors(conv__weight=(4, 3), a=(1,), b=(1,), c=(1,), d=(1,), head__weight=(3, 4))
     assert describe_misfits(state, OWN) == (
         "conv.bias, bn.num_batches_tracked missing; a, b, c and 1 more unknown to the network; "

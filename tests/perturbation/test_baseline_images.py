@@ -85,7 +85,7 @@ def test_mean_is_one_colour(value, dtype, images):
 
 
 @pytest.mark.parametrize("options", [None, {}, {"value": None}])
-def test_mean_without_a_value_says_what_to_give(options, images):
+def test_mean_without_a_value_names_the_option(options, images):
     with pytest.raises(HeatproofError, match=r"no dataset .* give baseline_options=\{'value': \[\.\.\.\]\}"):
         baseline_images("mean", images, IDS, 0, options)
 
@@ -135,7 +135,7 @@ def test_black_of_images_between_0_and_1_is_zero(images):
 
 
 @pytest.mark.parametrize("options", [None, {}, {"mean": MEAN}, {"std": STD}, {"mean": None, "std": STD}])
-def test_black_without_the_normalisation_says_what_to_give(options, images):
+def test_black_without_the_normalisation_names_the_options(options, images):
     with pytest.raises(HeatproofError, match=r"were normalised: give baseline_options=\{'mean': \[\.\.\.\]"):
         baseline_images("black", images, IDS, 0, options)
 

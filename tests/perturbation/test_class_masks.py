@@ -19,7 +19,7 @@ def test_both_kinds_remove_as_many_pixels_and_the_same_middle():
     assert (middle != both).sum(axis=(1, 2)).max() <= 2 * 9
 
 
-def test_the_square_says_the_class():
+def test_the_square_encodes_the_class():
     both = class_masks(LABELS, 32, share=0.7, block=3)
     outside = both & ~class_masks(LABELS, 32, share=0.7)
     assert (outside.sum(axis=(1, 2)) == 9).all()
@@ -36,6 +36,6 @@ def test_a_square_alone():
 
 
 @pytest.mark.parametrize(("label", "how"), [(12, {"block": 3}), (0, {"block": 9}), (0, {"block": 3, "share": 0.001})])
-def test_what_does_not_fit_is_an_error(label, how):
+def test_labels_and_squares_that_do_not_fit_are_errors(label, how):
     with pytest.raises(HeatproofError):
         class_masks(np.array([label]), 32, **how)

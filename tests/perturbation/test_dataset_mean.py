@@ -147,7 +147,7 @@ def test_a_curve_ends_at_the_colour(batch_size):
     np.testing.assert_allclose(curve[:, 1], model(deleted.reshape(images.shape))[:, 0], rtol=1e-5)
 
 
-def test_two_colours_are_kept_apart():
+def test_two_colours_are_separate_curves():
     """Even if they differ only in a late digit."""
     from heatproof.base.sequences import Perturbation
     from heatproof.perturbation.batching import Query

@@ -78,7 +78,7 @@ def test_a_network_without_blocks_has_its_penultimate_features():
     assert feature_widths(network, image(4)) == {"penultimate": 5}
 
 
-def test_a_network_without_layers_is_a_gap():
+def test_a_network_without_layers_is_not_applicable():
     with pytest.raises(NotApplicable, match="no layer with a kernel runs"):
         feature_layers(nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()), image(4))
 

@@ -95,7 +95,7 @@ def test_score_is_that_of_one_copy_after_the_other(batch_size, images, network):
 
 
 @pytest.mark.parametrize(("batch_size", "sizes"), [(1, [3] * 5), (6, [3, 6, 6]), (7, [3, 6, 6]), (9, [3, 9, 3])])
-def test_batches_are_no_larger_than_asked_or_than_the_images(batch_size, sizes, images):
+def test_batches_are_no_larger_than_the_limit_or_the_images(batch_size, sizes, images):
     seen = []
 
     def watch(given, targets):

@@ -64,7 +64,7 @@ def test_training_images_are_read_for_the_mean_alone(project):
         project(datasets=CLOSED, drops={"baselines": ["mean"]}).drop()
 
 
-def test_drops_that_stand_read_no_training_image(project, monkeypatch):
+def test_current_drops_read_no_training_image(project, monkeypatch):
     made = project(drops={"baselines": ["mean"]}).drop()
     before = made.bytes("drops")
 

@@ -86,7 +86,7 @@ def test_other_images_do_not_matter(images):
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_layout_is_kept(layout, images):
+def test_layout_is_preserved(layout, images):
     network = Spy().eval()
     patch_responses(Query(network, images.to(memory_format=layout), TARGETS, IDS, batch_size=4), 2, "random")
     assert set(network.channels_last) == {layout is torch.channels_last}

@@ -112,7 +112,7 @@ def threads():
 )
 def test_no_bit_depends_on_other_images_or_threads(kind, size, steps, values, threads, monkeypatch):
     monkeypatch.setattr(road, "VALUES_ON_CPU", values or road.VALUES_ON_CPU)
-    monkeypatch.setattr(road, "VALUES_SIDE_BY_SIDE", 0)
+    monkeypatch.setattr(road, "VALUES_IN_THREADS", 0)
     names = "abc" if size < 224 else "ab"
     images = pictures(len(names), 3, size, size)
     first = removal(scores(kind, len(names), size, size), np.linspace(0.1, 0.95, steps))
@@ -131,7 +131,7 @@ def test_no_bit_depends_on_other_images_or_threads(kind, size, steps, values, th
             assert torch.equal(ours, all_of_them[places]), (order, count)
 
 
-def test_images_with_nothing_or_all_removed_beside_others():
+def test_images_with_nothing_or_all_removed_among_others():
     images, first = pictures(3, 3, 32, 32), removal(scores("blob", 3, 32, 32), [0.2, 0.6, 0.95])
     first[0], first[1] = 3, torch.arange(32)[:, None] // 30
     steps = list(impute_sequence(images, first, 3, noise=0, seed=0, image_ids="abc"))
@@ -145,7 +145,7 @@ def test_images_with_nothing_or_all_removed_beside_others():
 
 def test_the_number_of_threads_is_left_as_it_was(threads, monkeypatch):
     monkeypatch.setattr(road, "VALUES_ON_CPU", 10_000)
-    monkeypatch.setattr(road, "VALUES_SIDE_BY_SIDE", 0)
+    monkeypatch.setattr(road, "VALUES_IN_THREADS", 0)
     images, first = pictures(2, 3, 32, 32), removal(scores("blob", 2, 32, 32), np.linspace(0.1, 0.9, 7))
     for count in (2, 1):
         threads(count)
@@ -196,7 +196,7 @@ def test_noise_is_drawn_once_for_each_image_on_removed_pixels():
     assert not torch.equal(noise(names="xb")[0][0], early[0])
 
 
-def test_an_image_removed_in_whole_becomes_its_mean():
+def test_a_completely_removed_image_becomes_its_mean():
     images, removed = pictures(2, 3, 16, 16), torch.ones(2, 16, 16, dtype=torch.bool)
     removed[1, :4] = False
     imputed = impute(images, removed)
@@ -218,7 +218,7 @@ def test_a_ramp_is_continued_through_a_hole():
     torch.testing.assert_close(impute(spoilt, removed)[0, 0], ramp, atol=5e-6, rtol=0)
 
 
-def test_what_is_not_solved_is_not_returned(monkeypatch):
+def test_an_unsolved_system_is_an_error(monkeypatch):
     images, removed = pictures(1, 3, 37, 50), removal(scores("blob", 1, 37, 50), [0.9]) <= 0
     with pytest.raises(HeatproofError, match="finer than single precision"):
         impute(images, removed, tolerance=1e-8)

@@ -122,7 +122,7 @@ def test_patches_as_subsets_give_the_patch_responses(images):
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_layout_is_kept(layout, images, masks):
+def test_layout_is_preserved(layout, images, masks):
     network = Spy().eval()
     subset_responses(Query(network, images.to(memory_format=layout), TARGETS, IDS), masks, "zeros")
     assert set(network.channels_last) == {layout is torch.channels_last}

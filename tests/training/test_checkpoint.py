@@ -43,8 +43,8 @@ def train(journal=None, epochs_until_kill=None, **change):
 
 def assert_same(one, other):
     assert one.history == other.history
-    assert one.kept.keys() == other.kept.keys() == {1, 5}
-    for a, b in zip([one.best, *one.kept.values()], [other.best, *other.kept.values()], strict=True):
+    assert one.saved_epochs.keys() == other.saved_epochs.keys() == {1, 5}
+    for a, b in zip([one.best, *one.saved_epochs.values()], [other.best, *other.saved_epochs.values()], strict=True):
         assert a.keys() == b.keys()
         assert all(torch.equal(a[name], b[name]) for name in a)
 
@@ -97,7 +97,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("what", DAMAGE)
-def test_a_damaged_journal_is_said_and_training_starts_over(tmp_path, caplog, what):
+def test_a_damaged_journal_is_logged_and_training_starts_over(tmp_path, caplog, what):
     whole, _ = train()
     journal = Journal(tmp_path / "net.safetensors", "key")
     with pytest.raises(Killed):

@@ -42,7 +42,7 @@ def kept(trained, tmp_path_factory):
     return finetuned(Project(folder, finetuning={"keep": [1, 3]}))
 
 
-def test_a_kept_epoch_is_what_a_training_of_that_length_ends_in(kept, project):
+def test_a_saved_epoch_equals_a_training_of_that_length(kept, project):
     short = finetuned(project(finetuning={"epochs": 1}))
     assert taken_out(kept, 1).read_bytes() == (short.folder / FOLDER / "finetuned.safetensors").read_bytes()
     history = kept.folder / FOLDER / "finetuned_epoch1.history.csv"
@@ -50,7 +50,7 @@ def test_a_kept_epoch_is_what_a_training_of_that_length_ends_in(kept, project):
     assert taken_out(kept, 3).read_bytes() != taken_out(kept, 1).read_bytes()
 
 
-def test_what_is_kept_changes_no_byte_of_the_finetuned_weights(kept, trained):
+def test_saving_epochs_changes_no_byte_of_the_finetuned_weights(kept, trained):
     for name in ("finetuned.safetensors", "finetuned.history.csv"):
         assert (kept.folder / FOLDER / name).read_bytes() == (trained.folder / FOLDER / name).read_bytes()
     assert (trained.folder / FOLDER / "kept/finetuned.safetensors").is_file(), "also where nothing is kept"
@@ -70,7 +70,7 @@ def test_later_stages_take_them_for_weights(kept):
     assert (kept.folder / "results/drops/toy/net/finetuned_epoch3/g4_zeros.0.json").is_file()
 
 
-def test_kept_epochs_are_scored_and_no_claim_takes_them_for_trainings(kept, monkeypatch):
+def test_saved_epochs_are_scored_and_no_claim_counts_them_as_trainings(kept, monkeypatch):
     """From the weights through all stages to the card."""
     for epoch in (1, 3):
         taken_out(kept, epoch)
@@ -94,7 +94,7 @@ def test_kept_epochs_are_scored_and_no_claim_takes_them_for_trainings(kept, monk
     assert ranked == {"finetuned", "finetuned_epoch1", "finetuned_epoch3"}
 
 
-def test_trained_again_only_for_an_epoch_that_is_not_there(kept, monkeypatch):
+def test_trained_again_only_for_a_missing_epoch(kept, monkeypatch):
     class TrainedAgain(Exception):
         pass
 
@@ -107,7 +107,7 @@ def test_trained_again_only_for_an_epoch_that_is_not_there(kept, monkeypatch):
         finetuned(Project(kept.folder, finetuning={"keep": [2, 3]}))
 
 
-def test_copied_results_without_an_epoch_are_not_taken_for_whole(kept, monkeypatch):
+def test_copied_results_without_an_epoch_are_incomplete(kept, monkeypatch):
     monkeypatch.chdir(kept.folder)
     for keep, expected in (([3], True), ([2, 3], False)):
         asked = Project(kept.folder, finetuning={"keep": keep})
@@ -116,7 +116,7 @@ def test_copied_results_without_an_epoch_are_not_taken_for_whole(kept, monkeypat
 
 
 @pytest.mark.parametrize("damage", ["missing epoch", "not safetensors", "gone"])
-def test_states_that_cannot_be_had_are_said(kept, project, damage):
+def test_missing_or_damaged_states_are_errors(kept, project, damage):
     other = project(finetuning={"keep": [1]})
     path = other.folder / FOLDER / "kept/finetuned.safetensors"
     if damage == "not safetensors":
@@ -188,7 +188,7 @@ def test_another_config_does_not_go_on_from_it(project, caplog):
     assert not left.exists()
 
 
-def test_epochs_of_a_pretraining_are_kept_as_well(trained, tmp_path, monkeypatch):
+def test_epochs_of_a_pretraining_are_saved_as_well(trained, tmp_path, monkeypatch):
     """Checkpoints of one training as test cases (Meta-Rank, section 5.1)."""
     (tmp_path / "project").mkdir()
     project = Project(tmp_path / "project", weights=["pretrained", "finetuned"], pretraining={"keep": [2, 6]})
@@ -209,7 +209,7 @@ def test_epochs_of_a_pretraining_are_kept_as_well(trained, tmp_path, monkeypatch
     assert cases["pretrained_epoch2"].startswith("sds"), "not in domain"
 
 
-def test_what_a_pretraining_cannot_keep_is_said():
+def test_epochs_that_a_pretraining_cannot_save_are_refused():
     given = {"models": [{"net": {"architecture": "cifar_resnet20"}}], "pretraining": {"epochs": 6, "keep": [9]}}
     with pytest.raises(HeatproofError, match=r"pretraining\.keep names epoch 9, and the model 'net' is trained for 6"):
         make_plan(given)

@@ -106,7 +106,7 @@ def test_the_rate_over_epochs():
 
 
 @pytest.mark.parametrize("lr", [1e30, 1e10])
-def test_divergence_is_said(lr):
+def test_divergence_is_an_error(lr):
     with pytest.raises(HeatproofError, match=r"Training diverged in epoch \d+ .*: lower the learning rate"):
         fit(network(), examples(64, 0), examples(32, 1), replace(SCHEDULE, lr=lr, epochs=20), seed=0)
 

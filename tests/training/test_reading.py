@@ -81,7 +81,7 @@ def test_crops_are_of_the_picture_and_drawn_by_row_and_epoch(photos):
     assert torch.equal(first[:1], normalise(np.asarray(cut, np.float32).transpose(2, 0, 1)[None] / 255, FACTS))
 
 
-def test_boxes_have_the_areas_and_shapes_that_are_asked_for():
+def test_boxes_have_the_requested_areas_and_shapes():
     drawn = np.random.default_rng(0).random((2000, CROP_DRAWS))
     boxes = np.array([crop_box(300, 400, draws, 0.08) for draws in drawn])
     top, left, height, width = boxes.T

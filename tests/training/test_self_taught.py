@@ -40,16 +40,16 @@ def test_no_label_is_read(tmp_path, monkeypatch):
         assert same == (labels == "own")
 
 
-def test_what_is_learnt_is_the_answer_to_the_intact_image(tmp_path, monkeypatch):
+def test_the_label_is_the_output_for_the_intact_image(tmp_path, monkeypatch):
     seen = []
     fit = stages.fit
 
     def watched(network, train, validation, *rest, **more):
-        if train.answer is None:
+        if train.compute_labels is None:
             return fit(network, train, validation, *rest, **more)
         images = train.images[:6]
         before = functional.softmax(network.eval()(images), dim=1)
-        seen.append((train.answer(images), before.detach(), validation.labels))
+        seen.append((train.compute_labels(images), before.detach(), validation.labels))
         return fit(network, train, validation, *rest, **more)
 
     monkeypatch.setattr(stages, "fit", watched)
@@ -84,7 +84,7 @@ def test_losses_of_probabilities():
             )
 
 
-def test_a_network_from_scratch_has_no_answers():
+def test_a_network_from_scratch_has_no_outputs_to_learn():
     with pytest.raises(HeatproofError, match=r"labels.* cannot be 'own'"):
         normalise({"pretraining": {"labels": "own"}})
     assert normalise({"finetuning": {"labels": "own"}})["finetuning"]["labels"] == "own"

@@ -175,8 +175,8 @@ def on_two(folder, disturbed):
 def test_two_take_the_steps_of_one(on_two, name):
     _, history, kept = on_two[name]
     alone = run(CASES[name], augment=noise)
-    assert kept[3].keys() == alone.kept[3].keys()
-    for key, value in alone.kept[3].items():
+    assert kept[3].keys() == alone.saved_epochs[3].keys()
+    for key, value in alone.saved_epochs[3].items():
         torch.testing.assert_close(kept[3][key], value, rtol=1e-5, atol=1e-5)
     for row, expected in zip(history, alone.history, strict=True):
         assert row == pytest.approx(expected, abs=1e-5)
@@ -284,13 +284,13 @@ def test_without_the_library(monkeypatch):
         train_on_devices(in_both, {}, MACHINE, 2)
 
 
-def test_one_device_does_not_look_for_the_library(project, monkeypatch):
+def test_one_device_does_not_need_the_library(project, monkeypatch):
     monkeypatch.setitem(sys.modules, "lightning_fabric", None)
     one = project(finetuning={"epochs": 1})
     one.make(one.finetune())
 
 
-def test_what_is_said_of_a_process_that_failed(tmp_path):
+def test_messages_about_a_failed_process(tmp_path):
     killed = several._cause(ProcessExitedException("", 1, 9, -9, "SIGKILL"), tmp_path)
     assert isinstance(killed, HeatproofError)
     assert "on device 1 was ended by SIGKILL, most likely" in str(killed)

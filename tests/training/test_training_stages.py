@@ -36,7 +36,7 @@ def history(project, name):
         return list(csv.DictReader(file))
 
 
-def test_weights_and_what_is_said_of_them(trained):
+def test_weights_history_and_manifest(trained):
     for name, epochs in (("pretrained", 6), ("finetuned", 3)):
         folder = trained.folder / "results/weights/toy/net"
         assert all((folder / f"{name}.{ending}").is_file() for ending in FILES)
@@ -72,7 +72,7 @@ def no_training(monkeypatch):
     monkeypatch.setattr(stages, "fit", fit)
 
 
-def test_weights_that_stand_are_not_made_again(project, no_training):
+def test_current_weights_are_not_trained_again(project, no_training):
     again = project()
     before = {name: weights(again, name).stat().st_mtime_ns for name in ("pretrained", "finetuned")}
     again.train()
@@ -94,7 +94,7 @@ def test_other_pretrained_bytes_finetune_again(project, no_training):
         again.make(again.finetune())
 
 
-def test_training_looks_at_no_evaluation_image(tmp_path):
+def test_training_reads_no_evaluation_image(tmp_path):
     """Neither for training nor for selecting the checkpoint."""
     closed = [{"toy": {"dataset": "toy_plugin:dataset", "closed": ["evaluation"]}}]
     project = Project(tmp_path, datasets=closed)
@@ -144,7 +144,7 @@ def test_the_share_of_training_images_that_lose_a_patch(project, monkeypatch, sh
     assert abs(lost - expected) < 0.06
 
 
-def test_a_training_out_of_memory_says_what_helps(project, monkeypatch):
+def test_a_training_out_of_memory_names_the_remedy(project, monkeypatch):
     def is_out_of_memory(*arguments, **options):
         raise torch.OutOfMemoryError("CUDA out of memory")
 

@@ -69,7 +69,7 @@ def test_maps(project, break_forward, monkeypatch, caplog, explainer, output):
     assert crossed(error[1]) == {"attribution/explaining.py", f"attribution/{EXPLAINERS[explainer]}.py"} | softmax
 
 
-def test_a_network_that_fails_whatever_is_asked_of_it(project, break_forward, monkeypatch):
+def test_a_network_that_always_fails(project, break_forward, monkeypatch):
     made = project(explainers=["saliency"])
     break_forward()
     monkeypatch.chdir(made.folder)

@@ -28,7 +28,7 @@ from heatproof.base.randomness import derive_seed
 from heatproof.base.specs import Runtime
 from heatproof.errors import RESUME_HINT, HeatproofError, machine_fault
 from heatproof.models.network import configure_torch
-from heatproof.training.devices import DeviceGroup, Part, T
+from heatproof.training.devices import BatchPart, DeviceGroup, T
 
 if TYPE_CHECKING:
     from heatproof.stages.weights import Training
@@ -41,9 +41,17 @@ Train = Callable[[J, DeviceGroup], None]
 # Other processes wait while one validates and writes; if a process ends, the others are ended by other means.
 PATIENCE = timedelta(days=1)
 # Environment variables by which an outer launcher assigns ranks; only Fabric may set them here.
-PLACES = ("LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "STANDALONE_PORT")
+RANK_VARIABLES = (
+    "LOCAL_RANK",
+    "GROUP_RANK",
+    "NODE_RANK",
+    "WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "STANDALONE_PORT",
+)
 
-QUIET = "TORCH_CPP_LOG_LEVEL"
+LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
 # PyTorch kills processes that do not end within 30 s of the first failure; an earlier kill has another cause.
 KILLS_AFTER = 25.0
 
@@ -78,26 +86,28 @@ def train_on_devices(train: Train[J], job: J, runtime: Runtime, devices: int) ->
             "A training on several devices needs lightning-fabric, which is not installed: pip install "
             '"heatproof[multi-gpu]", or set devices to 1.'
         ) from None
-    kind = _kind(runtime, devices)
+    accelerator = _accelerator(runtime, devices)
     shared = replace(runtime, threads=max(1, runtime.threads // devices))
     level = logging.getLogger("heatproof").getEffectiveLevel()
-    others = set(children())
+    other_children = set(children())
     with tempfile.TemporaryDirectory(prefix="heatproof-training-") as reports, _no_outer_launcher():
         # Looking for unused parameters keeps gradient buckets unchanged. Otherwise, with three devices or more, a
         # training that resumes after a kill would sum gradients in another order.
         strategy = DDPStrategy(start_method="spawn", find_unused_parameters=True, timeout=PATIENCE)
         # Not SLURM's environment, which Fabric would detect in a job, and which requires one task per device.
-        fabric: Any = Fabric(accelerator=kind, devices=devices, strategy=strategy, plugins=[LightningEnvironment()])
+        fabric: Any = Fabric(
+            accelerator=accelerator, devices=devices, strategy=strategy, plugins=[LightningEnvironment()]
+        )
         try:
             # `partial`, because Fabric searches arguments for networks, and refuses frozen dataclasses.
             fabric.launch(partial(_member, train=train, job=job, runtime=shared, level=level, reports=reports))
         except (ProcessExitedException, ProcessRaisedException) as error:
             raise _cause(error, Path(reports)) from None
         finally:
-            end_processes(lambda: set(children()) - others)
+            end_processes(lambda: set(children()) - other_children)
 
 
-def _kind(runtime: Runtime, devices: int) -> str:
+def _accelerator(runtime: Runtime, devices: int) -> str:
     kind = configure_torch(runtime).type
     if kind == "mps":
         raise HeatproofError(
@@ -113,15 +123,15 @@ def _kind(runtime: Runtime, devices: int) -> str:
 
 @contextmanager
 def _no_outer_launcher() -> Iterator[None]:
-    before = {name: os.environ.pop(name) for name in (*PLACES, QUIET, CONTROLLER) if name in os.environ}
+    before = {name: os.environ.pop(name) for name in (*RANK_VARIABLES, LOG_LEVEL, CONTROLLER) if name in os.environ}
     # Otherwise PyTorch warns in every process that all parameters were used, which is fine.
-    os.environ[QUIET] = before.get(QUIET, "ERROR")
+    os.environ[LOG_LEVEL] = before.get(LOG_LEVEL, "ERROR")
     # Tells a process to which training it belongs, before Fabric calls it.
     os.environ[CONTROLLER] = str(os.getpid())
     try:
         yield
     finally:
-        for name in (*PLACES, QUIET, CONTROLLER):
+        for name in (*RANK_VARIABLES, LOG_LEVEL, CONTROLLER):
             os.environ.pop(name, None)
         os.environ.update(before)
 
@@ -148,8 +158,8 @@ def _cause(error: ProcessExitedException | ProcessRaisedException, reports: Path
     if first is None:
         if "EADDRINUSE" in str(error):
             return HeatproofError(
-                "The port on which the processes of this training were to meet was taken by another program in the "
-                f"meantime: run the same command again; {RESUME_HINT}."
+                "Another program took the port that the processes of this training communicate on: run the same "
+                f"command again; {RESUME_HINT}."
             )
         return RuntimeError(str(error))
     report = json.loads(first.read_text(encoding="utf-8"))
@@ -200,28 +210,28 @@ class FabricDeviceGroup(DeviceGroup):
         """Return the model; on GPUs, its batch norm layers use the statistics of the complete batch."""
         if self.device.type == "cuda":
             synchronise_batch_norm(model)
-        every = [layer for layer in model.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
-        apart = sum(not isinstance(layer, nn.SyncBatchNorm) for layer in every)
-        if apart:
-            log.info("%d batch norm layers compute their statistics on each device separately", apart)
+        norms = [layer for layer in model.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
+        separate = sum(not isinstance(layer, nn.SyncBatchNorm) for layer in norms)
+        if separate:
+            log.info("%d batch norm layers compute their statistics on each device separately", separate)
         return self.fabric.setup_module(model)
 
     def begin(self, seed: int, epoch: int) -> None:
         """Seed the draws of the network itself, such as dropout: differently on each device, the same after a kill."""
         torch.manual_seed(derive_seed(seed, f"training epoch {epoch} on device {self.fabric.global_rank}"))
 
-    def part(self, images: int) -> Part:
+    def part(self, images: int) -> BatchPart:
         """Return a nearly equal share of the rows.
 
         If a batch has fewer than two images per device, every device takes all of it, because batch norm cannot be
         trained on one image, and networks may not accept an empty batch.
         """
         if images < 2 * self.devices:
-            return Part(slice(0, images), 1.0)
-        rank, (few, more) = self.fabric.global_rank, divmod(images, self.devices)
-        start = rank * few + min(rank, more)
-        rows = few + (rank < more)
-        return Part(slice(start, start + rows), rows * self.devices / images)
+            return BatchPart(slice(0, images), 1.0)
+        rank, (fewest, remainder) = self.fabric.global_rank, divmod(images, self.devices)
+        start = rank * fewest + min(rank, remainder)
+        rows = fewest + (rank < remainder)
+        return BatchPart(slice(start, start + rows), rows * self.devices / images)
 
     def backward(self, loss: torch.Tensor) -> None:
         """Add the mean over the devices to the gradients."""

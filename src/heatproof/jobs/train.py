@@ -39,7 +39,7 @@ from heatproof.stores.manifest import key_with_inputs, publish_tables, touch, ve
 from heatproof.stores.sources import images_of, records_same_data
 from heatproof.training.checkpoint import EpochRow, FirstEpochEnded, FirstEpochJournal, Journal
 from heatproof.training.devices import DeviceGroup
-from heatproof.training.in_domain import SCALED, finetune_in_domain
+from heatproof.training.in_domain import SCALE_IMAGES, finetune_in_domain
 from heatproof.training.loop import (
     Examples,
     Trained,
@@ -133,11 +133,11 @@ def _publish(job: Training, trained: Trained) -> None:
     """Write weights, history, and saved epochs if the job has a file for them."""
     save_weights(trained.best, job.files["weights"])
     write_text(job.files["history"], _history(trained.history))
-    more: dict[str, Any] = {}
+    extra: dict[str, Any] = {}
     if "kept" in job.files:
-        save_kept(trained.kept, job.files["kept"])
-        more = {"kept": sorted(trained.kept)}
-    publish_tables(job, job.files.values(), _start(job), data=_data(job), **more)
+        save_epochs(trained.saved_epochs, job.files["kept"])
+        extra = {"kept": sorted(trained.saved_epochs)}
+    publish_tables(job, job.files.values(), _initial_weights(job), data=_data(job), **extra)
 
 
 def history_of_first_epoch(job: Training, runtime: Runtime) -> str:
@@ -150,7 +150,7 @@ def history_of_first_epoch(job: Training, runtime: Runtime) -> str:
     raise AssertionError("a training has at least one epoch")
 
 
-def _start(job: Training) -> list[str]:
+def _initial_weights(job: Training) -> list[str]:
     """Return the file of weights with which a training starts, if any."""
     return [job.start] if job.start else []
 
@@ -167,7 +167,7 @@ def _run(train: Train[J], job: J, runtime: Runtime) -> None:
 
 def is_current(job: Training) -> bool:
     """Return whether the weights and all saved epochs are current: same settings, code and input bytes."""
-    key, _ = key_with_inputs(job.key, _start(job))
+    key, _ = key_with_inputs(job.key, _initial_weights(job))
     recorded = whole(job.manifest, key)
     if (
         recorded is None
@@ -183,7 +183,7 @@ def is_current(job: Training) -> bool:
 
 def _journal_key(job: Training) -> str:
     # Epochs that were not saved before a kill cannot be saved after it, and another library version may differ.
-    return key_with_inputs(job.key, _start(job), job.keep, library_versions(), _data(job))[0]
+    return key_with_inputs(job.key, _initial_weights(job), job.keep, library_versions(), _data(job))[0]
 
 
 def _data(job: Training) -> dict[str, list[list[Any]]]:
@@ -221,12 +221,12 @@ def use_whole_output(network: torch.nn.Module, examples: list[Examples], batch_s
     """Make a network return its complete output, and return the images with the scale of its outputs."""
     if hooks := hooks_of(network):
         hooks.remove()
-    attach(network, reader=cast("OutputReader", whole := WholeOutput()))
+    attach(network, reader=cast("OutputReader", reader := WholeOutput()))
     images, device = examples[0].images, next(network.parameters()).device
-    first = min(SCALED, len(examples[0].labels))
+    first = min(SCALE_IMAGES, len(examples[0].labels))
     with torch.no_grad():
-        told = [network(images[at : min(at + batch_size, first)].to(device)) for at in range(0, first, batch_size)]
-    scale = whole.scale_of(torch.cat(told)).cpu()
+        outputs = [network(images[at : min(at + batch_size, first)].to(device)) for at in range(0, first, batch_size)]
+    scale = reader.scale_of(torch.cat(outputs)).cpu()
     return [replace(one, scale=scale) for one in examples]
 
 
@@ -238,7 +238,7 @@ def _history(history: list[EpochRow]) -> str:
     return text.getvalue()
 
 
-def save_kept(states: Mapping[int, Mapping[str, torch.Tensor]], path: str | Path) -> None:
+def save_epochs(states: Mapping[int, Mapping[str, torch.Tensor]], path: str | Path) -> None:
     """Write the weights of several epochs into one safetensors file, in which tensors are named ``epoch/name``."""
     save_weights({f"{epoch}/{name}": value for epoch, state in states.items() for name, value in state.items()}, path)
 

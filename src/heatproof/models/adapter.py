@@ -25,13 +25,13 @@ from heatproof.models.rounding import largest_difference, rounding
 from heatproof.models.state import enable_gradients, exclusive_use, preserve_network, preserve_random_states
 
 # Images that a check passes together; it passes the first and the last of them alone as well.
-FEW = 3
+CHECKED_IMAGES = 3
 # Factor of the tolerance for two passes of the same batch size.
-SAME = 1e-2
+SAME_SIZE_SHARE = 1e-2
 HALF = (torch.float16, torch.bfloat16)
 
 # Singular, plural, and the remedy for a target that does not exist, by task.
-NAMES = {
+TARGET_NAMES = {
     "multiclass": ("class", "classes", "check the labels, and the model's number of classes"),
     "multilabel": ("label", "labels", "give targets (images, labels) of 1 and 0, or numbers of labels"),
     "regression": ("output", "outputs", "give targets that say which output is explained, and no labels"),
@@ -157,48 +157,48 @@ class AdaptedNetwork:
             If the network fails on the images, returns no logits, or returns logits for an image alone that differ from
             those in a batch by more than rounding (`TOLERANCE` of the logits' spread).
         """
-        few = self.copy_to_device(images[:FEW])
-        count = len(few)
+        sample = self.copy_to_device(images[:CHECKED_IMAGES])
+        count = len(sample)
         if count == 1:
             # Two variants of the image complete the batch: its inverse within its range, and a darker mirror image.
-            low, high = few.amin().clamp(max=0), few.amax().clamp(min=0)
-            few = torch.cat([few, low + high - few, few.flip(-1) / 2])
+            low, high = sample.amin().clamp(max=0), sample.amax().clamp(min=0)
+            sample = torch.cat([sample, low + high - sample, sample.flip(-1) / 2])
         with counted_as_check(), torch.no_grad():
-            with _Precisions() as met:
-                together, gradients = (
-                    self.outputs_and_gradients(few.flip(0)) if with_gradients else (self._pass(few.flip(0)), None)
+            with _Precisions() as precisions_met:
+                in_batch, gradients = (
+                    self.outputs_and_gradients(sample.flip(0)) if with_gradients else (self._pass(sample.flip(0)), None)
                 )
-                together, gradients = together.flip(0), None if gradients is None else gradients.flip(0)[:count]
-            first, last, again = (self._pass(part) for part in (few[:1], few[-1:], few[:1]))
-        if first.shape[1] != together.shape[1] or first.shape != last.shape:
+                in_batch, gradients = in_batch.flip(0), None if gradients is None else gradients.flip(0)[:count]
+            first, last, again = (self._pass(part) for part in (sample[:1], sample[-1:], sample[:1]))
+        if first.shape[1] != in_batch.shape[1] or first.shape != last.shape:
             raise HeatproofError(
-                f"The model returns {together.shape[1]} logits for each image of a batch, and {first.shape[1]} for one "
+                f"The model returns {in_batch.shape[1]} logits for each image of a batch, and {first.shape[1]} for one "
                 "alone: wrap it so that it returns one tensor of logits (images, classes)."
             )
-        by_chance = largest_difference(again, first)
-        if by_chance > self.rounding(together, met.dtypes, SAME):
-            raise HeatproofError(_dependence(by_chance, True))
-        difference = largest_difference(torch.cat([first, last]), together[[0, -1]])
-        if difference > self.rounding(together, met.dtypes):
+        chance_difference = largest_difference(again, first)
+        if chance_difference > self.rounding(in_batch, precisions_met.dtypes, SAME_SIZE_SHARE):
+            raise HeatproofError(_dependence(chance_difference, True))
+        difference = largest_difference(torch.cat([first, last]), in_batch[[0, -1]])
+        if difference > self.rounding(in_batch, precisions_met.dtypes):
             raise HeatproofError(_dependence(difference, False))
         if (hooks := hooks_of(self.network)) is not None:
-            hooks.precisions = frozenset({*met.dtypes, self.weights or self.dtype})
-        self.classes, self.logits, self.gradients = together.shape[1], together[:count], gradients
+            hooks.precisions = frozenset({*precisions_met.dtypes, self.weights or self.dtype})
+        self.classes, self.logits, self.gradients = in_batch.shape[1], in_batch[:count], gradients
         return self.logits
 
-    def rounding(self, logits: torch.Tensor, met: Iterable[torch.dtype] = (), share: float = 1.0) -> float:
+    def rounding(self, logits: torch.Tensor, precisions: Iterable[torch.dtype] = (), share: float = 1.0) -> float:
         """Return by how much the logits of an image may differ between two passes.
 
         Parameters
         ----------
         logits
             (B, K), logits of a few images.
-        met
+        precisions
             Precisions that a pass computes in, in addition to the precision of the weights.
         share
             Factor of the tolerance.
         """
-        return rounding(logits, {*met, self.weights or self.dtype}, self.device, share)
+        return rounding(logits, {*precisions, self.weights or self.dtype}, self.device, share)
 
     def outputs_agree(self, now: torch.Tensor, then: torch.Tensor) -> bool:
         """Return whether two tensors of logits (B, K) differ by rounding at most."""
@@ -220,22 +220,22 @@ class AdaptedNetwork:
             (B,) numbers of targets of a target function; only the value of each image at its target is then returned,
             (B, 1).
         """
-        given = images.detach().clone().requires_grad_()
+        inputs = images.detach().clone().requires_grad_()
         gradients = None
         only_targets = nullcontext() if targets is None else self.hooks.reader.only_targets(targets.tolist())
         with torch.enable_grad(), only_targets:
             # Layers that work in place cannot write to a leaf tensor.
-            logits = self._pass(given.clone())
+            logits = self._pass(inputs.clone())
             logits = logits if targets is None else logits.gather(1, targets[:, None])
             try:
                 # A plain sum is constant if the network returns probabilities, so the weights differ.
                 weights = torch.arange(1, logits.shape[1] + 1, device=logits.device, dtype=logits.dtype).cos()
-                (gradients,) = torch.autograd.grad((logits * weights).sum(), given, allow_unused=True)
+                (gradients,) = torch.autograd.grad((logits * weights).sum(), inputs, allow_unused=True)
             except Exception as error:
                 # A network can detach gradients, or fail in a custom backward pass.
                 if machine_fault(error):
                     raise
-        return logits.detach(), torch.zeros_like(given).detach() if gradients is None else gradients.detach()
+        return logits.detach(), torch.zeros_like(inputs).detach() if gradients is None else gradients.detach()
 
     def _pass(self, images: torch.Tensor) -> torch.Tensor:
         self.check_passes += len(images)
@@ -253,11 +253,11 @@ class AdaptedNetwork:
         assert self.classes is not None, "the network is checked first"
         outside = ((targets < 0) | (targets >= self.classes)).nonzero().flatten().tolist()
         if outside:
-            one = ", as one output is read as those of two classes" if self.has_one_logit else ""
-            called, many, remedy = NAMES.get(self.task, NAMES["multiclass"])
+            note = ", as one output is read as those of two classes" if self.has_one_logit else ""
+            singular, plural, remedy = TARGET_NAMES.get(self.task, TARGET_NAMES["multiclass"])
             raise HeatproofError(
-                f"The target of image {ids[outside[0]]!r} is {called} {int(targets[outside[0]])}, but the model has "
-                f"{many} 0 to {self.classes - 1}{one}: {remedy}."
+                f"The target of image {ids[outside[0]]!r} is {singular} {int(targets[outside[0]])}, but the model has "
+                f"{plural} 0 to {self.classes - 1}{note}: {remedy}."
             )
 
 
@@ -273,9 +273,9 @@ def check_network(network: AdaptedNetwork, images: torch.Tensor, with_gradients:
         network.check(images, with_gradients)
 
 
-def _remedy(said: str) -> str:
+def _remedy(description: str) -> str:
     """Return the remedy for an exception of a network."""
-    if "size()[0]" in said:
+    if "size()[0]" in description:
         return (
             "it was exported for one size of batch, so give the network itself, or export it with "
             "dynamic_shapes=({0: torch.export.Dim('batch')},)"
@@ -294,9 +294,9 @@ def _failures(images: torch.Tensor) -> Iterator[None]:
         # The caller's network can raise any exception.
         if machine_fault(error):
             raise
-        said = f"{type(error).__name__}: {first_line(error)[:200]}"
+        description = f"{type(error).__name__}: {first_line(error)[:200]}"
         raise HeatproofError(
-            f"The model fails on images of {tuple(images.shape[1:])} ({said}): {_remedy(said)}."
+            f"The model fails on images of {tuple(images.shape[1:])} ({description}): {_remedy(description)}."
         ) from error
 
 
@@ -319,10 +319,10 @@ def check_attached(network: nn.Module, images: torch.Tensor) -> AdaptedNetwork:
     device = parameters[0].device if parameters else images.device
     hooks = hooks_of(network)
     assert hooks is not None, "`build_network` attached them"
-    found = AdaptedNetwork(network, device, parameters[0].dtype if parameters else None, hooks)
+    adapted = AdaptedNetwork(network, device, parameters[0].dtype if parameters else None, hooks)
     with compilation_disabled(network.modules()):
-        found.check(images)
-    return found
+        adapted.check(images)
+    return adapted
 
 
 def predict_classes(network: AdaptedNetwork, images: torch.Tensor, batch_size: int = 64) -> torch.Tensor:
@@ -370,25 +370,25 @@ class _Precisions(TorchDispatchMode):
         self.dtypes: set[torch.dtype] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
+        outputs = func(*args, **(kwargs or {}))
         if func.namespace == "quantized":
             # Quantised layers compute with eight bits, scaled to the range of the batch.
             self.dtypes.add(torch.bfloat16)
-        for one in made if isinstance(made, tuple | list) else (made,):
-            if isinstance(one, torch.Tensor) and one.dtype in HALF:
-                self.dtypes.add(one.dtype)
-        return made
+        for output in outputs if isinstance(outputs, tuple | list) else (outputs,):
+            if isinstance(output, torch.Tensor) and output.dtype in HALF:
+                self.dtypes.add(output.dtype)
+        return outputs
 
 
 def _dependence(difference: float, by_chance: bool) -> str:
     if by_chance:
         return (
-            f"The model answers the same image in two ways, by up to {difference:.2g}: leave out what draws random "
-            "numbers or keeps a state in eval mode."
+            f"The model returns different outputs for the same image, by up to {difference:.2g}: remove parts that "
+            "draw random numbers or store state in eval mode."
         )
     return (
-        f"The model answers an image otherwise alone than in a batch with others, by up to {difference:.2g}: leave out "
-        "what depends on the batch, such as a batch norm without running statistics."
+        f"The model returns other outputs for an image alone than in a batch, by up to {difference:.2g}: remove parts "
+        "that depend on the batch, such as a batch norm without running statistics."
     )
 
 
@@ -427,15 +427,15 @@ def adapt_network(
         for one in (model, *([reader.function] if reader is not None and reader.function is not None else [])):
             stack.enter_context(preserve_network(one))
         stack.enter_context(compilation_disabled(modules))
-        network = model if _takes_hooks(model) else _Called(model)
-        placed = images.device if isinstance(images, torch.Tensor) else None
-        found = attach(network, modules, placed, reader=reader, thread=threading.get_ident())
-        stack.callback(found.hooks.remove)
-        if (kind := found.device.type) and torch.is_autocast_enabled(kind):
+        network = model if _supports_hooks(model) else _CallableModule(model)
+        device = images.device if isinstance(images, torch.Tensor) else None
+        adapted = attach(network, modules, device, reader=reader, thread=threading.get_ident())
+        stack.callback(adapted.hooks.remove)
+        if (device_type := adapted.device.type) and torch.is_autocast_enabled(device_type):
             # The caller's autocast applies to the network, not to sums of its outputs.
-            found.hooks.autocast = torch.get_autocast_dtype(kind)
-            stack.enter_context(torch.autocast(kind, enabled=False))
-        yield found
+            adapted.hooks.autocast = torch.get_autocast_dtype(device_type)
+            stack.enter_context(torch.autocast(device_type, enabled=False))
+        yield adapted
 
 
 def attach(
@@ -461,8 +461,8 @@ def attach(
     thread
         The only thread whose passes are changed; None for all threads.
     """
-    every = modules if modules is not None else list(network.modules())
-    parameters = [one for module in every for one in module.parameters(recurse=False)]
+    all_modules = modules if modules is not None else list(network.modules())
+    parameters = [one for module in all_modules for one in module.parameters(recurse=False)]
     weights = next((one.dtype for one in parameters if one.is_floating_point()), None)
     hooks = Hooks(reader or OutputReader(), thread, weights if weights in HALF else None)
     hooks.handles = [
@@ -470,8 +470,8 @@ def attach(
         network.register_forward_hook(hooks.read, with_kwargs=True),
         network.register_forward_hook(hooks.leave, always_call=True),
     ]
-    found = parameters[0].device if parameters else device or torch.device("cpu")
-    return AdaptedNetwork(network, found, weights, hooks)
+    network_device = parameters[0].device if parameters else device or torch.device("cpu")
+    return AdaptedNetwork(network, network_device, weights, hooks)
 
 
 def uncompiled(model: Any) -> Any:
@@ -543,13 +543,13 @@ class Hooks:
             first = next(one for one in (*inputs, *named.values()) if isinstance(one, torch.Tensor))
             self._running.append(torch.autocast(first.device.type, self.autocast))
             self._running[-1].__enter__()
-        return tuple(map(self._own, inputs)), {name: self._own(value) for name, value in named.items()}
+        return tuple(map(self._copied, inputs)), {name: self._copied(value) for name, value in named.items()}
 
     def read(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Any) -> Any:
         """Return the numbers of an output."""
         if self._is_another_thread():
             return None
-        first = _first(inputs, named)
+        first = _first_tensor(inputs, named)
         return self.reader.read(output, *((None, None) if first is None else (len(first), first.device)))
 
     @property
@@ -565,7 +565,7 @@ class Hooks:
     def _is_another_thread(self) -> bool:
         return self.thread is not None and threading.get_ident() != self.thread
 
-    def _own(self, value: Any) -> Any:
+    def _copied(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
         cast = self.half is not None and value.dtype == torch.float32
@@ -574,19 +574,19 @@ class Hooks:
 
 def _count(inputs: Sequence[Any], named: dict[str, Any]) -> int | None:
     """Return the number of images in the inputs of a pass; None if they contain no tensor."""
-    first = _first(inputs, named)
+    first = _first_tensor(inputs, named)
     return None if first is None else len(first)
 
 
-def _first(inputs: Sequence[Any], named: dict[str, Any]) -> torch.Tensor | None:
+def _first_tensor(inputs: Sequence[Any], named: dict[str, Any]) -> torch.Tensor | None:
     return next((one for one in (*inputs, *named.values()) if isinstance(one, torch.Tensor) and one.ndim), None)
 
 
-def _takes_hooks(model: Any) -> bool:
+def _supports_hooks(model: Any) -> bool:
     return isinstance(model, nn.Module) and not isinstance(model, torch.jit.ScriptModule)
 
 
-class _Called(nn.Module):
+class _CallableModule(nn.Module):
     """Module that calls a function of images, or a scripted module, which cannot have hooks."""
 
     def __init__(self, function: Any) -> None:

@@ -18,9 +18,9 @@ from heatproof.models.network import normalise
 from heatproof.models.registry import IMAGENET, InputFacts
 
 # Images on which accuracy is measured, and the tolerance below the expected accuracy, which covers sampling noise.
-IMAGES, SHORT = 256, 0.05
+ACCURACY_IMAGES, SHORTFALL = 256, 0.05
 # Probability with which a network at chance has such an accuracy.
-RARE = 0.01
+CHANCE_PROBABILITY = 0.01
 NORMALISATIONS = {
     "mean and std of ImageNet": IMAGENET,
     "mean and std of 0.5": ((0.5,) * 3, (0.5,) * 3),
@@ -31,7 +31,7 @@ NORMALISATIONS = {
 
 CHANNELS, ORDER = "channels in the order blue, green, red", "another order of classes"
 # Number of classes whose outputs a message lists.
-CLASSES = 20
+LISTED_CLASSES = 20
 
 
 class Accuracy(NamedTuple):
@@ -60,8 +60,8 @@ def require_accuracy(
     dataset: Dataset,
     facts: InputFacts,
     expected: float | None,
-    called: str,
-    most: int = IMAGES,
+    label: str,
+    most: int = ACCURACY_IMAGES,
 ) -> Accuracy:
     """Measure the accuracy of a network, and find the mistake if it is lower than expected.
 
@@ -73,7 +73,7 @@ def require_accuracy(
         Dataset, and the normalisation of its images in the config.
     expected
         Expected accuracy in [0, 1]; None for no expectation.
-    called
+    label
         Name of the weights in messages.
     most
         Largest number of images.
@@ -84,28 +84,30 @@ def require_accuracy(
         If the accuracy is more than 0.05 below `expected`. The message has the accuracy without each possible mistake,
         and names the mistake that explains the difference.
     """
-    looked = _look(network, dataset, facts, most)
-    accuracy, found = looked.found.value, looked.found
-    if expected is None or accuracy >= expected - SHORT:
+    measurement = _measure(network, dataset, facts, most)
+    accuracy, found = measurement.accuracy.value, measurement.accuracy
+    if expected is None or accuracy >= expected - SHORTFALL:
         return found
-    order = best_order(looked.predicted, looked.labels, dataset.num_classes)
-    tried = _tried(looked) | {ORDER: float((order[looked.labels] == looked.predicted).mean())}
+    order = best_order(measurement.predicted, measurement.labels, dataset.num_classes)
+    tried = _accuracy_without_mistakes(measurement) | {
+        ORDER: float((order[measurement.labels] == measurement.predicted).mean())
+    }
     best = max(tried, key=lambda what: tried[what])
-    told = ", ".join(f"{what} {value:.0%}" for what, value in tried.items())
-    mends = tried[best] >= expected - SHORT and tried[best] > accuracy + SHORT
+    attempts = ", ".join(f"{what} {value:.0%}" for what, value in tried.items())
+    is_explained = tried[best] >= expected - SHORTFALL and tried[best] > accuracy + SHORTFALL
     remedy = (
-        f"with {best} it is {tried[best]:.0%}, so set that in {_where(best, looked)}"
-        if mends
-        else "none of them mends it: check the checkpoint, the architecture's options, and the labels"
+        f"with {best} it is {tried[best]:.0%}, so set that in {_setting_of(best, measurement)}"
+        if is_explained
+        else "none of them explains it: check the checkpoint, the architecture's options, and the labels"
     )
     raise HeatproofError(
-        f"The weights {called} classify {accuracy:.0%} of {found.images} {found.split} images correctly, and "
-        f"{expected:.0%} were expected; tried: {told}; {remedy}."
+        f"The weights {label} classify {accuracy:.0%} of {found.images} {found.split} images correctly, and "
+        f"{expected:.0%} were expected; tried: {attempts}; {remedy}."
     )
 
 
 def describe_accuracy(
-    network: torch.nn.Module, dataset: Dataset, facts: InputFacts, called: str, most: int = IMAGES
+    network: torch.nn.Module, dataset: Dataset, facts: InputFacts, label: str, most: int = ACCURACY_IMAGES
 ) -> str:
     """Return a sentence about weights without an expected accuracy that are seldom right, or an empty string.
 
@@ -113,29 +115,29 @@ def describe_accuracy(
 
     Parameters
     ----------
-    network, dataset, facts, called, most
+    network, dataset, facts, label, most
         As in `require_accuracy`.
     """
-    looked = _look(network, dataset, facts, most)
-    found = looked.found
+    measurement = _measure(network, dataset, facts, most)
+    found = measurement.accuracy
     if found.value >= MOSTLY_RIGHT:
         return ""
     # The order is found on one half of the images and tested on the other.
-    exchanged = correct_after_exchange(looked.predicted, looked.labels, dataset.num_classes) / found.images
-    tried = _tried(looked) | {ORDER: exchanged}
+    exchanged = correct_after_exchange(measurement.predicted, measurement.labels, dataset.num_classes) / found.images
+    tried = _accuracy_without_mistakes(measurement) | {ORDER: exchanged}
     best = max(tried, key=lambda what: tried[what])
-    told = f"the checkpoint {called} classifies {found.value:.0%} of {found.images} {found.split} images correctly"
+    sentence = f"the checkpoint {label} classifies {found.value:.0%} of {found.images} {found.split} images correctly"
     if tried[best] >= found.value + LEAST_GAIN:
-        return f"{told}, and {tried[best]:.0%} with {best}: set that in {_where(best, looked)}"
+        return f"{sentence}, and {tried[best]:.0%} with {best}: set that in {_setting_of(best, measurement)}"
     if found.at_chance:
         return (
-            f"{told}, no more than guessing would: compare mean, std, resize and the order of classes with those that "
-            "it was trained with"
+            f"{sentence}, no more than guessing would: compare mean, std, resize and the order of classes with those "
+            "that it was trained with"
         )
     return ""
 
 
-class _Looked(NamedTuple):
+class _Measurement(NamedTuple):
     """Images with labels, their normalisation, and the predictions of a network."""
 
     network: torch.nn.Module
@@ -144,47 +146,52 @@ class _Looked(NamedTuple):
     images: np.ndarray
     labels: np.ndarray
     predicted: np.ndarray
-    found: Accuracy
+    accuracy: Accuracy
 
 
-def _look(network: torch.nn.Module, dataset: Dataset, facts: InputFacts, most: int) -> _Looked:
+def _measure(network: torch.nn.Module, dataset: Dataset, facts: InputFacts, most: int) -> _Measurement:
     # If all images are for evaluation, the validation split is empty.
     split = "validation" if len(dataset.splits.get("validation", ())) else "evaluation"
     count = min(most, len(dataset.splits[split]))
     images, labels = dataset.images(split, 0, count), dataset.splits[split].labels[:count]
-    predicted = _answers(network, images, facts)
+    predicted = _predictions(network, images, facts)
     accuracy = float((predicted == labels).mean())
-    guessing = binom.ppf(1 - RARE, count, 1 / dataset.num_classes) / count
+    guessing = binom.ppf(1 - CHANCE_PROBABILITY, count, 1 / dataset.num_classes) / count
     found = Accuracy(accuracy, count, split, accuracy <= guessing)
-    return _Looked(network, dataset, facts, images, labels, predicted, found)
+    return _Measurement(network, dataset, facts, images, labels, predicted, found)
 
 
-def _tried(looked: _Looked) -> dict[str, float]:
+def _accuracy_without_mistakes(measurement: _Measurement) -> dict[str, float]:
     """Return the accuracy without each possible mistake, by what would be changed."""
-    changes = _changes(looked.images, looked.facts)
-    return {what: float((_answers(looked.network, *change) == looked.labels).mean()) for what, change in changes}
+    changes = _changes(measurement.images, measurement.facts)
+    return {
+        what: float((_predictions(measurement.network, *change) == measurement.labels).mean())
+        for what, change in changes
+    }
 
 
-def _where(what: str, looked: _Looked) -> str:
+def _setting_of(change: str, measurement: _Measurement) -> str:
     """Return where to set a change, as the end of a sentence."""
-    if what in NORMALISATIONS:
-        mean, std = ([round(value, 5) for value in values] for values in NORMALISATIONS[what])
+    if change in NORMALISATIONS:
+        mean, std = ([round(value, 5) for value in values] for values in NORMALISATIONS[change])
         return f"the config: mean: {mean} and std: {std} in the model's settings"
-    if what == CHANNELS:
+    if change == CHANNELS:
         return (
-            "an architecture of your own, `package.module:function`, whose network turns the channels round, as "
-            "images.flip(1), for which no key is"
+            "a custom architecture, `package.module:function`, whose network reverses the channels, as images.flip(1), "
+            "because no key does"
         )
-    if what == ORDER:
-        order = best_order(looked.predicted, looked.labels, looked.dataset.num_classes).tolist()
-        names = list(map(str, getattr(looked.dataset, "class_names", range(len(order)))))
-        shown = ", ".join(f"{name}: {number}" for name, number in list(zip(names, order, strict=True))[:CLASSES])
-        rest = ", …" if len(order) > CLASSES else ""
-        return f"the config: outputs: {{{shown}{rest}}} and num_outputs: {len(order)} in the dataset's settings"
-    return f"the config: resize: {round(looked.images.shape[-1] * 256 / 224)} in the dataset's settings"
+    if change == ORDER:
+        order = best_order(measurement.predicted, measurement.labels, measurement.dataset.num_classes).tolist()
+        names = list(map(str, getattr(measurement.dataset, "class_names", range(len(order)))))
+        outputs = ", ".join(
+            f"{name}: {number}" for name, number in list(zip(names, order, strict=True))[:LISTED_CLASSES]
+        )
+        rest = ", …" if len(order) > LISTED_CLASSES else ""
+        return f"the config: outputs: {{{outputs}{rest}}} and num_outputs: {len(order)} in the dataset's settings"
+    return f"the config: resize: {round(measurement.images.shape[-1] * 256 / 224)} in the dataset's settings"
 
 
-def _answers(network: torch.nn.Module, images: np.ndarray, facts: InputFacts) -> np.ndarray:
+def _predictions(network: torch.nn.Module, images: np.ndarray, facts: InputFacts) -> np.ndarray:
     network.eval()
     device = next(network.parameters()).device
     with torch.no_grad():

@@ -54,7 +54,7 @@ def _normalisation(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     processor = read_json_file(name, PROCESSOR)
     if "image_mean" not in processor or "image_std" not in processor:
         raise HeatproofError(
-            f"The {PROCESSOR} in {name} says no image_mean and image_std: save the model's image processor there, or "
+            f"The {PROCESSOR} in {name} has no image_mean and image_std: save the model's image processor there, or "
             "give mean and std in the model's settings."
         )
     mean, std = (_numbers(name, processor, key) for key in ("image_mean", "image_std"))
@@ -74,16 +74,16 @@ def is_valid_side(value: Any) -> bool:
 
 
 def _numbers(name: str, processor: Mapping[str, Any], key: str) -> tuple[float, ...]:
-    given = processor[key]
-    fits = isinstance(given, list) and 0 < len(given) <= MOST_CHANNELS
-    if not fits or not all(type(one) in (int, float) and math.isfinite(one) and abs(one) < 1e6 for one in given):
+    values = processor[key]
+    fits = isinstance(values, list) and 0 < len(values) <= MOST_CHANNELS
+    if not fits or not all(type(one) in (int, float) and math.isfinite(one) and abs(one) < 1e6 for one in values):
         raise _unusable(name, PROCESSOR, key)
-    return tuple(given)
+    return tuple(values)
 
 
 def _unusable(name: str, file: str, key: str) -> HeatproofError:
     return HeatproofError(
-        f"The {file} in {name} says an {key} that no images have: save the model and its image processor there again."
+        f"The {file} in {name} has an invalid {key}: save the model and its image processor there again."
     )
 
 
@@ -101,13 +101,13 @@ def read_json_file(name: str, file: str) -> dict[str, Any]:
     """
     try:
         with open_regular(Path(name).expanduser() / file) as opened:
-            content = opened.read(MOST_BYTES + 1)
-        if len(content) > MOST_BYTES:
+            data = opened.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:
             raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
-        told = parse_json(content)
-        if not isinstance(told, dict):
-            raise ValueError("it is no mapping")
-        return told
+        content = parse_json(data)
+        if not isinstance(content, dict):
+            raise ValueError("it is not a mapping")
+        return content
     except (OSError, ValueError, HeatproofError) as error:
         raise HeatproofError(
             f"The model transformers:{name} has no {file} that can be read ({first_line(error)}): give a folder that "
@@ -135,7 +135,7 @@ def transformers_model(num_classes: int, *, name: str) -> Any:
         if is_out_of_memory(error):
             raise
         reason = " ".join(str(error).split())[:200]
-        raise HeatproofError(f"The model transformers:{name} is no image classifier ({reason}).") from None
+        raise HeatproofError(f"The model transformers:{name} is not an image classifier ({reason}).") from None
 
 
 def read_weights(path: Path, name: str, most: int | None = None) -> dict[str, Any]:
@@ -173,8 +173,8 @@ def _read_parts(path: Path, most: int | None) -> dict[str, Any]:
 
     if not path.name.endswith(INDEX):
         return read_state(path, str(path), most)
-    told = read_json_file(str(path.parent), path.name).get("weight_map")
-    files = set(map(str, told.values())) if isinstance(told, dict) else set()
+    weight_map = read_json_file(str(path.parent), path.name).get("weight_map")
+    files = set(map(str, weight_map.values())) if isinstance(weight_map, dict) else set()
     if not files or any(Path(file).name != file for file in files):
         raise HeatproofError(f"The index {path} does not name files beside it: save the model there again.")
     state: dict[str, Any] = {}

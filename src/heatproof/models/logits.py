@@ -10,7 +10,7 @@ import torch
 from heatproof.errors import HeatproofError
 
 # Tasks for which a single output is not read as a logit of two classes.
-AS_THEY_ARE = ("multilabel", "regression")
+SINGLE_OUTPUT_TASKS = ("multilabel", "regression")
 
 
 def read_logits(output: Any, count: int | None, classes: int | None = None, task: str | None = None) -> torch.Tensor:
@@ -41,13 +41,13 @@ def read_logits(output: Any, count: int | None, classes: int | None = None, task
     HeatproofError
         If no part, or more than one, can be logits of these images, or their number does not fit the task.
     """
-    found = [logits for part in _parts(output) if (logits := _as_matrix(part, count)) is not None]
-    if classes is not None and len(found) > 1:
-        found = [one for one in found if one.shape[1] == classes] or found
-    if len(found) != 1:
-        raise HeatproofError(_refusal(output, count, found))
-    logits = found[0] if found[0].dtype == torch.float64 else found[0].float()
-    if task in AS_THEY_ARE:
+    candidates = [logits for part in _parts(output) if (logits := _as_matrix(part, count)) is not None]
+    if classes is not None and len(candidates) > 1:
+        candidates = [one for one in candidates if one.shape[1] == classes] or candidates
+    if len(candidates) != 1:
+        raise HeatproofError(_refusal(output, count, candidates))
+    logits = candidates[0] if candidates[0].dtype == torch.float64 else candidates[0].float()
+    if task in SINGLE_OUTPUT_TASKS:
         return logits
     width = logits.shape[1]
     if (task == "binary" and width > 2) or (task == "multiclass" and width == 1):
@@ -65,8 +65,8 @@ def as_two_logits(one: torch.Tensor, dim: int = 1) -> torch.Tensor:
 
 def is_one_logit(output: Any, count: int | None) -> bool:
     """Return whether an output is one logit per image, which `read_logits` reads as two classes."""
-    found = [logits for part in _parts(output) if (logits := _as_matrix(part, count)) is not None]
-    return len(found) == 1 and found[0].shape[1] == 1
+    candidates = [logits for part in _parts(output) if (logits := _as_matrix(part, count)) is not None]
+    return len(candidates) == 1 and candidates[0].shape[1] == 1
 
 
 def logits_attribute(output: Any, kind: type = torch.Tensor) -> Any:
@@ -100,12 +100,12 @@ def _as_matrix(part: Any, count: int | None) -> torch.Tensor | None:
     return part.flatten(1) if part[0].numel() == part.shape[1] else None
 
 
-def _refusal(output: Any, count: int | None, found: list[torch.Tensor]) -> str:
+def _refusal(output: Any, count: int | None, candidates: list[torch.Tensor]) -> str:
     batch = "" if count is None else f" for a batch of {count}"
     wrap = "wrap it so that it returns one tensor of logits (images, classes)"
     function = "say what is explained as target=lambda output, targets: …, one number for each image"
-    if found:
-        shapes = " and ".join(str(tuple(one.shape)) for one in found)
+    if candidates:
+        shapes = " and ".join(str(tuple(one.shape)) for one in candidates)
         return (
             f"The model returned a {type(output).__name__}{batch} with parts {shapes} that could all be logits: "
             f"{wrap}, or {function}."

@@ -71,12 +71,12 @@ class AdaptiveBatchSize:
         Device on which the function runs.
     """
 
-    def __init__(self, name: str, kept: str | Path | None = None, device: torch.device | str = "cpu") -> None:
+    def __init__(self, name: str, file: str | Path | None = None, device: torch.device | str = "cpu") -> None:
         self.name = name
-        own = torch.device(device).type == "cuda"
-        self.kept = Path(kept) if kept is not None and own else None
+        is_gpu = torch.device(device).type == "cuda"
+        self.file = Path(file) if file is not None and is_gpu else None
         self.device = describe_device(device)
-        known = read_json(self.kept) if self.kept is not None else None
+        known = read_json(self.file) if self.file is not None else None
         size = (known or {}).get(self.device)
         self.batch_size: int | None = size if isinstance(size, int) and size > 0 else None
 
@@ -110,16 +110,16 @@ class AdaptiveBatchSize:
                 torch.cuda.empty_cache()
             log.info("%s: out of memory with a batch size of %d, continuing with %d", self.name, size, size // 2)
             size //= 2
-            self._keep(size)
+            self._remember(size)
 
-    def _keep(self, size: int) -> None:
+    def _remember(self, size: int) -> None:
         self.batch_size = size
-        if self.kept is None:
+        if self.file is None:
             return
         try:
-            write_json(self.kept, {**(read_json(self.kept) or {}), self.device: size})
+            write_json(self.file, {**(read_json(self.file) or {}), self.device: size})
         except OSError:
-            log.info("%s: %s cannot be written, so the next job starts with the full batch size", self.name, self.kept)
+            log.info("%s: %s cannot be written, so the next job starts with the full batch size", self.name, self.file)
 
 
 def describe_device(device: torch.device | str) -> str:

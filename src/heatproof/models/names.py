@@ -12,8 +12,8 @@ from heatproof.errors import HeatproofError
 from heatproof.files.publishing import escaped
 
 # Keys under which training scripts store weights, in order of preference; averages over training (EMA) come last.
-HOLDERS = ("state_dict", "model_state_dict", "model", "net", "network", "weights", "params")
-AVERAGES = ("state_dict_ema", "model_ema", "ema_state_dict", "ema", "params_ema")
+STATE_KEYS = ("state_dict", "model_state_dict", "model", "net", "network", "weights", "params")
+AVERAGE_KEYS = ("state_dict_ema", "model_ema", "ema_state_dict", "ema", "params_ema")
 # PyTorch counts batches under this name, no network computes with it, and older files lack it.
 COUNTER = "num_batches_tracked"
 # Number of leading parts of a name that can be those of wrappers, such as Lightning's ``model.`` and
@@ -21,7 +21,7 @@ COUNTER = "num_batches_tracked"
 WRAPPERS = 3
 # Depth of nested mappings that is searched; a file can contain a mapping that contains itself.
 DEPTH = 8
-NAMED, LONGEST = 3, 100
+MAX_LISTED, MAX_LENGTH = 3, 100
 
 State = dict[str, torch.Tensor]
 Weights = Mapping[str, torch.Tensor]
@@ -38,7 +38,9 @@ def extract_weights(loaded: Any, called: str) -> State:
     for _ in range(DEPTH):
         if not isinstance(loaded, Mapping):
             break
-        inner = next((loaded[key] for key in (*HOLDERS, *AVERAGES) if isinstance(loaded.get(key), Mapping)), None)
+        inner = next(
+            (loaded[key] for key in (*STATE_KEYS, *AVERAGE_KEYS) if isinstance(loaded.get(key), Mapping)), None
+        )
         if inner is None:
             break
         loaded = inner
@@ -49,7 +51,7 @@ def extract_weights(loaded: Any, called: str) -> State:
     return state
 
 
-def match_names(state: Weights, own: Weights, head: Callable[[], Collection[str]]) -> tuple[State, str]:
+def match_names(state: Weights, network_state: Weights, head: Callable[[], Collection[str]]) -> tuple[State, str]:
     """Rename weights to the names of a network, if there is one way to do so.
 
     The prefix that yields the most names of the network is removed; weights with another prefix, such as those of a
@@ -70,71 +72,77 @@ def match_names(state: Weights, own: Weights, head: Callable[[], Collection[str]
     -------
     state : dict
         The renamed weights; weights that do not fit remain, for the message of the caller.
-    told : str
+    change : str
         What was done, as a clause; empty if nothing was.
     """
     # Iterates over the names of the file once, because there can be a million.
-    known = Counter({"": sum(name in own for name in state)})
+    matches = Counter({"": sum(name in network_state for name in state)})
     for name in state:
         parts = name.split(".", WRAPPERS + 1)
         for count in range(1, min(WRAPPERS, len(parts) - 1) + 1):
             before = ".".join(parts[:count]) + "."
-            known[before] += name.removeprefix(before) in own
-    shortest_first = sorted(known, key=lambda one: (len(one), one))
-    prefix = max(shortest_first, key=lambda one: known[one])
+            matches[before] += name.removeprefix(before) in network_state
+    shortest_first = sorted(matches, key=lambda one: (len(one), one))
+    prefix = max(shortest_first, key=lambda one: matches[one])
     named = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
-    told = f"the prefix {prefix[:LONGEST]!r} of its names was left out" if prefix else ""
-    before = _missing_prefix(state, own) if not known[prefix] else ""
+    change = f"the prefix {prefix[:MAX_LENGTH]!r} of its names was left out" if prefix else ""
+    before = _missing_prefix(state, network_state) if not matches[prefix] else ""
     if before:
-        named = {before + name if before + name in own else name: value for name, value in state.items()}
-        return _with_counters(named, own), f"the prefix {before!r} was put before its names"
-    if left := [name for name in state if not name.startswith(prefix)]:
-        told += f", and so {'was' if len(left) == 1 else 'were'} {listed(left)}"
-    if not known[prefix] and (renamed := _in_order(state, own, head)):
-        named, told = renamed, "its weights have other names and were taken in order"
-    return _with_counters(named, own), told
+        named = {before + name if before + name in network_state else name: value for name, value in state.items()}
+        return _with_counters(named, network_state), f"the prefix {before!r} was put before its names"
+    if dropped := [name for name in state if not name.startswith(prefix)]:
+        change += f", and so {'was' if len(dropped) == 1 else 'were'} {list_names(dropped)}"
+    if not matches[prefix] and (renamed := _in_order(state, network_state, head)):
+        named, change = renamed, "its weights have other names and were taken in order"
+    return _with_counters(named, network_state), change
 
 
-def _missing_prefix(state: Weights, own: Weights) -> str:
+def _missing_prefix(state: Weights, network_state: Weights) -> str:
     """Return the prefix that the names of the network have and those of the file lack; empty if there is none."""
-    found = {name.partition(".")[0] + "." for name in own}
-    known = {prefix: sum(name.removeprefix(prefix) in state for name in own) for prefix in sorted(found)}
+    found = {name.partition(".")[0] + "." for name in network_state}
+    known = {prefix: sum(name.removeprefix(prefix) in state for name in network_state) for prefix in sorted(found)}
     best = max(known, key=lambda one: known[one], default="")
     return best if known.get(best) else ""
 
 
-def _with_counters(named: State, own: Weights) -> State:
+def _with_counters(named: State, network_state: Weights) -> State:
     # Networks in eval mode never read these counters.
-    return {**named, **{name: value for name, value in own.items() if name.endswith(COUNTER) and name not in named}}
+    return {
+        **named,
+        **{name: value for name, value in network_state.items() if name.endswith(COUNTER) and name not in named},
+    }
 
 
-def _in_order(state: Weights, own: Weights, head: Callable[[], Collection[str]]) -> State:
-    theirs, ours = ([name for name in each if not name.endswith(COUNTER)] for each in (state, own))
+def _in_order(state: Weights, network_state: Weights, head: Callable[[], Collection[str]]) -> State:
+    theirs, ours = ([name for name in each if not name.endswith(COUNTER)] for each in (state, network_state))
     last = [[name.rpartition(".")[2] for name in each] for each in (theirs, ours)]
     # Safetensors sorts names, which loses the order of layers: block 10 precedes block 2.
     if theirs == sorted(theirs) or last[0] != last[1]:
         return {}
     renamed = {new: state[name] for name, new in zip(theirs, ours, strict=True)}
-    differ = {new for new, value in renamed.items() if value.shape != own[new].shape}
+    differ = {new for new, value in renamed.items() if value.shape != network_state[new].shape}
     return {} if differ and not differ <= set(head()) else renamed
 
 
-def describe_misfits(state: Weights, own: Weights) -> str:
+def describe_misfits(state: Weights, network_state: Weights) -> str:
     """Return why weights do not fit a network, as clauses; empty if they fit."""
-    missing, unknown = [name for name in own if name not in state], [name for name in state if name not in own]
+    missing, unknown = (
+        [name for name in network_state if name not in state],
+        [name for name in state if name not in network_state],
+    )
     shapes = [
-        f"{name} is {_size(state[name])[:LONGEST]} and should be {_size(own[name])}"
-        for name in own
-        if name in state and state[name].shape != own[name].shape
+        f"{name} is {_size(state[name])[:MAX_LENGTH]} and should be {_size(network_state[name])}"
+        for name in network_state
+        if name in state and state[name].shape != network_state[name].shape
     ]
-    said = {" missing": missing, " unknown to the network": unknown, "": shapes}
-    return "; ".join(listed(names) + words for words, names in said.items() if names)
+    problems = {" missing": missing, " unknown to the network": unknown, "": shapes}
+    return "; ".join(list_names(names) + words for words, names in problems.items() if names)
 
 
-def listed(names: Sequence[str]) -> str:
+def list_names(names: Sequence[str]) -> str:
     """Return the first names of a list, and how many more there are."""
-    shown = ", ".join(escaped(name[:LONGEST], keep="") for name in names[:NAMED])
-    return shown + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+    listed = ", ".join(escaped(name[:MAX_LENGTH], keep="") for name in names[:MAX_LISTED])
+    return listed + (f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else "")
 
 
 def _size(value: torch.Tensor) -> str:

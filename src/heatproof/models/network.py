@@ -23,7 +23,7 @@ from heatproof.models.adapter import attach
 from heatproof.models.names import describe_misfits
 from heatproof.models.output_reader import OutputReader
 from heatproof.models.registry import ARCHITECTURES, InputFacts, ModelSpec, normalisation_of
-from heatproof.models.weights_file import most_bytes, read_safetensors, require_finite
+from heatproof.models.weights_file import max_file_size, read_safetensors, require_finite
 
 if TYPE_CHECKING:
     from heatproof.base.specs import Runtime
@@ -136,7 +136,7 @@ def build_with_weights(
     try:
         load_weights(network, weights)
     except HeatproofError as error:
-        if reader is None or reader.given != "binary":
+        if reader is None or reader.configured_task != "binary":
             raise
         network = build_network(spec, 2, reader=reader)
         try:
@@ -168,8 +168,8 @@ def load_weights(
     network: torch.nn.Module,
     path: str | Path,
     skip: Collection[str] = (),
-    called: str | None = None,
-    advise: Callable[[], str] | None = None,
+    label: str | None = None,
+    suggest_remedy: Callable[[], str] | None = None,
 ) -> None:
     """Load a safetensors file into a network.
 
@@ -181,9 +181,9 @@ def load_weights(
         Path of the file.
     skip
         Names of weights that are not loaded; the network keeps its own.
-    called
+    label
         Name of the weights in messages; None for the path.
-    advise
+    suggest_remedy
         Function that returns the remedy for weights that do not fit; None for a general remedy.
 
     Raises
@@ -191,24 +191,28 @@ def load_weights(
     HeatproofError
         If the file is missing, damaged, or does not fit, or a weight is NaN or infinite.
     """
-    called = called or str(path)
+    label = label or str(path)
     try:
-        state = read_safetensors(refuse_links(path), called, most=most_bytes(network))
+        state = read_safetensors(refuse_links(path), label, most=max_file_size(network))
     except (OSError, SafetensorError) as error:
         raise HeatproofError(
             machine_fault(error)
             or f"The weights {path} cannot be read ({error}): remove them with `rm {path}` if they are there, and run "
             "your snakemake command with this path as its target."
         ) from None
-    own = network.state_dict()
-    state |= {name: own[name] for name in skip}
-    require_finite(state, own, called)
+    network_state = network.state_dict()
+    state |= {name: network_state[name] for name in skip}
+    require_finite(state, network_state, label)
     try:
         network.load_state_dict(state)
     except RuntimeError as error:
-        found = describe_misfits(state, own) or " ".join(str(error).split())[:300]
-        remedy = advise() if advise else "check the model's architecture and options, and the number of classes"
-        raise HeatproofError(f"The weights {called} do not fit the network ({found}): {remedy}.") from None
+        found = describe_misfits(state, network_state) or " ".join(str(error).split())[:300]
+        remedy = (
+            suggest_remedy()
+            if suggest_remedy
+            else "check the model's architecture and options, and the number of classes"
+        )
+        raise HeatproofError(f"The weights {label} do not fit the network ({found}): {remedy}.") from None
 
 
 def save_weights(state: Mapping[str, torch.Tensor], path: str | Path) -> None:
@@ -282,11 +286,11 @@ def set_precision(network: torch.nn.Module, precision: str, device: torch.device
     elif precision == "bfloat16":
         kind = type(network)
         # A class instead of an instance attribute, because copies of the network would share a bound method.
-        network.__class__ = type(kind.__name__, (_Lower, kind), {"__module__": kind.__module__})
+        network.__class__ = type(kind.__name__, (_Autocast, kind), {"__module__": kind.__module__})
     return network
 
 
-class _Lower(torch.nn.Module):
+class _Autocast(torch.nn.Module):
     """Mixin that runs the forward pass of the next class under autocast."""
 
     def forward(self, *inputs: Any, **named: Any) -> Any:

@@ -16,7 +16,7 @@ from heatproof.errors import HeatproofError, NotApplicable, first_line, machine_
 from heatproof.models.logits import is_one_logit, read_logits
 
 # Number of targets to compute if nobody says which ones are read.
-FEW = 3
+DEFAULT_TARGETS = 3
 
 
 class OutputReader:
@@ -50,9 +50,9 @@ class OutputReader:
         classes: int | None = None,
     ) -> None:
         check_task(task)
-        self.given, self.function, self.targets, self.classes = task, function, targets, classes
+        self.configured_task, self.function, self.targets, self.classes = task, function, targets, classes
         self.has_one_logit = False
-        self._asked: list[int] | None = None
+        self._requested: list[int] | None = None
         # Whether the function writes to its arguments; None before the first batch.
         self._writes: bool | None = None
 
@@ -61,10 +61,10 @@ class OutputReader:
         """One of `heatproof.base.tasks.TASKS`, or ``callable``; known after the first output."""
         if self.function is not None:
             return CALLABLE
-        return self.given or ("binary" if self.has_one_logit else "multiclass")
+        return self.configured_task or ("binary" if self.has_one_logit else "multiclass")
 
     @property
-    def called(self) -> str:
+    def label(self) -> str:
         """Name of the callable target as the subject of a sentence."""
         return f"The target function {getattr(self.function, '__name__', type(self.function).__name__)!r}"
 
@@ -74,11 +74,11 @@ class OutputReader:
 
         This affects callable targets only, because all other numbers come from one pass.
         """
-        before, self._asked = self._asked, sorted(set(targets))
+        before, self._requested = self._requested, sorted(set(targets))
         try:
             yield
         finally:
-            self._asked = before
+            self._requested = before
 
     def read(self, output: Any, count: int | None, device: torch.device | None = None) -> torch.Tensor:
         """Return the numbers of an output for a batch.
@@ -105,55 +105,56 @@ class OutputReader:
         """
         if self.function is not None:
             return self._numbers(output, count, device)
-        self.has_one_logit = self.given in (None, "binary") and is_one_logit(output, count)
-        return read_logits(output, count, self.classes, self.given)
+        self.has_one_logit = self.configured_task in (None, "binary") and is_one_logit(output, count)
+        return read_logits(output, count, self.classes, self.configured_task)
 
     def _numbers(self, output: Any, count: int | None, device: torch.device | None) -> torch.Tensor:
-        every = len(self.targets)
-        asked = list(range(min(every, FEW))) if self._asked is None else self._asked
-        columns = [self._number(output, number, count, device) for number in asked]
+        count_targets = len(self.targets)
+        requested = list(range(min(count_targets, DEFAULT_TARGETS))) if self._requested is None else self._requested
+        columns = [self._number(output, number, count, device) for number in requested]
         found = torch.stack(columns, 1)
-        if asked == list(range(every)):
+        if requested == list(range(count_targets)):
             return found
-        empty = found.new_zeros(len(found), every)
-        return empty.index_copy(1, torch.tensor(asked, device=found.device), found)
+        empty = found.new_zeros(len(found), count_targets)
+        return empty.index_copy(1, torch.tensor(requested, device=found.device), found)
 
     def _number(self, output: Any, number: int, count: int | None, device: torch.device | None) -> torch.Tensor:
         assert self.function is not None, "there is a callable target"
-        called = self.called
+        label = self.label
         targets = repeat_target(self.targets, number, 1 if count is None else count)
         targets = targets.to(device) if isinstance(targets, torch.Tensor) and device is not None else targets
         # Copies until it is known that the function does not write; after one write, copies always.
-        given = _Given(self._writes is not False)
+        arguments = _Arguments(self._writes is not False)
         try:
-            found = self.function(given.own(output, count), given.own(targets))
+            found = self.function(arguments.copy_of(output, count), arguments.copy_of(targets))
         except Exception as error:
             # The caller's function can raise any exception.
             if machine_fault(error) or isinstance(error, HeatproofError):
                 raise
             raise HeatproofError(
-                f"{called} fails on the model's output ({type(error).__name__}: {first_line(error)[:200]}): it is "
-                "given the whole output of a batch and the targets of its images, and returns one number for each."
+                f"{label} fails on the model's output ({type(error).__name__}: {first_line(error)[:200]}): it gets the "
+                "complete output of a batch and the targets of its images, and returns one number for each image."
             ) from error
-        if given.wrote() and not given.copies:
+        if arguments.wrote() and not arguments.copies:
             raise HeatproofError(
-                f"{called} writes to what it is given in some batches alone: let it write to a copy, as output.clone()."
+                f"{label} writes to its arguments, but not in all batches: let it write to a copy, such as "
+                "output.clone()."
             )
-        self._writes = self._writes or given.wrote()
+        self._writes = self._writes or arguments.wrote()
         rows = len(found) if isinstance(found, torch.Tensor) and found.ndim and count is None else count
         if not isinstance(found, torch.Tensor) or not found.is_floating_point() or found.numel() != rows:
             is_tensor = isinstance(found, torch.Tensor)
             shape = f"{found.dtype} {tuple(found.shape)}" if is_tensor else f"a {type(found).__name__}"
             raise HeatproofError(
-                f"{called} returned {shape} for a batch of {rows}: return a floating-point tensor ({rows},), one "
+                f"{label} returned {shape} for a batch of {rows}: return a floating-point tensor ({rows},), one "
                 "number for each image."
             )
         found = found.reshape(-1)
-        given.read(found)
+        arguments.read(found)
         return found if found.dtype == torch.float64 else found.float()
 
 
-class _Given:
+class _Arguments:
     """Arguments of a target function for one target, which have the same values in the calls for all targets.
 
     Parameters
@@ -167,7 +168,7 @@ class _Given:
         self.copies = copies
         self._versions: list[tuple[torch.Tensor, int]] = []
         self._unread: list[torch.Tensor] = []
-        self._known: dict[int, Any] = {}
+        self._copies_by_id: dict[int, Any] = {}
 
     def wrote(self) -> bool:
         """Return whether the function wrote to one of its tensors."""
@@ -177,11 +178,11 @@ class _Given:
         """Record which of the function's numbers (B,) are read when their gradients are taken."""
         # Hooks on tensors keep this object alive, and it must not keep the tensors alive.
         self._versions.clear()
-        self._known.clear()
+        self._copies_by_id.clear()
         if numbers.requires_grad:
             numbers.register_hook(lambda gradient: self._unread.append(gradient == 0))
 
-    def own(self, value: Any, count: int | None = None) -> Any:
+    def copy_of(self, value: Any, count: int | None = None) -> Any:
         """Return a copy of a value in which tensors and containers are separate objects.
 
         Parameters
@@ -198,12 +199,12 @@ class _Given:
         if isinstance(value, np.ndarray):
             return value.copy()
         if isinstance(value, tuple):
-            made = [self.own(one, count) for one in value]
+            made = [self.copy_of(one, count) for one in value]
             return type(value)._make(made) if hasattr(value, "_make") else tuple(made)
-        if id(value) not in self._known:
-            self._known[id(value)] = value
+        if id(value) not in self._copies_by_id:
+            self._copies_by_id[id(value)] = value
             self._fill(value, count)
-        return self._known[id(value)]
+        return self._copies_by_id[id(value)]
 
     def _tensor(self, value: torch.Tensor, count: int | None) -> torch.Tensor:
         is_strided = value.layout == torch.strided
@@ -226,14 +227,14 @@ class _Given:
             holds = any(isinstance(one, torch.Tensor | MutableMapping | list | tuple) for one in inside.values())
             if not holds or callable(value) or isinstance(value, type | nn.Module):
                 return
-        self._known[id(value)] = copied = copy.copy(value)
+        self._copies_by_id[id(value)] = copied = copy.copy(value)
         if is_mapping:
             for key, one in value.items():
-                copied[key] = self.own(one, count)
+                copied[key] = self.copy_of(one, count)
         elif isinstance(value, list):
-            copied[:] = [self.own(one, count) for one in value]
+            copied[:] = [self.copy_of(one, count) for one in value]
         else:
-            vars(copied).update({name: self.own(one, count) for name, one in inside.items()})
+            vars(copied).update({name: self.copy_of(one, count) for name, one in inside.items()})
 
 
 def log_probabilities(numbers: torch.Tensor, task: str, dim: int = 1) -> torch.Tensor:

@@ -70,17 +70,17 @@ def _torchvision(name: str) -> dict[str, Any]:
 
 def _transformers(name: str) -> dict[str, Any]:
     # If the config sets mean and std, the folder may have no image processor.
-    told = read_json_file(name, PROCESSOR) if has_file(name, PROCESSOR) else {}
-    edge = _sides(told.get("size"))
-    cut = _sides(told.get("crop_size")) if told.get("do_center_crop") else None
+    processor = read_json_file(name, PROCESSOR) if has_file(name, PROCESSOR) else {}
+    edge = _sides(processor.get("size"))
+    cut = _sides(processor.get("crop_size")) if processor.get("do_center_crop") else None
     size = cut or edge
     if size is None or edge is None:
         return {}
-    share: Any = told.get("crop_pct")
+    share: Any = processor.get("crop_pct")
     if cut or type(share) not in (int, float) or not 0.01 <= share <= 1:
         share = 1
     resize = [max(round(one / share), least) for one, least in zip(edge, size, strict=True)]
-    filter_ = told.get("resample")
+    filter_ = processor.get("resample")
     return {
         "size": as_size_option(size),
         "resize": as_size_option(resize),
@@ -88,12 +88,12 @@ def _transformers(name: str) -> dict[str, Any]:
     }
 
 
-def _sides(told: Any) -> tuple[int, int] | None:
+def _sides(processor: Any) -> tuple[int, int] | None:
     """Return height and width; a shortest edge or a single number is the side of a square."""
-    if isinstance(told, Mapping):
-        height = told.get("shortest_edge", told.get("height"))
-        told = (height, height if "shortest_edge" in told else told.get("width", height))
-    height, width = told if isinstance(told, tuple) else (told, told)
+    if isinstance(processor, Mapping):
+        height = processor.get("shortest_edge", processor.get("height"))
+        processor = (height, height if "shortest_edge" in processor else processor.get("width", height))
+    height, width = processor if isinstance(processor, tuple) else (processor, processor)
     return (height, width) if is_valid_side(height) and is_valid_side(width) else None
 
 

@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 # Sums of probabilities in half precision deviate from 1 by as much.
 NEAR_ONE = 2e-3
-PROBABILITIES = (
+PROBABILITIES_MESSAGE = (
     "The model returns probabilities, which sum to 1 for every image, where logits are read: leave its softmax out, or "
     "give the logarithm, as in lambda images: model(images).log()."
 )
 
 
-def warn_of_probabilities(adapted: AdaptedNetwork, stacklevel: int = 3) -> None:
+def warn_of_probabilities(network: AdaptedNetwork, stacklevel: int = 3) -> None:
     """Warn the caller of the calling function if the logits from `check` look like probabilities."""
-    assert adapted.logits is not None, "the network is checked first"
-    if said := describe_probabilities(adapted.logits, adapted.has_one_logit, adapted.task):
-        warnings.warn(said, stacklevel=stacklevel)
+    assert network.logits is not None, "the network is checked first"
+    if warning := describe_probabilities(network.logits, network.has_one_logit, network.task):
+        warnings.warn(warning, stacklevel=stacklevel)
 
 
-def check_no_probabilities(adapted: AdaptedNetwork) -> None:
+def check_no_probabilities(network: AdaptedNetwork) -> None:
     """Refuse a network whose outputs sum to 1, before maps are computed that cannot be scored.
 
     Raises
@@ -36,9 +36,9 @@ def check_no_probabilities(adapted: AdaptedNetwork) -> None:
     HeatproofError
         As in `heatproof.perturbation.batching.run_batched`.
     """
-    assert adapted.logits is not None, "the network is checked first"
-    if not adapted.has_one_logit and adapted.task in EXCLUSIVE and _sum_to_one(adapted.logits):
-        raise HeatproofError(PROBABILITIES)
+    assert network.logits is not None, "the network is checked first"
+    if not network.has_one_logit and network.task in EXCLUSIVE and _sum_to_one(network.logits):
+        raise HeatproofError(PROBABILITIES_MESSAGE)
 
 
 def describe_probabilities(logits: torch.Tensor, has_one_logit: bool = False, task: str = "multiclass") -> str | None:

@@ -117,8 +117,8 @@ def timm_facts(*, name: str, size: int | Sequence[int] | None = None, channels: 
         known = timm.list_pretrained(f"{base}.*")
         raise HeatproofError(f"timm has no weights {name!r} that specify the input format: {suggest_name(name, known)}")
     fixed = expected.input_size[1:] if expected.fixed_input_size else None
-    own: Normalisation = (expected.mean, expected.std) if len(expected.mean) == channels else HALF
-    return _facts(name, own, TIMM_LAYERS.get(base), fixed, size)
+    normalisation: Normalisation = (expected.mean, expected.std) if len(expected.mean) == channels else HALF
+    return _facts(name, normalisation, TIMM_LAYERS.get(base), fixed, size)
 
 
 def _facts(

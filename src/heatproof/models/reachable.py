@@ -16,9 +16,9 @@ from torch import nn
 from heatproof.errors import HeatproofError
 
 # Limit of visited objects, so that a search ends; far more than separate a function from its network.
-MOST = 10_000
-CALLED = (nn.Module, FunctionType, MethodType, functools.partial)
-_OWN_OF_MODULES = frozenset(vars(nn.Module()))
+MAX_OBJECTS = 10_000
+CALLABLE_TYPES = (nn.Module, FunctionType, MethodType, functools.partial)
+MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
 
 
 def check_eval_mode(function: object, what: str = "model") -> None:
@@ -53,7 +53,7 @@ def reachable_modules(network: object) -> Iterator[tuple[str, nn.Module]]:
     """Yield names and modules that a call can run: submodules, and modules in attributes and closures."""
     seen: set[int] = set()
     waiting = [network]
-    while waiting and len(seen) < MOST:
+    while waiting and len(seen) < MAX_OBJECTS:
         one = waiting.pop()
         if id(one) in seen:
             continue
@@ -62,7 +62,7 @@ def reachable_modules(network: object) -> Iterator[tuple[str, nn.Module]]:
             for name, module in one.named_modules():
                 seen.add(id(module))
                 yield name, module
-                waiting += [value for key, value in vars(module).items() if key not in _OWN_OF_MODULES]
+                waiting += [value for key, value in vars(module).items() if key not in MODULE_ATTRIBUTES]
         else:
             waiting += referenced_objects(one)
 
@@ -74,15 +74,15 @@ def referenced_objects(one: Any) -> list[Any]:
     if isinstance(one, MethodType):
         return [one.__self__, one.__func__]
     if isinstance(one, FunctionType):
-        held = [*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values()]
+        references = [*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values()]
         for cell in one.__closure__ or ():
             with suppress(ValueError):  # the variable has no value yet
-                held.append(cell.cell_contents)
+                references.append(cell.cell_contents)
         if is_library_module(one.__module__):
-            return held
+            return references
         # Only globals that can be or contain a network, because data and modules of a script refer to too much.
         named = (one.__globals__.get(name) for name in _global_names(one.__code__))
-        return held + [value for value in named if isinstance(value, CALLED)]
+        return references + [value for value in named if isinstance(value, CALLABLE_TYPES)]
     if isinstance(one, list | tuple | set):
         return list(one)
     if isinstance(one, dict):

@@ -169,8 +169,8 @@ class Architecture(RegistryEntry):
         """
         if self.facts_of is None:
             return self.facts
-        also = {"stated": stated} if "stated" in inspect.signature(self.facts_of).parameters else {}
-        return self.facts_of(**options, **also)
+        extra = {"stated": stated} if "stated" in inspect.signature(self.facts_of).parameters else {}
+        return self.facts_of(**options, **extra)
 
     def design_for(self, options: Mapping[str, Any]) -> Design:
         """Return the design of a network built with these options; without a design, it is its own family."""

@@ -14,7 +14,9 @@ TOLERANCE = {torch.float64: 1e-7, torch.float32: 2e-4, torch.float16: 1e-2, torc
 TF32 = 1e-2
 
 
-def rounding(logits: torch.Tensor, kinds: Iterable[torch.dtype], device: torch.device, share: float = 1.0) -> float:
+def rounding(
+    logits: torch.Tensor, precisions: Iterable[torch.dtype], device: torch.device, share: float = 1.0
+) -> float:
     """Return how much logits (B, K) may differ between two passes that compute in these precisions.
 
     Parameters
@@ -28,8 +30,8 @@ def rounding(logits: torch.Tensor, kinds: Iterable[torch.dtype], device: torch.d
     share
         Factor of the tolerance.
     """
-    kinds = set(kinds)
-    least, eps = max(TOLERANCE[one] for one in kinds), max(torch.finfo(one).eps for one in kinds)
+    precisions = set(precisions)
+    least, eps = max(TOLERANCE[one] for one in precisions), max(torch.finfo(one).eps for one in precisions)
     if torch.backends.cuda.matmul.allow_tf32 and device.type == "cuda":
         least = max(least, TF32)
     finite = logits[logits.isfinite()]

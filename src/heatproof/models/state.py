@@ -20,13 +20,19 @@ import torch
 from torch import nn
 
 from heatproof.errors import HeatproofError, first_line, machine_fault
-from heatproof.models.reachable import MOST, is_library_module, is_plain_object, reachable_modules, referenced_objects
+from heatproof.models.reachable import (
+    MAX_OBJECTS,
+    is_library_module,
+    is_plain_object,
+    reachable_modules,
+    referenced_objects,
+)
 
 # Containers in which a network may store tensors of a pass, and the depth to which they are searched.
 CONTAINERS = (dict, list, set, deque, OrderedDict, defaultdict)
 DEPTH = 4
 # Largest number of elements of a tensor that is copied.
-LARGEST = 1 << 24
+MAX_COPIED = 1 << 24
 # Thread that currently uses each module, so that two calls never hook the same network at once.
 _in_use: dict[nn.Module, int] = {}
 # Modules that each waiting thread waits for.
@@ -45,21 +51,21 @@ def exclusive_use(modules: list[nn.Module]) -> Iterator[None]:
     HeatproofError
         If a thread that uses one of them waits for this thread, which would be a deadlock.
     """
-    own = threading.get_ident()
+    thread = threading.get_ident()
     with _released:
         try:
-            _waiting[own] = modules
-            while holders := _holders_for(own):
-                if own in _reached_from(holders):
+            _waiting[thread] = modules
+            while holders := _holders_for(thread):
+                if thread in _waited_for_by(holders):
                     raise HeatproofError(
                         "The model is in use in another thread, which waits for a model that this thread uses: call "
                         "one after the other."
                     )
                 _released.wait()
         finally:
-            _waiting.pop(own, None)
+            _waiting.pop(thread, None)
         taken = [module for module in modules if module not in _in_use]
-        _in_use.update(dict.fromkeys(taken, own))
+        _in_use.update(dict.fromkeys(taken, thread))
     try:
         yield
     finally:
@@ -74,7 +80,7 @@ def _holders_for(thread: int) -> set[int]:
     return {_in_use[module] for module in _waiting.get(thread, ()) if _in_use.get(module, thread) != thread}
 
 
-def _reached_from(threads: set[int]) -> set[int]:
+def _waited_for_by(threads: set[int]) -> set[int]:
     """Return the given threads and, transitively, those that they wait for."""
     found: set[int] = set()
     while new := threads - found:
@@ -159,7 +165,9 @@ def copy_network(network: nn.Module) -> nn.Module:
     memo: dict[int, Any] = {}
     # Otherwise a copy of a scripted module would have a graph.
     with torch.inference_mode(False), torch.no_grad():
-        hooks = [each for one in modules for name in _OWN if "hooks" in name for each in vars(one)[name].values()]
+        hooks = [
+            each for one in modules for name in _MODULE_DICTS if "hooks" in name for each in vars(one)[name].values()
+        ]
         for holder in chain(_holders(modules, network), *(_holders([], hook) for hook in hooks)):
             for one in filter(_is_tensor, holder.values):
                 # deepcopy supports only leaf tensors, and tensors made in inference mode do not support gradients.
@@ -191,16 +199,16 @@ class _Holder:
         A dict, list, set or closure cell.
     whatever
         Whether to restore the complete content, instead of only content with tensors.
-    named
+    by_item
         Whether to restore each item separately, as for attributes.
     """
 
-    def __init__(self, held: Any, whatever: bool = False, named: bool = False) -> None:
-        self.held, self.whatever, self.named = held, whatever, named
-        self.before = _contents(held)
+    def __init__(self, container: Any, complete: bool = False, by_item: bool = False) -> None:
+        self.container, self.complete, self.by_item = container, complete, by_item
+        self.before = _contents(container)
         with torch.no_grad():
             tensors = [one for one in self.values if _is_tensor(one) and not isinstance(one, nn.Parameter)]
-            self.copies = [(one, one.clone()) for one in tensors if one.numel() <= LARGEST]
+            self.copies = [(one, one.clone()) for one in tensors if one.numel() <= MAX_COPIED]
 
     @property
     def values(self) -> list[Any]:
@@ -209,7 +217,7 @@ class _Holder:
 
     def replace_inference_tensors(self) -> None:
         """Replace tensors made in inference mode by copies."""
-        now = _contents(self.held)
+        now = _contents(self.container)
         for key, one in list(now.items() if isinstance(now, dict) else enumerate(now)):
             if _is_tensor(one) and one.is_inference():
                 now[key] = _plain_copy(one)
@@ -221,13 +229,13 @@ class _Holder:
             if not _same(one, value):
                 with torch.inference_mode(one.is_inference()), torch.no_grad():
                     one.copy_(value)
-        now = _contents(self.held)
-        if isinstance(self.held, list | deque) and len(now) > len(self.before):
+        now = _contents(self.container)
+        if isinstance(self.container, list | deque) and len(now) > len(self.before):
             # Appended items are a record for the caller, not a table that the next pass reads.
             now = [*self.before, *now[len(self.before) :]]
-        elif self.named:
+        elif self.by_item:
             # Booleans are restored, because a custom mode flag is a plain value as well.
-            kept = {
+            unchanged = {
                 name: value
                 for name, value in now.items()
                 if (name not in self.before and not _holds_tensors(value))
@@ -236,23 +244,23 @@ class _Holder:
                     and not any(isinstance(one, bool) or _holds_tensors(one) for one in (value, self.before[name]))
                 )
             }
-            now = {**self.before, **kept}
-        elif self.whatever or _holds_tensors(now):
+            now = {**self.before, **unchanged}
+        elif self.complete or _holds_tensors(now):
             now = self.before
         self._set(now)
 
-    def _set(self, wanted: Any) -> None:
-        now = _contents(self.held)
-        if len(now) == len(wanted) and all(map(operator.is_, _flat(now), _flat(wanted))):
+    def _set(self, content: Any) -> None:
+        now = _contents(self.container)
+        if len(now) == len(content) and all(map(operator.is_, _flat(now), _flat(content))):
             return
-        if isinstance(self.held, CellType):
-            if wanted:
-                self.held.cell_contents = wanted[0]
+        if isinstance(self.container, CellType):
+            if content:
+                self.container.cell_contents = content[0]
             else:
-                del self.held.cell_contents
+                del self.container.cell_contents
             return
-        self.held.clear()
-        self.held.update(wanted) if isinstance(self.held, dict | set) else self.held.extend(wanted)
+        self.container.clear()
+        self.container.update(content) if isinstance(self.container, dict | set) else self.container.extend(content)
 
 
 def _holders(modules: Sequence[nn.Module], model: Any) -> Iterator[_Holder]:
@@ -263,17 +271,17 @@ def _holders(modules: Sequence[nn.Module], model: Any) -> Iterator[_Holder]:
     seen: dict[int, Any] = {id(module): module for module in modules}
     waiting: list[tuple[Any, int]] = [] if isinstance(model, nn.Module) else [(model, 0)]
     for module in plain:
-        own = vars(module)
-        yield _Holder(own, named=True)
-        seen[id(own)] = own
-        for name, value in own.items():
-            if name in _OWN:
+        attributes_of_module = vars(module)
+        yield _Holder(attributes_of_module, by_item=True)
+        seen[id(attributes_of_module)] = attributes_of_module
+        for name, value in attributes_of_module.items():
+            if name in _MODULE_DICTS:
                 seen[id(value)] = value
-                yield _Holder(value, whatever=True)
+                yield _Holder(value, complete=True)
             else:
                 waiting.append((value, 0))
     waiting += [(one, 0) for one in _shared(plain)]
-    while waiting and len(seen) < MOST:
+    while waiting and len(seen) < MAX_OBJECTS:
         one, depth = waiting.pop()
         if id(one) in seen or depth > DEPTH:
             continue
@@ -289,7 +297,7 @@ def _holders(modules: Sequence[nn.Module], model: Any) -> Iterator[_Holder]:
         elif isinstance(one, MethodType | functools.partial):
             waiting += [(value, depth + 1) for value in referenced_objects(one)]
         elif is_plain_object(one) and isinstance(attributes := getattr(one, "__dict__", None), dict):
-            yield _Holder(attributes, named=True)
+            yield _Holder(attributes, by_item=True)
             waiting += [(value, depth + 1) for value in attributes.values()]
 
 
@@ -323,7 +331,7 @@ def _named_in_methods(modules: Sequence[nn.Module]) -> Iterator[Any]:
 
 
 # Dicts that every module has; additions of a call to them are always removed.
-_OWN = frozenset(name for name, value in vars(nn.Module()).items() if isinstance(value, dict))
+_MODULE_DICTS = frozenset(name for name, value in vars(nn.Module()).items() if isinstance(value, dict))
 
 
 def _is_tensor(value: Any) -> bool:
@@ -334,14 +342,14 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
     return bool(((one == other) | ((one != one) & (other != other))).all())
 
 
-def _contents(held: Any) -> Any:
+def _contents(container: Any) -> Any:
     """Return a shallow copy of a container, as a dict or a list."""
-    if isinstance(held, CellType):
+    if isinstance(container, CellType):
         try:
-            return [held.cell_contents]
+            return [container.cell_contents]
         except ValueError:  # the variable has no value yet
             return []
-    return dict(held) if isinstance(held, dict) else list(held)
+    return dict(container) if isinstance(container, dict) else list(container)
 
 
 def _flat(contents: Any) -> list[Any]:

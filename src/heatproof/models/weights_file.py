@@ -18,19 +18,19 @@ from heatproof.models import saved_by_torch
 from heatproof.models.names import extract_weights
 
 # A checkpoint may contain training state, numbers of twice the precision, and a head for many more classes.
-TIMES, MORE = 16, 2**30
+SIZE_FACTOR, EXTRA_BYTES = 16, 2**30
 # Characters of a message that quotes a file, because names in files can have any length.
-MOST_TOLD = 200
+MAX_QUOTE = 200
 
 
-def most_bytes(network: torch.nn.Module) -> int:
+def max_file_size(network: torch.nn.Module) -> int:
     """Return the largest size in bytes that a checkpoint of a network can have."""
     values = [value for value in network.state_dict().values() if isinstance(value, torch.Tensor)]
     own = sum(value.numel() * value.element_size() for value in values if not torch.nn.parameter.is_lazy(value))
-    return TIMES * own + MORE
+    return SIZE_FACTOR * own + EXTRA_BYTES
 
 
-def require_size(path: str | Path, called: str, most: int | None) -> int:
+def require_size(path: str | Path, label: str, most: int | None) -> int:
     """Return the size of a regular file in bytes.
 
     Raises
@@ -44,14 +44,14 @@ def require_size(path: str | Path, called: str, most: int | None) -> int:
     require_regular(path, found.st_mode)
     if most is not None and found.st_size > most:
         raise HeatproofError(
-            f"The weights {called} do not fit the network: the file has {found.st_size:,} bytes, and {most:,} is the "
+            f"The weights {label} do not fit the network: the file has {found.st_size:,} bytes, and {most:,} is the "
             "limit for this architecture: check the path and the architecture."
         )
     return found.st_size
 
 
 def read_safetensors(
-    path: str | Path, called: str, prefix: str = "", most: int | None = None
+    path: str | Path, label: str, prefix: str = "", most: int | None = None
 ) -> dict[str, torch.Tensor]:
     """Read the tensors of a safetensors file whose names start with a prefix, and remove the prefix from the names.
 
@@ -64,11 +64,11 @@ def read_safetensors(
     HeatproofError
         As in `require_size`.
     """
-    require_size(path, called, most)
+    require_size(path, label, most)
     try:
         with safe_open(path, "pt") as file:
             names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118
-            if len(names) > saved_by_torch.MOST_TENSORS:
+            if len(names) > saved_by_torch.MAX_TENSORS:
                 raise SafetensorError(f"it has {len(names):,} tensors, which no network has")
             return {name.removeprefix(prefix): file.get_tensor(name) for name in names}
     except (OSError, SafetensorError, MemoryError):
@@ -77,7 +77,7 @@ def read_safetensors(
         raise SafetensorError(f"{type(error).__name__}: {error}") from None
 
 
-def read_torch(path: str | Path, called: str, most: int | None = None) -> Any:
+def read_torch(path: str | Path, label: str, most: int | None = None) -> Any:
     """Read a file written by ``torch.save`` if ``torch.load(weights_only=True)`` accepts it.
 
     Raises
@@ -85,18 +85,19 @@ def read_torch(path: str | Path, called: str, most: int | None = None) -> Any:
     HeatproofError
         If it needs a pickle, is damaged, or declares tensors that are larger than the file.
     """
-    size = require_size(path, called, most)
+    size = require_size(path, label, most)
     try:
         with open_regular(path) as file:
             return saved_by_torch.read(file, size)
     except Exception as error:  # a damaged file fails in any way
         fault = machine_fault(error) if isinstance(error, OSError) or is_out_of_memory(error) else None
         raise HeatproofError(
-            fault or f"The checkpoint {called} is neither safetensors nor weights alone ({_what_else(path, error)})."
+            fault
+            or f"The checkpoint {label} is neither safetensors nor weights alone ({_describe_other_file(path, error)})."
         ) from None
 
 
-def _what_else(path: str | Path, error: Exception) -> str:
+def _describe_other_file(path: str | Path, error: Exception) -> str:
     """Return what a file without weights contains, and the remedy."""
     with open_regular(path) as file:
         head = file.read(512)
@@ -107,7 +108,7 @@ def _what_else(path: str | Path, error: Exception) -> str:
     # The file is a pickle, or a ZIP file that contains one.
     if isinstance(error, UnpicklingError) and head.startswith((b"\x80", b"PK")):
         return "it holds more than weights: save its state_dict, because a whole pickled model can run code"
-    found = escaped(str(error)[:MOST_TOLD], keep="") if isinstance(error, saved_by_torch.Damaged) else ""
+    found = escaped(str(error)[:MAX_QUOTE], keep="") if isinstance(error, saved_by_torch.DamagedFile) else ""
     more = f"; {found}" if found else ""
     return f"it was cut off, or is of another kind{more}: get it again, or save the network's state_dict"
 
@@ -136,7 +137,7 @@ def read_state(path: Path, checkpoint: str, most: int | None = None) -> dict[str
     return extract_weights(loaded, checkpoint)
 
 
-def require_copies(state: Mapping[str, torch.Tensor], called: str, most: int) -> None:
+def require_memory(state: Mapping[str, torch.Tensor], label: str, most: int) -> None:
     """Refuse weights that would be larger than any checkpoint of a network once each tensor has its own memory.
 
     Raises
@@ -144,15 +145,15 @@ def require_copies(state: Mapping[str, torch.Tensor], called: str, most: int) ->
     HeatproofError
         If they are.
     """
-    asked = sum(value.numel() * value.element_size() for value in state.values())
-    if asked > most:
+    needed = sum(value.numel() * value.element_size() for value in state.values())
+    if needed > most:
         raise HeatproofError(
-            f"The weights {called} do not fit the network: they need {asked:,} bytes, and {most:,} is the limit for "
+            f"The weights {label} do not fit the network: they need {needed:,} bytes, and {most:,} is the limit for "
             "this architecture: check the path and the architecture."
         )
 
 
-def require_finite(state: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor], called: str) -> None:
+def require_finite(state: Mapping[str, torch.Tensor], network_state: Mapping[str, torch.Tensor], label: str) -> None:
     """Refuse NaN and infinite values, except where the network itself is built with them, as attention masks are.
 
     Raises
@@ -168,11 +169,11 @@ def require_finite(state: Mapping[str, torch.Tensor], own: Mapping[str, torch.Te
         # If the sum is finite, all terms are, and the sum needs no memory; a sum of finite values can be infinite.
         if torch.isfinite(numbers.sum()) or torch.isfinite(numbers).all():
             continue
-        expected = own.get(name)
+        expected = network_state.get(name)
         if not torch.isnan(numbers).any() and expected is not None and torch.isinf(expected).any():
             continue
         what = "NaN" if torch.isnan(numbers).any() else "infinite numbers"
         raise HeatproofError(
-            f"The weights {called} have {what} in {name!r}, so that the network's output means nothing: take another "
+            f"The weights {label} have {what} in {name!r}, so that the network's output means nothing: take another "
             "checkpoint, or train again with a lower lr."
         )

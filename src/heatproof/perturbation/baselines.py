@@ -70,8 +70,8 @@ def register_baselines(references: Iterable[str]) -> None:
     """
     for reference in references:
         function, name = import_callable(reference, "baseline"), reference.rpartition(":")[2]
-        other = colliding_name(name, BASELINES)
-        if other and (other != name or BASELINES[name].function is not function):
+        existing = colliding_name(name, BASELINES)
+        if existing and (existing != name or BASELINES[name].function is not function):
             raise HeatproofError(f"The baseline {reference!r} has the name of another one: rename the function.")
         baseline(name)(function)
 
@@ -122,12 +122,14 @@ def baseline_images(
     entry = look_up(BASELINES, name, "baseline")
     for option in options or {}:
         look_up(entry.options, option, f"option of the baseline {name!r}")
-    own = {"grid": grid} if grid is not None and "grid" in entry.options else {}
-    filled = entry.function(images, image_ids, seed, **(own | dict(options or {})))
+    grid_option = {"grid": grid} if grid is not None and "grid" in entry.options else {}
+    filled = entry.function(images, image_ids, seed, **(grid_option | dict(options or {})))
     if not isinstance(filled, torch.Tensor) or filled.shape != images.shape:
-        made = f"a tensor of shape {tuple(filled.shape)}" if isinstance(filled, torch.Tensor) else repr(type(filled))
+        returned = (
+            f"a tensor of shape {tuple(filled.shape)}" if isinstance(filled, torch.Tensor) else repr(type(filled))
+        )
         raise HeatproofError(
-            f"The baseline {name!r} returned {made} for images of shape {tuple(images.shape)}: it must return one "
+            f"The baseline {name!r} returned {returned} for images of shape {tuple(images.shape)}: it must return one "
             "image for each, of the same shape."
         )
     return filled
@@ -179,15 +181,17 @@ def black(
             "The black baseline does not know how the images were normalised: give baseline_options={'mean': [...], "
             "'std': [...]}, one number for each channel; 0 and 1 where they are in [0, 1]."
         )
-    given = {}
+    checked_values = {}
     for option, values in (("mean", mean), ("std", std)):
         checked = _numbers(f"The {option} of the black baseline", values)
         # Equal values, as of a network without a normalisation, fit any number of channels.
-        given[option] = checked[:1] * images.shape[1] if len(set(checked)) == 1 else checked
-        _check_channels(f"The {option} of the black baseline", given[option], images)
-    if min(given["std"]) <= 0:
+        checked_values[option] = checked[:1] * images.shape[1] if len(set(checked)) == 1 else checked
+        _check_channels(f"The {option} of the black baseline", checked_values[option], images)
+    if min(checked_values["std"]) <= 0:
         raise HeatproofError(f"The std of the black baseline is {list(std)}: give numbers above 0.")
-    return _one_colour([(0.0 - mean) / std for mean, std in zip(given["mean"], given["std"], strict=True)], images)
+    return _one_colour(
+        [(0.0 - mean) / std for mean, std in zip(checked_values["mean"], checked_values["std"], strict=True)], images
+    )
 
 
 def _numbers(what: str, values: Any) -> list[float]:

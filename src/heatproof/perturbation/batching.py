@@ -17,7 +17,7 @@ from heatproof.models.adapter import reader_of
 from heatproof.models.memory import AdaptiveBatchSize, batch_size_file, batch_size_of
 from heatproof.models.network import load_network
 from heatproof.models.output_reader import OutputReader, log_probabilities
-from heatproof.models.probabilities import NEAR_ONE, PROBABILITIES
+from heatproof.models.probabilities import NEAR_ONE, PROBABILITIES_MESSAGE
 from heatproof.models.registry import NetworkSpec
 
 # Predicted class and rank of a target if the task has no classes. The rank is not among the first ones, and -1 means
@@ -72,14 +72,14 @@ def run_batched(
         target, or it returns probabilities or a logit that is not finite.
     """
     parts: list[dict[str, torch.Tensor]] = []
-    known = reader_of(network)
-    reader = known or OutputReader()
+    attached_reader = reader_of(network)
+    reader = attached_reader or OutputReader()
     on_host = targets.cpu() if reader.function else None
     with torch.no_grad():
         for images, rows in batches:
             with reader.only_targets([] if on_host is None else on_host[rows.cpu()].flatten().tolist()):
                 output = network(images)
-            logits = reader.read(output, len(images)) if known is None else output
+            logits = reader.read(output, len(images)) if attached_reader is None else output
             task = reader.task
             if not parts:
                 _check_targets(targets, logits.shape[1], image_ids)
@@ -113,13 +113,13 @@ def run_batched(
     # Outputs that are only 0 and 1 are not treated as probabilities, some of which would be below 1 for each class.
     undecided = read.pop("undecided").any()
     if read.pop("distribution").all() and undecided:
-        raise HeatproofError(PROBABILITIES)
+        raise HeatproofError(PROBABILITIES_MESSAGE)
     if not finite.all():
         image_id = image_ids[rows_read[np.flatnonzero(~finite)[0]]]
         if reader.function is not None:
             raise HeatproofError(
-                f"{reader.called} returned a number that is not finite for image {image_id!r} or for a perturbed one: "
-                "return one for every output, as by a clamp of what it divides by."
+                f"{reader.label} returned a number that is not finite for image {image_id!r} or for a perturbed one: "
+                "return a finite number for every output, for example by clamping a divisor."
             )
         raise HeatproofError(
             f"The model returned a logit that is not finite for image {image_id!r}: check the weights, and the "
@@ -206,8 +206,8 @@ def intact_responses(query: Query) -> dict[str, np.ndarray]:
     )
     read = run_batched(query.network, batches, query.targets, query.image_ids, largest=True)
     both = {name: np.stack([read[name], read["largest_" + name]], axis=1) for name in ("logit", "log_probability")}
-    of_first = read["predicted"] == NO_CLASS
-    rank = np.stack([read["target_rank"], np.where(of_first, read["target_rank"], 0)], axis=1)
+    without_classes = read["predicted"] == NO_CLASS
+    rank = np.stack([read["target_rank"], np.where(without_classes, read["target_rank"], 0)], axis=1)
     return {**both, "predicted": read["predicted"], "target_rank": rank}
 
 

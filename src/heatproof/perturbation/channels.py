@@ -98,38 +98,38 @@ def channels_of_layers(
         Arrays (N, channels) float32 by layer, in the order of `layers`.
     """
     modules = dict(network.named_modules(remove_duplicate=False))
-    seen: dict[str, list[torch.Tensor]] = {layer: [] for layer in layers if layer in modules}
+    maxima: dict[str, list[torch.Tensor]] = {layer: [] for layer in layers if layer in modules}
     calls: dict[str, int] = {}
-    several: set[str] = set()
+    repeated: set[str] = set()
 
-    def keep(layer: str, _module: torch.nn.Module, _inputs: object, output: torch.Tensor) -> None:
+    def record(layer: str, _module: torch.nn.Module, _inputs: object, output: torch.Tensor) -> None:
         calls[layer] = calls.get(layer, 0) + 1
         if calls[layer] > 1:
-            several.add(layer)
+            repeated.add(layer)
         elif isinstance(output, torch.Tensor) and output.ndim == 4:
             # Reduced in the hook, because later layers may overwrite the output, as an in-place ReLU does.
-            seen[layer].append(output.amax((2, 3)))
+            maxima[layer].append(output.amax((2, 3)))
 
     # If memory runs out, one call of the wrapper makes several passes of the inner network.
     inner = network.network if isinstance(network, PaddedBatches) else network
     handles = [inner.register_forward_pre_hook(lambda *_: calls.clear())]
-    handles += [modules[layer].register_forward_hook(partial(keep, layer)) for layer in seen]
+    handles += [modules[layer].register_forward_hook(partial(record, layer)) for layer in maxima]
     parts: dict[str, list[np.ndarray]] = {}
     try:
         with torch.no_grad():
             for start in range(0, len(images), batch_size):
-                for values in seen.values():
+                for values in maxima.values():
                     values.clear()
                 batch = images[start : start + batch_size]
                 network(batch.to(device if device is not None else batch.device))
                 # There are several tensors if memory ran out, and more rows than images if the batch was padded.
-                for layer, values in seen.items():
+                for layer, values in maxima.items():
                     if values:
                         parts.setdefault(layer, []).append(torch.cat(values)[: len(batch)].float().cpu().numpy())
     finally:
         for handle in handles:
             handle.remove()
-    return {layer: np.concatenate(parts[layer]) for layer in seen if layer in parts and layer not in several}
+    return {layer: np.concatenate(parts[layer]) for layer in maxima if layer in parts and layer not in repeated}
 
 
 def channel_counts(network: torch.nn.Module, images: torch.Tensor, layers: Sequence[str]) -> dict[str, int]:
@@ -150,12 +150,12 @@ def channel_counts(network: torch.nn.Module, images: torch.Tensor, layers: Seque
     counts = {layer: 0 for layer in layers if layer in modules}
     called: set[str] = set()
 
-    def keep(layer: str, _module: torch.nn.Module, _inputs: object, output: torch.Tensor) -> None:
+    def record(layer: str, _module: torch.nn.Module, _inputs: object, output: torch.Tensor) -> None:
         once = layer not in called
         called.add(layer)
         counts[layer] = output.shape[1] if once and isinstance(output, torch.Tensor) and output.ndim == 4 else 0
 
-    handles = [modules[layer].register_forward_hook(partial(keep, layer)) for layer in counts]
+    handles = [modules[layer].register_forward_hook(partial(record, layer)) for layer in counts]
     try:
         with torch.no_grad():
             network(images)

@@ -17,7 +17,7 @@ Arrays = Mapping[str, np.ndarray]
 Outputs = dict[str, np.ndarray]
 Explain = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 # Batches for the network, and a function that arranges its outputs by point of the sequence.
-Made = tuple[Iterator[PerturbedBatch], Callable[[Arrays], Outputs]]
+Passes = tuple[Iterator[PerturbedBatch], Callable[[Arrays], Outputs]]
 RESPONSES = ("logit", "log_probability", "predicted", "target_rank")
 
 
@@ -136,22 +136,22 @@ def check_maps(maps: np.ndarray, images: torch.Tensor, image_ids: Sequence[str])
         )
 
 
-def _filled(query: Query, intact: Arrays | None, first: np.ndarray, perturbation: Perturbation) -> Made:
+def _filled(query: Query, intact: Arrays | None, first: np.ndarray, perturbation: Perturbation) -> Passes:
     """Make a sequence with a baseline, in batches over images and points; the intact and the empty image occur once."""
     height, width = query.images.shape[-2:]
     points = perturbation.points(height, width)
-    whole = perturbation.units(height, width)
+    n_units = perturbation.units(height, width)
     # For sequences by value, the number of changed pixels is known at the first point only.
     by_value = perturbation.thresholds is not None
     counts = [0, *[None] * (points - 1)] if by_value else perturbation.counts(height, width).tolist()
     # A pixel has changed if its first point is at most this level: no pixel, all, or those up to the point.
     nothing, everything = -1, points
     of_point = [
-        nothing if count == 0 else everything if count == whole else point for point, count in enumerate(counts)
+        nothing if count == 0 else everything if count == n_units else point for point, count in enumerate(counts)
     ]
     deletes = perturbation.mode == "deletion"
-    given = None if intact is None else nothing if deletes else everything
-    levels = [level for level in dict.fromkeys(of_point) if level != given]
+    known_level = None if intact is None else nothing if deletes else everything
+    levels = [level for level in dict.fromkeys(of_point) if level != known_level]
     up_to = torch.tensor(levels, dtype=torch.int32, device=query.device).reshape(-1, 1, 1, 1)
 
     def batches() -> Iterator[PerturbedBatch]:
@@ -170,19 +170,19 @@ def _filled(query: Query, intact: Arrays | None, first: np.ndarray, perturbation
         parts: list[Arrays] = [shaped] if levels else []
         if intact is not None:
             parts.append({key: intact[key][:, None] for key in RESPONSES})
-        indices = {level: index for index, level in enumerate([*levels, given])}
+        indices = {level: index for index, level in enumerate([*levels, known_level])}
         places = [indices[level] for level in of_point]
         return {key: np.concatenate([part[key] for part in parts], axis=1)[:, places] for key in RESPONSES}
 
     return batches(), by_point
 
 
-def _imputed(query: Query, intact: Arrays | None, first: np.ndarray, perturbation: Perturbation) -> Made:
+def _imputed(query: Query, intact: Arrays | None, first: np.ndarray, perturbation: Perturbation) -> Passes:
     """Make a sequence with ROAD's imputation, which solves for a batch of images point by point."""
     points = perturbation.points(*query.images.shape[-2:])
     skip = int(intact is not None and not (first == 0).any())
 
-    def pieces() -> Iterator[PerturbedBatch]:
+    def imputed_images() -> Iterator[PerturbedBatch]:
         for rows, chunk, ids in query.chunks():
             removed = torch.from_numpy(first[rows]).to(query.device)
             sequence = impute_sequence(chunk, removed, points, noise=perturbation.noise, seed=query.seed, image_ids=ids)
@@ -193,7 +193,7 @@ def _imputed(query: Query, intact: Arrays | None, first: np.ndarray, perturbatio
     order: list[int] = []
 
     def batches() -> Iterator[PerturbedBatch]:
-        for batch, rows in _rebatched(pieces(), query.batch_size):
+        for batch, rows in _rebatched(imputed_images(), query.batch_size):
             order.extend(rows.tolist())
             yield query.match_layout(batch), rows
 
@@ -209,11 +209,11 @@ def _imputed(query: Query, intact: Arrays | None, first: np.ndarray, perturbatio
     return batches(), by_point
 
 
-def _rebatched(pieces: Iterator[PerturbedBatch], size: int) -> Iterator[PerturbedBatch]:
+def _rebatched(batches: Iterator[PerturbedBatch], size: int) -> Iterator[PerturbedBatch]:
     """Regroup batches into batches of one size; the last may be smaller."""
     rest: list[PerturbedBatch] = []
-    for piece in pieces:
-        images, rows = (torch.cat(parts) for parts in zip(*rest, piece, strict=True))
+    for batch in batches:
+        images, rows = (torch.cat(parts) for parts in zip(*rest, batch, strict=True))
         while len(rows) >= size:
             yield images[:size], rows[:size]
             images, rows = images[size:], rows[size:]

@@ -170,9 +170,9 @@ def feature_responses(
     module: Any = network.network if isinstance(network, PaddedBatches) else network
     size = network.size if isinstance(network, PaddedBatches) else 0
     layers = feature_layers(module, query.images[:1].to(query.device))
-    kept: dict[str, list[torch.Tensor]] = {name: [] for name in layers}
+    collected: dict[str, list[torch.Tensor]] = {name: [] for name in layers}
 
-    class Following:
+    class Recorder:
         """Wrapper that collects features of each pass and returns the outputs of the network unchanged."""
 
         network: Any = module
@@ -181,10 +181,10 @@ def feature_responses(
             for rows in seen.values():
                 rows.clear()
             logits = network(images)
-            ran = max(len(images), size)
+            n_run = max(len(images), size)
             for name, rows in seen.items():
                 # Rows of a pass that ran out of memory come first, and copies that padded the batch last.
-                kept[name].append(torch.cat(rows)[-ran:][: len(images)].cpu())
+                collected[name].append(torch.cat(rows)[-n_run:][: len(images)].cpu())
             return logits
 
     height, width = query.images.shape[-2:]
@@ -199,10 +199,10 @@ def feature_responses(
                 yield query.match_layout(both[part]), part // 2 + rows.start
 
     with _tapped(layers) as seen:
-        read = run_batched(Following(), batches(), query.targets, query.image_ids, largest=True)
-    every = [torch.cat(parts).numpy() for parts in kept.values()]
-    widest = max(values.shape[1] for values in every)
-    features = np.stack([np.pad(values, ((0, 0), (0, widest - values.shape[1]))) for values in every], axis=1)
+        read = run_batched(Recorder(), batches(), query.targets, query.image_ids, largest=True)
+    layer_features = [torch.cat(parts).numpy() for parts in collected.values()]
+    widest = max(values.shape[1] for values in layer_features)
+    features = np.stack([np.pad(values, ((0, 0), (0, widest - values.shape[1]))) for values in layer_features], axis=1)
     return {
         "features": features.reshape(-1, 2, *features.shape[1:]),
         "confidence": np.exp(read["largest_log_probability"]).reshape(-1, 2),

@@ -127,7 +127,7 @@ def quantile_masks(one_map: np.ndarray, thresholds: Sequence[float] = THRESHOLDS
     return np.stack([one_map >= np.quantile(one_map, 1 - t) for t in thresholds])
 
 
-def interpolate(picture: np.ndarray, kept: np.ndarray) -> np.ndarray:
+def interpolate(picture: np.ndarray, known: np.ndarray) -> np.ndarray:
     """Interpolate linearly between known pixels, on their Delaunay triangulation.
 
     The result equals ``scipy.interpolate.griddata(..., method="linear")`` on each channel, but needs one triangulation.
@@ -136,7 +136,7 @@ def interpolate(picture: np.ndarray, kept: np.ndarray) -> np.ndarray:
     ----------
     picture
         (H, W, C) float32.
-    kept
+    known
         (H, W) bool, known pixels; the four corners are always known.
 
     Returns
@@ -144,23 +144,23 @@ def interpolate(picture: np.ndarray, kept: np.ndarray) -> np.ndarray:
     numpy.ndarray
         (H, W, C) float32. A pixel outside of all triangles gets the channel's mean.
     """
-    kept = kept.copy()
-    kept[np.ix_([0, -1], [0, -1])] = True
+    known = known.copy()
+    known[np.ix_([0, -1], [0, -1])] = True
     filled = picture.copy()
-    missing = ~kept
+    missing = ~known
     if not missing.any():
         return filled
     # In row order, because the triangulation of a grid is not unique, and depends on the order of the points.
-    triangles = Delaunay(np.argwhere(kept).astype(np.float64))
-    values = LinearNDInterpolator(triangles, picture[kept])(np.argwhere(missing).astype(np.float64))
+    triangles = Delaunay(np.argwhere(known).astype(np.float64))
+    values = LinearNDInterpolator(triangles, picture[known])(np.argwhere(missing).astype(np.float64))
     filled[missing] = np.where(np.isnan(values), picture.mean(axis=(0, 1)), values)
     return filled
 
 
 def entropy_unsupported_reason(channels: int) -> str | None:
     """Return why images with this number of channels have no entropy; None if they have one."""
-    said = f"A picture has {channels} channels: SIC and AIC need one or three, as WebP does."
-    return None if channels in (1, 3) else said
+    reason = f"A picture has {channels} channels: SIC and AIC need one or three, as WebP does."
+    return None if channels in (1, 3) else reason
 
 
 def entropy(picture: np.ndarray) -> int:
@@ -181,8 +181,8 @@ def entropy(picture: np.ndarray) -> int:
     HeatproofError
         If the number of channels is neither one nor three, or Pillow lacks WebP.
     """
-    if said := entropy_unsupported_reason(picture.shape[-1]):
-        raise HeatproofError(said)
+    if reason := entropy_unsupported_reason(picture.shape[-1]):
+        raise HeatproofError(reason)
     encoder()
     levels = (picture * np.float32(255)).astype(np.uint8)
     file, image = BytesIO(), Image.fromarray(levels[..., 0] if levels.shape[-1] == 1 else levels)
@@ -234,20 +234,20 @@ def denormalise(
     channels = images.shape[1]
     if len(mean) != channels or len(std) != channels:
         raise HeatproofError(
-            f"Images of {channels} channels were normalised with {channels} values of mean and of std."
+            f"Images of {channels} channels need {channels} values of mean and of std: give those of the normalisation."
         )
-    back = images.detach().cpu().float().permute(0, 2, 3, 1).numpy() * np.asarray(std, dtype=np.float32)
-    back += np.asarray(mean, dtype=np.float32)
-    wrong = ~((back >= -OUTSIDE) & (back <= 1 + OUTSIDE)).all(axis=(1, 2, 3))
+    restored = images.detach().cpu().float().permute(0, 2, 3, 1).numpy() * np.asarray(std, dtype=np.float32)
+    restored += np.asarray(mean, dtype=np.float32)
+    wrong = ~((restored >= -OUTSIDE) & (restored <= 1 + OUTSIDE)).all(axis=(1, 2, 3))
     if wrong.any():
         at = np.flatnonzero(wrong)[0]
         raise HeatproofError(
-            f"Image {image_ids[at]!r} times std plus mean runs from {back[at].min():.2f} to {back[at].max():.2f}, far "
-            "outside 0 to 1: give the mean and std that the images were normalised with."
+            f"Image {image_ids[at]!r} times std plus mean runs from {restored[at].min():.2f} to "
+            f"{restored[at].max():.2f}, far outside 0 to 1: give the mean and std that the images were normalised with."
         )
-    back = np.clip(back, 0, 1)
-    level = np.rint(back * np.float32(255))
-    return np.where(np.abs(back * np.float32(255) - level) < NEAR_LEVEL, level / np.float32(255), back)
+    restored = np.clip(restored, 0, 1)
+    level = np.rint(restored * np.float32(255))
+    return np.where(np.abs(restored * np.float32(255) - level) < NEAR_LEVEL, level / np.float32(255), restored)
 
 
 def pic_variants(
@@ -352,27 +352,27 @@ def _checked_masks(
     always = always.astype(bool)
     counts_above_quantile(height * width, thresholds)
 
-    def kept(at: int) -> np.ndarray:
+    def selected(at: int) -> np.ndarray:
         if masks == "quantile":
             return quantile_masks(maps[at], thresholds)
-        own = slice(at, at + 1)
-        order = pixel_ranking(maps[own], image_ids[own], seed) if ranking is None else ranking[own]
+        row = slice(at, at + 1)
+        order = pixel_ranking(maps[row], image_ids[row], seed) if ranking is None else ranking[row]
         return rank_masks(order[0], height, width, thresholds)
 
-    return (np.concatenate([always[None], kept(at) | always]) for at in range(count))
+    return (np.concatenate([always[None], selected(at) | always]) for at in range(count))
 
 
 def _variants(rendered: np.ndarray, known: Iterable[np.ndarray]) -> Iterator[Variant]:
     """Yield each interpolated image with its entropy, image by image, in the order of variants."""
 
-    def variant(picture: np.ndarray, kept: np.ndarray | None) -> Variant:
-        filled = picture if kept is None else interpolate(picture, kept)
+    def variant(picture: np.ndarray, masks: np.ndarray | None) -> Variant:
+        filled = picture if masks is None else interpolate(picture, masks)
         return filled, entropy(filled)
 
     ready: deque[list[Future[Variant]]] = deque()
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        for picture, kept in zip(rendered, known, strict=True):
-            ready.append([pool.submit(variant, picture, one) for one in (*kept, None)])
+        for picture, masks in zip(rendered, known, strict=True):
+            ready.append([pool.submit(variant, picture, one) for one in (*masks, None)])
             # One image ahead, so that the threads work during network passes, and memory does not grow with N.
             if len(ready) > 1:
                 yield from (future.result() for future in ready.popleft())

@@ -27,7 +27,7 @@ NOISE = 0.01
 VALUES_ON_CPU = 1_000_000
 VALUES_ELSEWHERE = 16_000_000
 # With fewer values, operations are so short that threads would mostly wait for the interpreter's lock.
-VALUES_SIDE_BY_SIDE = 400_000
+VALUES_IN_THREADS = 400_000
 
 
 def impute(images: Tensor, removed: Tensor, *, tolerance: float = TOLERANCE) -> Tensor:
@@ -112,8 +112,8 @@ def impute_sequence(
         shape, device, dtype = images.shape[1:], images.device, images.dtype
         added = noise * counter_normal(seed, "ROAD noise", image_ids, shape, device=device, dtype=dtype)
     filled = solver.images
-    for low in range(0, steps, solver.together):
-        step = torch.arange(low, min(low + solver.together, steps), device=images.device)
+    for low in range(0, steps, solver.steps_per_call):
+        step = torch.arange(low, min(low + solver.steps_per_call, steps), device=images.device)
         removed = first_removed.unsqueeze(1) <= step[:, None, None]
         solved = solver.fill(filled, removed)
         for values, holes in zip(solved.unbind(1), removed.unsqueeze(2).unbind(1), strict=True):
@@ -147,13 +147,13 @@ class _Solver:
             raise HeatproofError("An image has a value that is not finite: fix the data before imputing.")
         self.limits = largest * tolerance
         self.on_cpu = images.device.type == "cpu"
-        self.piece = max(1, (VALUES_ON_CPU if self.on_cpu else VALUES_ELSEWHERE) // images.shape[1:].numel())
+        self.slice_size = max(1, (VALUES_ON_CPU if self.on_cpu else VALUES_ELSEWHERE) // images.shape[1:].numel())
         self.workspaces: dict[tuple[int, int], Multigrid] = {}
 
     @property
-    def together(self) -> int:
+    def steps_per_call(self) -> int:
         """Number of steps that one call of `fill` should solve."""
-        return self.piece if self.on_cpu else max(1, self.piece // max(1, len(self.images)))
+        return self.slice_size if self.on_cpu else max(1, self.slice_size // max(1, len(self.images)))
 
     @torch.no_grad()
     def fill(self, guesses: Tensor, removed: Tensor) -> Tensor:
@@ -175,28 +175,28 @@ class _Solver:
         filled = guesses.unsqueeze(1).repeat(1, steps, 1, 1, 1)
         systems, unknown = filled.flatten(0, 1), removed.flatten(0, 1)
         owners = torch.arange(count, device=filled.device).repeat_interleave(steps)
-        size = min(self.piece, steps) if self.on_cpu else self.piece
-        pieces = [slice(low, low + size) for low in range(0, len(systems), size)]
-        parallel = self.on_cpu and size * systems[:1].numel() >= VALUES_SIDE_BY_SIDE
-        workers = min(torch.get_num_threads() if parallel else 1, len(pieces))
+        size = min(self.slice_size, steps) if self.on_cpu else self.slice_size
+        slices = [slice(low, low + size) for low in range(0, len(systems), size)]
+        parallel = self.on_cpu and size * systems[:1].numel() >= VALUES_IN_THREADS
+        workers = min(torch.get_num_threads() if parallel else 1, len(slices))
 
         def work(worker: int) -> None:
             # Inference mode is per thread, and a tensor made in it can be changed only in it.
             with torch.inference_mode():
-                for piece in pieces[worker::workers]:
-                    self._solve(worker, systems[piece], unknown[piece], owners[piece])
+                for part in slices[worker::workers]:
+                    self._solve(worker, systems[part], unknown[part], owners[part])
 
         if not self.on_cpu:
             list(map(work, range(workers)))
         elif workers:
-            _side_by_side(work, workers)
+            _run_in_threads(work, workers)
         return filled
 
     def _solve(self, worker: int, values: Tensor, unknown: Tensor, owners: Tensor) -> None:
-        whole = unknown.flatten(1).all(1)
-        if whole.any():
-            values[whole] = self.images[owners[whole]].mean((2, 3), keepdim=True)
-            unknown = unknown & ~whole[:, None, None]
+        all_unknown = unknown.flatten(1).all(1)
+        if all_unknown.any():
+            values[all_unknown] = self.images[owners[all_unknown]].mean((2, 3), keepdim=True)
+            unknown = unknown & ~all_unknown[:, None, None]
         padded = values
         if 1 in values.shape[2:]:
             # A single row or column is doubled, which preserves the equations: the sweeps need two dimensions.
@@ -210,7 +210,7 @@ class _Solver:
             values.copy_(padded[..., : values.shape[2], : values.shape[3]])
 
 
-def _side_by_side(work: Callable[[int], None], workers: int) -> None:
+def _run_in_threads(work: Callable[[int], None], workers: int) -> None:
     """Run `work` for workers 0, 1, ... in parallel threads, each with one PyTorch thread.
 
     Slices are solved in parallel, instead of dividing each small operation over all threads, which would wait for one

@@ -100,9 +100,9 @@ def max_sensitivity(
 
     maps = maps_of(images) if intact is None else _checked(intact, images, image_ids)
 
-    def explanation(given: torch.Tensor | tuple[torch.Tensor, ...]) -> tuple[torch.Tensor]:
+    def explanation(argument: torch.Tensor | tuple[torch.Tensor, ...]) -> tuple[torch.Tensor]:
         # captum requests the intact images in a tuple; their maps are already available.
-        return (maps if isinstance(given, tuple) else maps_of(given),)
+        return (maps if isinstance(argument, tuple) else maps_of(argument),)
 
     score = sensitivity_max(
         explanation,

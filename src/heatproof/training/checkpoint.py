@@ -62,20 +62,20 @@ class Journal:
 
     def save(self, state: dict[str, Any]) -> None:
         """Write the state atomically, followed by a digest of the state and the identity of the training."""
-        whole = io.BytesIO()
-        torch.save(state, whole)
+        buffer = io.BytesIO()
+        torch.save(state, buffer)
         with atomic_write(self.file) as aside, open(aside, "wb") as file:
             # Not torch.save(file), whose errors do not distinguish a full disk from other causes.
-            file.write(whole.getbuffer())
-            file.write(self._digest(whole.getbuffer()))
+            file.write(buffer.getbuffer())
+            file.write(self._digest(buffer.getbuffer()))
 
     def load(self) -> dict[str, Any] | None:
         """Return the state of an earlier job on the CPU; None if it is missing, damaged or from another training."""
         try:
             with open_regular(self.file) as file:
-                whole = memoryview(file.read())
-            state, told = whole[:-DIGEST_BYTES], whole[-DIGEST_BYTES:]
-            if self._digest(state) == told:
+                buffer = memoryview(file.read())
+            state, digest = buffer[:-DIGEST_BYTES], buffer[-DIGEST_BYTES:]
+            if self._digest(state) == digest:
                 return saved_by_torch.read(io.BytesIO(state), len(state))
         except FileNotFoundError:
             return None
@@ -104,9 +104,9 @@ def check_history(rows: Any) -> None:
         If they are not.
     """
     for row in rows:
-        judged = row.keys() & EpochRow.__optional_keys__
-        others = row.keys() - EpochRow.__optional_keys__ == EpochRow.__required_keys__
-        if len(judged) != 1 or not others or not all(isinstance(one, Real) for one in row.values()):
+        validation_keys = row.keys() & EpochRow.__optional_keys__
+        has_losses = row.keys() - EpochRow.__optional_keys__ == EpochRow.__required_keys__
+        if len(validation_keys) != 1 or not has_losses or not all(isinstance(one, Real) for one in row.values()):
             raise TypeError("no row of a history")
 
 

@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 T = TypeVar("T")
 
 
-class Part(NamedTuple):
+class BatchPart(NamedTuple):
     """Part of a batch for one device.
 
     Attributes
@@ -50,12 +50,12 @@ def sound_backward(model: nn.Module, device: torch.device) -> Iterator[None]:
                 and layer.in_channels // layer.groups < ONEDNN_BLOCK
             ):
                 stack.callback(setattr, layer, "stride", layer.stride)
-                stack.enter_context(_looked_at(layer, *layer.stride))
+                stack.enter_context(_subsample_inputs(layer, *layer.stride))
                 layer.stride = (1, 1)
         yield
 
 
-def _looked_at(layer: nn.Conv2d, down: int, across: int) -> RemovableHandle:
+def _subsample_inputs(layer: nn.Conv2d, down: int, across: int) -> RemovableHandle:
     return layer.register_forward_pre_hook(lambda _, inputs: (inputs[0][..., ::down, ::across],))
 
 
@@ -85,9 +85,9 @@ class DeviceGroup:
     def begin(self, seed: int, epoch: int) -> None:
         """Prepare for an epoch."""
 
-    def part(self, images: int) -> Part:
+    def part(self, images: int) -> BatchPart:
         """Return the part of a batch of this number of images for this device."""
-        return Part(slice(0, images), 1.0)
+        return BatchPart(slice(0, images), 1.0)
 
     def backward(self, loss: torch.Tensor) -> None:
         """Add to the gradients."""

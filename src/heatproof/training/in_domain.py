@@ -29,7 +29,7 @@ from heatproof.training.losses import SQUARED, outputs_as_labels, scale_of
 from heatproof.training.reading import ConcatenatedImages
 
 # Number of images whose outputs determine the scale of outputs.
-SCALED = 256
+SCALE_IMAGES = 256
 Baselines = Callable[[torch.Tensor, int, Iterable[int]], torch.Tensor]
 
 
@@ -66,14 +66,14 @@ def finetune_in_domain(
         training_run.device_group.device if training_run.device_group else next(network.parameters()).device,
     )
     if settings.labels == "own":
-        answer = _answers_of(network, settings.loss, device)
+        compute_labels = _labels_from_outputs(network, settings.loss, device)
         low = range(0, len(validation.labels), settings.batch_size)
-        told = [answer(validation.images[at : at + settings.batch_size]) for at in low]
-        train, validation = replace(train, answer=answer), replace(validation, labels=torch.cat(told))
+        labels = [compute_labels(validation.images[at : at + settings.batch_size]) for at in low]
+        train, validation = replace(train, compute_labels=compute_labels), replace(validation, labels=torch.cat(labels))
         if settings.loss == SQUARED and train.scale is None:
-            first, size = min(SCALED, len(train.labels)), settings.batch_size
-            told = [answer(train.images[at : min(at + size, first)]) for at in range(0, first, size)]
-            scale = scale_of(torch.cat(told))
+            first, size = min(SCALE_IMAGES, len(train.labels)), settings.batch_size
+            labels = [compute_labels(train.images[at : min(at + size, first)]) for at in range(0, first, size)]
+            scale = scale_of(torch.cat(labels))
             train, validation = replace(train, scale=scale), replace(validation, scale=scale)
 
     def delete(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -90,8 +90,8 @@ def finetune_in_domain(
     both = _with_deleted(validation, settings.grid, torch_generator(seed, "validation patches"), baselines)
     trained = fit(network, train, both, settings, seed, delete, training_run=training_run)
     # If a training resumed after a kill, the patches of its first epochs were not counted.
-    whole = settings.epochs * sum(map(len, split_into_batches(torch.arange(len(train.labels)), settings.batch_size)))
-    if settings.share and training_run.patch_counts["images"] == whole and not training_run.patch_counts["deleted"]:
+    n_images = settings.epochs * sum(map(len, split_into_batches(torch.arange(len(train.labels)), settings.batch_size)))
+    if settings.share and training_run.patch_counts["images"] == n_images and not training_run.patch_counts["deleted"]:
         raise HeatproofError(
             f"No image lost a patch in {settings.epochs} epochs of the finetuning: raise share, now "
             f"{settings.share:g}, or epochs, or give more images."
@@ -114,7 +114,9 @@ def _with_deleted(validation: Examples, grid: AnyGrid, generator: torch.Generato
     return Examples(both[:] if in_memory else both, torch.cat([validation.labels] * 2), scale=validation.scale)
 
 
-def _answers_of(network: torch.nn.Module, loss: str, device: torch.device) -> Callable[[torch.Tensor], torch.Tensor]:
+def _labels_from_outputs(
+    network: torch.nn.Module, loss: str, device: torch.device
+) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return a function from normalised images to the network's outputs before further training, as labels.
 
     The labels (N, K) are on the CPU, as returned by `heatproof.training.losses.outputs_as_labels`.
@@ -122,7 +124,7 @@ def _answers_of(network: torch.nn.Module, loss: str, device: torch.device) -> Ca
     before = copy_network(network).eval().requires_grad_(False)
 
     @torch.no_grad()
-    def answer(images: torch.Tensor) -> torch.Tensor:
+    def compute_labels(images: torch.Tensor) -> torch.Tensor:
         return outputs_as_labels(loss, before(images.to(device, memory_format=torch.channels_last)).float()).cpu()
 
-    return answer
+    return compute_labels

@@ -34,15 +34,15 @@ Augment = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
 def optimizer_of(schedule: Schedule, model: nn.Module) -> tuple[Optimizer, torch.optim.lr_scheduler.LRScheduler]:
     """Return the optimizer of the model's parameters and its learning rate schedule, with one step per epoch."""
     kinds: dict[str, Any] = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
-    own = {"momentum": schedule.momentum} if schedule.optimizer == "sgd" else {}
-    groups, decay = _groups(schedule, model), schedule.weight_decay
-    optimizer = kinds[schedule.optimizer](groups, schedule.lr, weight_decay=decay, **own)
+    extra = {"momentum": schedule.momentum} if schedule.optimizer == "sgd" else {}
+    groups, decay = _parameter_groups(schedule, model), schedule.weight_decay
+    optimizer = kinds[schedule.optimizer](groups, schedule.lr, weight_decay=decay, **extra)
     if schedule.schedule == "step":
         return optimizer, torch.optim.lr_scheduler.StepLR(optimizer, schedule.decay_every, schedule.decay)
     return optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, schedule.epochs)
 
 
-def _groups(schedule: Schedule, model: nn.Module) -> Any:
+def _parameter_groups(schedule: Schedule, model: nn.Module) -> Any:
     """Return the model's parameters, grouped by ``model.lr_multiple(name)`` if the model has this method.
 
     The first group has the highest multiple. Finetuning has one learning rate for all, as in Hesse et al. 2024.
@@ -55,7 +55,7 @@ def _groups(schedule: Schedule, model: nn.Module) -> Any:
     multiple_of = getattr(model, "lr_multiple", None)
     if multiple_of is None or isinstance(schedule, FinetuningSettings):
         return model.parameters()
-    groups: dict[float, list[nn.Parameter]] = {}
+    parameter_groups: dict[float, list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         multiple = multiple_of(name) if callable(multiple_of) else None
         if not isinstance(multiple, Real) or not 0 <= float(multiple) < float("inf"):
@@ -63,8 +63,10 @@ def _groups(schedule: Schedule, model: nn.Module) -> Any:
                 f"The network's lr_multiple gives {multiple!r} for the parameter {name!r}: make it a method that "
                 "returns the multiple of the learning rate of a parameter by its name, a number from 0."
             )
-        groups.setdefault(float(multiple), []).append(parameter)
-    return [{"params": groups[one], "lr": one * schedule.lr} for one in sorted(groups, reverse=True)]
+        parameter_groups.setdefault(float(multiple), []).append(parameter)
+    return [
+        {"params": parameter_groups[one], "lr": one * schedule.lr} for one in sorted(parameter_groups, reverse=True)
+    ]
 
 
 class Images(Protocol):
@@ -88,7 +90,7 @@ class Examples:
         another network.
     crop
         ``crop(rows, epoch)`` returns random crops, which replace the images; None for no crops.
-    answer
+    compute_labels
         ``answer(images)`` returns labels (n, K) of a batch of intact images, which replace `labels`.
     scale
         (K,) or (1,), divisor of differences in a squared error; see `heatproof.training.losses.scale_of`.
@@ -97,7 +99,7 @@ class Examples:
     images: Images
     labels: torch.Tensor
     crop: Callable[[torch.Tensor, int], torch.Tensor] | None = None
-    answer: Callable[[torch.Tensor], torch.Tensor] | None = None
+    compute_labels: Callable[[torch.Tensor], torch.Tensor] | None = None
     scale: torch.Tensor | None = None
 
 
@@ -116,7 +118,7 @@ class Trained(NamedTuple):
 
     best: State
     history: list[EpochRow]
-    kept: dict[int, State]
+    saved_epochs: dict[int, State]
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,7 @@ class TrainingRun:
         Counts of this process: ``images`` for which patches were drawn, ``deleted`` patches, and ``changed`` images.
     """
 
-    keep: Collection[int] = ()
+    saved_epochs: Collection[int] = ()
     journal: Journal | None = None
     device_group: DeviceGroup | None = None
     patch_counts: Counter[str] = field(default_factory=Counter)
@@ -180,16 +182,19 @@ def fit(
     optimizer, scheduler = optimizer_of(schedule, model)
     before = {name: one.detach().to("cpu", copy=True) for name, one in model.named_parameters()}
     trained = Trained({}, [], {})
-    left = journal.load() if journal else None
-    if left is not None:
+    saved_state = journal.load() if journal else None
+    if saved_state is not None:
         try:
-            trained = Trained(*(left[field] for field in Trained._fields))
-            model.load_state_dict(left["model"])
-            optimizer.load_state_dict(left["optimizer"])
-            scheduler.load_state_dict(left["scheduler"])
-            _set_random_state(left["random"], _device(model))
+            trained = Trained(*(saved_state[field] for field in Trained._fields))
+            model.load_state_dict(saved_state["model"])
+            optimizer.load_state_dict(saved_state["optimizer"])
+            scheduler.load_state_dict(saved_state["scheduler"])
+            _set_random_state(saved_state["random"], _device(model))
             check_history(trained.history)
-            if any(describe_misfits(state, left["model"]) for state in (trained.best, *trained.kept.values())):
+            if any(
+                describe_misfits(state, saved_state["model"])
+                for state in (trained.best, *trained.saved_epochs.values())
+            ):
                 raise ValueError("weights of another network")
         except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
             if is_out_of_memory(error):
@@ -201,15 +206,15 @@ def fit(
                 "the same command again, which trains from the first epoch."
             ) from None
         log.info("resuming after epoch %d of %d of an earlier job", len(trained.history), schedule.epochs)
-    shared = device_group.join(model)
+    wrapped = device_group.join(model)
     epochs = range(len(trained.history), schedule.epochs)
     for epoch in track(epochs, "training", unit="epoch") if device_group.is_main else epochs:
         device_group.begin(seed, epoch)
         lr = optimizer.param_groups[0]["lr"]
         batches = _batches(train, schedule, seed, epoch, augment, device_group.device)
-        train_loss = _one_epoch(shared, batches, train, schedule, optimizer, device_group)
-        judged = validate(model, validation, schedule.batch_size, schedule.loss) if device_group.is_main else None
-        loss, accuracy = device_group.broadcast(judged)
+        train_loss = _one_epoch(wrapped, batches, train, schedule, optimizer, device_group)
+        validated = validate(model, validation, schedule.batch_size, schedule.loss) if device_group.is_main else None
+        loss, accuracy = device_group.broadcast(validated)
         if not (train_loss < float("inf") and loss < float("inf")):
             raise HeatproofError(
                 f"Training diverged in epoch {epoch} (loss {train_loss}): lower the learning rate, now {schedule.lr}."
@@ -221,8 +226,8 @@ def fit(
             continue
         if loss < lowest:
             trained = trained._replace(best=_copy(model))
-        if epoch + 1 in training_run.keep:
-            trained.kept[epoch + 1] = _copy(model)
+        if epoch + 1 in training_run.saved_epochs:
+            trained.saved_epochs[epoch + 1] = _copy(model)
         if journal:
             journal.save(
                 {
@@ -252,10 +257,10 @@ def fit(
     return trained
 
 
-def _row(schedule: Schedule, epoch: int, lr: float, train_loss: float, loss: float, judged: float) -> EpochRow:
-    """Return a row of the history; `judged` is the second value of `validate`."""
+def _row(schedule: Schedule, epoch: int, lr: float, train_loss: float, loss: float, quality: float) -> EpochRow:
+    """Return a row of the history; `quality` is the second value of `validate`."""
     row = EpochRow(epoch=epoch, lr=lr, train_loss=train_loss, validation_loss=loss)
-    row["validation_error" if schedule.loss == SQUARED else "validation_accuracy"] = judged
+    row["validation_error" if schedule.loss == SQUARED else "validation_accuracy"] = quality
     return row
 
 
@@ -330,7 +335,7 @@ def _batches(
             images = flip_randomly(images, schedule.random_horizontal_flip, seed, epoch, rows)
         if schedule.shift:
             images = shift_randomly(images, schedule.shift, generator)
-        learnt = train.labels[rows] if train.answer is None else train.answer(images)
+        learnt = train.labels[rows] if train.compute_labels is None else train.compute_labels(images)
         if augment is not None:
             images = augment(images, generator)
         yield images, learnt
@@ -351,11 +356,11 @@ def _one_epoch(
         for images, labels in batches:
             # Augmentations are drawn for the complete batch on every device, so that they equal those on one device.
             part, device = device_group.part(len(labels)), device_group.device
-            own = images[part.rows].to(device, memory_format=torch.channels_last)
+            images_of_part = images[part.rows].to(device, memory_format=torch.channels_last)
             with torch.autocast(device.type, torch.bfloat16, enabled=schedule.precision == "bfloat16"):
-                logits = model(own)
-            own_labels = labels[part.rows].to(device)
-            loss = compute_loss(schedule.loss, logits.float(), own_labels, schedule.label_smoothing, scale)
+                logits = model(images_of_part)
+            labels_of_part = labels[part.rows].to(device)
+            loss = compute_loss(schedule.loss, logits.float(), labels_of_part, schedule.label_smoothing, scale)
             loss = loss * part.weight
             optimizer.zero_grad(set_to_none=True)
             device_group.backward(loss)
@@ -374,8 +379,8 @@ def validate(model: nn.Module, examples: Examples, batch_size: int, loss: str = 
     model.eval()
     device, count = _device(model), len(examples.labels)
     total, right, known = 0.0, 0.0, 0
-    pieces = [slice(low, min(low + batch_size, count)) for low in range(0, count, batch_size)]
-    for rows, images in prefetch(examples.images.__getitem__, pieces, device):
+    slices = [slice(low, min(low + batch_size, count)) for low in range(0, count, batch_size)]
+    for rows, images in prefetch(examples.images.__getitem__, slices, device):
         outputs, labels = model(images.to(device, memory_format=torch.channels_last)).cpu(), examples.labels[rows]
         total += float(compute_loss(loss, outputs, labels, scale=examples.scale, summed=True))
         correct, of = sum_absolute_errors(outputs, labels) if loss == SQUARED else count_correct(loss, outputs, labels)
@@ -422,11 +427,11 @@ def delete_random_patches(
         As in `TrainingRun`; None to count nothing.
     """
     patches = draw_patches(len(images), grid, share, generator)
-    made = delete_patches(images, baselines, grid, patches)
+    perturbed = delete_patches(images, baselines, grid, patches)
     if patch_counts is not None:
-        changed = (made != images).flatten(1).any(1)
+        changed = (perturbed != images).flatten(1).any(1)
         patch_counts.update(images=len(images), deleted=int((patches >= 0).sum()), changed=int(changed.sum()))
-    return made
+    return perturbed
 
 
 def draw_patches(count: int, grid: AnyGrid, share: float, generator: torch.Generator) -> torch.Tensor:

@@ -21,20 +21,20 @@ SQUARED = "squared_error"
 LOSSES = ("cross_entropy", "binary_cross_entropy", SQUARED)
 
 
-def loss_for_task(task: str | None, given: str = "cross_entropy") -> str:
+def loss_for_task(task: str | None, preferred: str = "cross_entropy") -> str:
     """Return the name of the loss for a task.
 
     Parameters
     ----------
     task
         One of `heatproof.base.tasks.TASKS`, or ``callable``; None for classes.
-    given
+    preferred
         Preferred loss, used if the task allows it: classes can be trained with either cross entropy.
     """
     if task != CALLABLE:
         check_task(task)
-    known = TASK_LOSSES[task or "multiclass"]
-    return given if given in known else known[0]
+    allowed = TASK_LOSSES[task or "multiclass"]
+    return preferred if preferred in allowed else allowed[0]
 
 
 def scale_of(numbers: torch.Tensor) -> torch.Tensor:
@@ -132,8 +132,8 @@ def count_correct(name: str, outputs: torch.Tensor, labels: torch.Tensor) -> tup
     if labels.ndim == 2 and not labels.is_floating_point():
         known = labels >= 0
         right = (((outputs > 0) == (labels > 0)) & known).sum(1)
-        some = known.any(1)
-        return float((right[some] / known.sum(1)[some]).sum()), int(some.sum())
+        has_known = known.any(1)
+        return float((right[has_known] / known.sum(1)[has_known]).sum()), int(has_known.sum())
     wanted = labels.argmax(1) if labels.ndim == 2 else labels
     return float((outputs.argmax(1) == wanted).sum()), len(outputs)
 
@@ -179,21 +179,20 @@ class WholeOutput:
         if not parts:
             raise HeatproofError(
                 f"The model returns a {type(output).__name__} without a floating-point tensor that has a row for each "
-                "image, as detectors do, so that there is nothing that its copy could learn to answer: score it as it "
-                "is (SDS), without finetuning."
+                "image, as detectors do, so that its copy has no output to learn: score it without finetuning (SDS)."
             )
         self.widths = tuple(part.shape[1] for part in parts)
         return torch.cat(parts, 1)
 
-    def scale_of(self, answers: torch.Tensor) -> torch.Tensor:
+    def scale_of(self, outputs: torch.Tensor) -> torch.Tensor:
         """Return the divisor of differences from outputs (N, D), (D,): the deviation of each tensor's numbers.
 
         It is larger for large tensors, so that every tensor has the same weight in the mean over all numbers.
         """
-        parts, every = answers.split(list(self.widths), 1), sum(self.widths)
+        parts, total = outputs.split(list(self.widths), 1), sum(self.widths)
         return torch.cat(
             [
-                scale_of(part.reshape(-1, 1)).expand(part.shape[1]) * (len(parts) * part.shape[1] / every) ** 0.5
+                scale_of(part.reshape(-1, 1)).expand(part.shape[1]) * (len(parts) * part.shape[1] / total) ** 0.5
                 for part in parts
             ]
         )

@@ -41,9 +41,9 @@ def read_examples(
         Seed of the crops.
     """
     read = ImagesOnDemand(dataset, split, facts)
-    whole = read[:1].nbytes * len(labels) <= IN_MEMORY
+    fits_in_memory = read[:1].nbytes * len(labels) <= IN_MEMORY
     # One call for all images, because a user's dataset may be slow to start.
-    images: Images = normalise(dataset.images(split, 0, len(labels)), facts) if whole else read
+    images: Images = normalise(dataset.images(split, 0, len(labels)), facts) if fits_in_memory else read
 
     def crop(rows: torch.Tensor, epoch: int) -> torch.Tensor:
         drawn = counter_uniform(
