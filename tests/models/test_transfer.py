@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from heatproof.base.specs import Runtime
 from heatproof.config.files import default_config, merge
 from heatproof.errors import HeatproofError
-from heatproof.jobs import train as stages
+from heatproof.jobs import train as train_jobs
 from heatproof.jobs.fetch import fetch
 from heatproof.models.network import build_network, find_head, load_weights
 from heatproof.models.registry import ModelSpec
@@ -58,7 +58,7 @@ def test_a_training_begins_with_all_but_the_head(folder):
     fetch(start_of(plan))
     start = load_file("results/checkpoints/m.safetensors")
     assert all(torch.equal(start[name], value) for name, value in state.items())
-    stages.pretrain(pretrain_of(plan), RUNTIME)
+    train_jobs.pretrain(pretrain_of(plan), RUNTIME)
     trained = load_file("results/weights/digits/m/pretrained.safetensors")
     assert trained["classifier.weight"].shape == (10, 16)
     # One epoch of one step with a tiny learning rate does not change the loaded weights visibly.
@@ -79,9 +79,9 @@ def test_a_start_is_trained_once_and_again_when_its_bytes_are_others(folder, mon
         history = [{"epoch": 0, "lr": 1.0, "train_loss": 1.0, "validation_loss": 1.0, "validation_accuracy": 0.1}]
         return Trained(network.state_dict(), history, {})
 
-    monkeypatch.setattr(stages, "fit", fit)
+    monkeypatch.setattr(train_jobs, "fit", fit)
     for expected in (1, 1):
-        stages.pretrain(job, RUNTIME)
+        train_jobs.pretrain(job, RUNTIME)
         assert len(runs) == expected
     graph = Graph(plan)
     start = graph.job("fetch_start", {"model": "m"})
@@ -90,7 +90,7 @@ def test_a_start_is_trained_once_and_again_when_its_bytes_are_others(folder, mon
     save_file({name: value + 1 for name, value in load_file("mine.safetensors").items()}, "mine.safetensors")
     assert not Results(graph).is_current(start, *start.products), "another file lies under the path"
     fetch(start_of(plan))
-    stages.pretrain(job, RUNTIME)
+    train_jobs.pretrain(job, RUNTIME)
     assert len(runs) == 2
 
 

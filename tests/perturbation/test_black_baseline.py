@@ -13,11 +13,11 @@ import heatproof
 from heatproof.attribution.registry import ExplainContext
 from heatproof.data.checks import open_dataset
 from heatproof.errors import HeatproofError
-from heatproof.jobs import train as stages
 from heatproof.jobs.attribute import NamedBaselines
 from heatproof.metrics.registry import METRICS
 from heatproof.models.network import normalise
 from heatproof.perturbation.batching import Query
+from heatproof.training import in_domain
 from heatproof.training.loop import Trained
 
 NORMALISED = {"mean": [0.2, 0.3, 0.4], "std": [0.5, 0.25, 1.0]}
@@ -61,7 +61,7 @@ def test_finetuning_deletes_to_black(project, monkeypatch):
         caught.update(train=train, augment=augment)
         return Trained(dict(model.state_dict()), [{"epoch": 0}], {})
 
-    monkeypatch.setattr(stages, "fit", fit)
+    monkeypatch.setattr(in_domain, "fit", fit)
     changed = project(finetuning={"baseline": "black", "epochs": 1}, models=[{"net": FACTS}])
     changed.make(changed.finetune())
     train = caught["train"].images

@@ -9,9 +9,9 @@ from toy_project import Project
 
 import heatproof
 from heatproof.data.checks import open_dataset
-from heatproof.jobs import train as stages
 from heatproof.models.network import load_network, normalise
 from heatproof.perturbation.batching import Query
+from heatproof.training import in_domain
 from heatproof.training.loop import Trained
 
 CLOSED = [{"toy": {"dataset": "toy_plugin:dataset", "closed": ["train"]}}]
@@ -83,7 +83,7 @@ def caught_by_fit(project, monkeypatch):
         caught.update(train=train, validation=validation, augment=augment)
         return Trained(dict(model.state_dict()), [{"epoch": 0}], {})
 
-    monkeypatch.setattr(stages, "fit", fit)
+    monkeypatch.setattr(in_domain, "fit", fit)
     changed = project(finetuning={"baseline": "mean", "epochs": 1})
     changed.make(changed.finetune())
     return caught, torch.tensor(colour_of(changed), dtype=torch.float32)

@@ -15,10 +15,10 @@ from toy_project import Project
 
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import read_json
-from heatproof.jobs import train as stages
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 from heatproof.stores.manifest import whole
+from heatproof.training import in_domain
 from heatproof.training.checkpoint import Journal
 from heatproof.workflow.reconcile import Results
 
@@ -101,7 +101,7 @@ def test_trained_again_only_for_a_missing_epoch(kept, monkeypatch):
     def fit(*_, **__):
         raise TrainedAgain
 
-    monkeypatch.setattr(stages, "fit", fit)
+    monkeypatch.setattr(in_domain, "fit", fit)
     finetuned(Project(kept.folder, finetuning={"keep": [3]}))
     with pytest.raises(TrainedAgain):
         finetuned(Project(kept.folder, finetuning={"keep": [2, 3]}))

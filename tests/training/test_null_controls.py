@@ -6,7 +6,7 @@ import torch
 from heatproof.base.randomness import derive_seed
 from heatproof.data.checks import open_dataset
 from heatproof.files.reading import read_json
-from heatproof.jobs import train as stages
+from heatproof.jobs import train as train_jobs
 from heatproof.models.network import build_network
 from heatproof.models.weights_file import read_safetensors
 
@@ -28,7 +28,7 @@ def test_shuffled_labels_are_the_same_in_pretraining_and_finetuning_and_not_the_
     made = project(pretraining={"labels": "shuffled"}, finetuning={"labels": "shuffled"})
     before, tuned = made.pretrain(), made.finetune()
     dataset = open_dataset(before.dataset)
-    first, second = (stages._examples(dataset, job) for job in (before, tuned))
+    first, second = (train_jobs._examples(dataset, job) for job in (before, tuned))
     for place, split in enumerate(("train", "validation")):
         true = dataset.splits[split].labels
         assert torch.equal(first[place].labels, second[place].labels)

@@ -9,7 +9,8 @@ from toy_project import Project
 
 from heatproof.config.schema import normalise
 from heatproof.errors import HeatproofError
-from heatproof.jobs import train as stages
+from heatproof.jobs import train as train_jobs
+from heatproof.training import in_domain
 from heatproof.training.loop import Examples
 from heatproof.training.losses import compute_loss
 
@@ -22,7 +23,7 @@ def weights(project, name="finetuned"):
 
 def test_no_label_is_read(tmp_path, monkeypatch):
     """Other labels do not change the result, whereas with `true` they do."""
-    read = stages._examples
+    read = train_jobs._examples
 
     def with_other_labels(dataset, job):
         return [Examples(one.images, (one.labels + 1) % 3, one.crop) for one in read(dataset, job)]
@@ -34,7 +35,7 @@ def test_no_label_is_read(tmp_path, monkeypatch):
         for path in (made.folder / "results/weights/toy/net").glob("finetuned*"):
             path.unlink()
         with monkeypatch.context() as patched:
-            patched.setattr(stages, "_examples", with_other_labels)
+            patched.setattr(train_jobs, "_examples", with_other_labels)
             made.make(made.finetune())
         same = all(torch.equal(first[name], value) for name, value in weights(made).items())
         assert same == (labels == "own")
@@ -42,7 +43,7 @@ def test_no_label_is_read(tmp_path, monkeypatch):
 
 def test_the_label_is_the_output_for_the_intact_image(tmp_path, monkeypatch):
     seen = []
-    fit = stages.fit
+    fit = in_domain.fit
 
     def watched(network, train, validation, *rest, **more):
         if train.compute_labels is None:
@@ -52,7 +53,7 @@ def test_the_label_is_the_output_for_the_intact_image(tmp_path, monkeypatch):
         seen.append((train.compute_labels(images), before.detach(), validation.labels))
         return fit(network, train, validation, *rest, **more)
 
-    monkeypatch.setattr(stages, "fit", watched)
+    monkeypatch.setattr(in_domain, "fit", watched)
     Project(tmp_path, **OWN).train()
     ((answers, before, validation),) = seen
     torch.testing.assert_close(answers, before)

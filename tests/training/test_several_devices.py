@@ -25,7 +25,7 @@ from toy_project import Project
 from heatproof.base.specs import Runtime, Schedule
 from heatproof.errors import HeatproofError
 from heatproof.jobs import several_devices as several
-from heatproof.jobs import train as stages
+from heatproof.jobs import train as train_jobs
 from heatproof.jobs.several_devices import FabricDeviceGroup, synchronise_batch_norm, train_on_devices
 from heatproof.training.checkpoint import Journal
 from heatproof.training.loop import Examples, TrainingRun, fit
@@ -126,7 +126,7 @@ def in_both(spec_json, device_group):
     made["draws, cut off"] = run(DRAWS, device_group, journal, noise)
     for folder in (spec_json["folder"], spec_json["disturbed"]):
         os.chdir(folder)
-        stages._finetune(spec_json["finetune"], device_group)
+        train_jobs._finetune(spec_json["finetune"], device_group)
     if device_group.is_main:
         torch.save({name: tuple(trained) for name, trained in made.items()}, spec_json["output"])
     device_group.broadcast(None)

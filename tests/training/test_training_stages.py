@@ -11,9 +11,10 @@ from heatproof.base.provenance import Key
 from heatproof.data.checks import open_dataset
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import read_json
-from heatproof.jobs import train as stages
+from heatproof.jobs import train as train_jobs
 from heatproof.models.network import load_network, normalise
 from heatproof.stores.manifest import write_manifest
+from heatproof.training import in_domain
 from heatproof.training.loop import Trained
 
 FILES = ("safetensors", "history.csv", "json")
@@ -69,7 +70,8 @@ def no_training(monkeypatch):
     def fit(*_, **__):
         raise TrainedAgain
 
-    monkeypatch.setattr(stages, "fit", fit)
+    monkeypatch.setattr(train_jobs, "fit", fit)
+    monkeypatch.setattr(in_domain, "fit", fit)
 
 
 def test_current_weights_are_not_trained_again(project, no_training):
@@ -112,7 +114,7 @@ def captured_fit(project, monkeypatch, baseline="zeros", share=0.5):
         caught.update(train=train, validation=validation, augment=augment)
         return Trained(dict(model.state_dict()), [{"epoch": 0}], {})
 
-    monkeypatch.setattr(stages, "fit", fit)
+    monkeypatch.setattr(in_domain, "fit", fit)
     changed = project(finetuning={"baseline": baseline, "share": share, "epochs": 1})
     changed.make(changed.finetune())
     return caught
@@ -150,6 +152,6 @@ def test_a_training_out_of_memory_names_the_remedy(project, monkeypatch):
 
     again = project()
     weights(again).write_bytes(b"damaged")
-    monkeypatch.setattr(stages, "fit", is_out_of_memory)
+    monkeypatch.setattr(in_domain, "fit", is_out_of_memory)
     with pytest.raises(HeatproofError, match=r"in the training of .*finetuned.*A smaller batch_size of the training"):
         again.make(again.finetune())

@@ -112,7 +112,7 @@ def inspect_layers(network: nn.Module, images: torch.Tensor, name: str | None = 
         A layer that the user named, whose layout is wanted; None applies the rule.
     """
     hooks = hooks_of(network)
-    known: dict[Any, LayerInspection] = {} if hooks is None else hooks.found
+    known: dict[Any, LayerInspection] = {} if hooks is None else hooks.cache
     key = ("layout", tuple(images.shape[1:]), name)
     if key not in known:
         known[key] = _search(network, noise_like(images), name)

@@ -47,13 +47,13 @@ def require_unaltered_outputs(context: ExplainContext, images: torch.Tensor, out
     import torch
 
     from heatproof.models.adapter import counted_as_check, hooks_of
-    from heatproof.models.rounding import difference_of_images, rounding
+    from heatproof.models.rounding import difference_of_images, rounding_tolerance
 
     with counted_as_check(), torch.no_grad():
         own = pad_single_image_passes(context.output)(images.detach())
     hooks = hooks_of(context.network)
     met = {own.dtype} if hooks is None else {own.dtype, *hooks.precisions}
-    allowed = rounding(own, met, own.device, SHARE)
+    allowed = rounding_tolerance(own, met, own.device, SHARE)
     difference = difference_of_images(outputs.detach().to(own.dtype), own)
     # As a share of the spread, but where that is as small as a rounding of the values.
     spread = max(float(own.max() - own.min()), torch.finfo(own.dtype).tiny)

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from heatproof.errors import HeatproofError, first_line, machine_fault
 from heatproof.models.output_reader import OutputReader
 from heatproof.models.reachable import check_eval_mode, reachable_modules
-from heatproof.models.rounding import largest_difference, rounding
+from heatproof.models.rounding import largest_difference, rounding_tolerance
 from heatproof.models.state import enable_gradients, exclusive_use, preserve_network, preserve_random_states
 
 # Images that a check passes together; it passes the first and the last of them alone as well.
@@ -147,7 +147,7 @@ class AdaptedNetwork:
         Parameters
         ----------
         images
-            (B, C, H, W); at most `FEW` of them are passed.
+            (B, C, H, W); at most `CHECKED_IMAGES` of them are passed.
         with_gradients
             Whether to compute gradients as well.
 
@@ -176,17 +176,19 @@ class AdaptedNetwork:
                 "alone: wrap it so that it returns one tensor of logits (images, classes)."
             )
         chance_difference = largest_difference(again, first)
-        if chance_difference > self.rounding(in_batch, precisions_met.dtypes, SAME_SIZE_SHARE):
+        if chance_difference > self.rounding_tolerance(in_batch, precisions_met.dtypes, SAME_SIZE_SHARE):
             raise HeatproofError(_dependence(chance_difference, True))
         difference = largest_difference(torch.cat([first, last]), in_batch[[0, -1]])
-        if difference > self.rounding(in_batch, precisions_met.dtypes):
+        if difference > self.rounding_tolerance(in_batch, precisions_met.dtypes):
             raise HeatproofError(_dependence(difference, False))
         if (hooks := hooks_of(self.network)) is not None:
             hooks.precisions = frozenset({*precisions_met.dtypes, self.weights or self.dtype})
         self.classes, self.logits, self.gradients = in_batch.shape[1], in_batch[:count], gradients
         return self.logits
 
-    def rounding(self, logits: torch.Tensor, precisions: Iterable[torch.dtype] = (), share: float = 1.0) -> float:
+    def rounding_tolerance(
+        self, logits: torch.Tensor, precisions: Iterable[torch.dtype] = (), share: float = 1.0
+    ) -> float:
         """Return by how much the logits of an image may differ between two passes.
 
         Parameters
@@ -198,12 +200,12 @@ class AdaptedNetwork:
         share
             Factor of the tolerance.
         """
-        return rounding(logits, {*precisions, self.weights or self.dtype}, self.device, share)
+        return rounding_tolerance(logits, {*precisions, self.weights or self.dtype}, self.device, share)
 
     def outputs_agree(self, now: torch.Tensor, then: torch.Tensor) -> bool:
         """Return whether two tensors of logits (B, K) differ by rounding at most."""
         now, then = now.detach().cpu().double(), then.detach().cpu().double()
-        return now.shape == then.shape and largest_difference(now, then) <= self.rounding(then)
+        return now.shape == then.shape and largest_difference(now, then) <= self.rounding_tolerance(then)
 
     def outputs_and_gradients(
         self, images: torch.Tensor, targets: torch.Tensor | None = None
@@ -466,9 +468,9 @@ def attach(
     weights = next((one.dtype for one in parameters if one.is_floating_point()), None)
     hooks = Hooks(reader or OutputReader(), thread, weights if weights in HALF else None)
     hooks.handles = [
-        network.register_forward_pre_hook(hooks.copy, with_kwargs=True, prepend=True),
-        network.register_forward_hook(hooks.read, with_kwargs=True),
-        network.register_forward_hook(hooks.leave, always_call=True),
+        network.register_forward_pre_hook(hooks.copy_inputs, with_kwargs=True, prepend=True),
+        network.register_forward_hook(hooks.read_output, with_kwargs=True),
+        network.register_forward_hook(hooks.end_autocast, always_call=True),
     ]
     network_device = parameters[0].device if parameters else device or torch.device("cpu")
     return AdaptedNetwork(network, network_device, weights, hooks)
@@ -515,9 +517,9 @@ class Hooks:
         Precision of the weights if it is half; float32 images are then cast to it.
     autocast
         Precision of the caller's autocast, in which passes run; None for none.
-    found
-        Cache of facts about the network. It lives as long as the hooks, that is for one call or job, because the caller
-        can change the network between calls.
+    cache
+        Facts about the network that were found since the hooks were attached. They are not stored for longer than one
+        call or job, because the caller can change the network between calls.
     precisions
         Precisions in which the last check computed; empty before the first.
     """
@@ -526,7 +528,7 @@ class Hooks:
         self.reader, self.thread, self.half = reader, thread, half
         self.autocast: torch.dtype | None = None
         self.handles: list[Any] = []
-        self.found: dict[Any, Any] = {}
+        self.cache: dict[Any, Any] = {}
         self.precisions: frozenset[torch.dtype] = frozenset()
         self._running: list[torch.autocast] = []
 
@@ -535,7 +537,7 @@ class Hooks:
         for handle in self.handles:
             handle.remove()
 
-    def copy(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def copy_inputs(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Return copies of the inputs, because a network may write to them, as an in-place ReLU does."""
         if self._is_another_thread():
             return None
@@ -543,9 +545,9 @@ class Hooks:
             first = next(one for one in (*inputs, *named.values()) if isinstance(one, torch.Tensor))
             self._running.append(torch.autocast(first.device.type, self.autocast))
             self._running[-1].__enter__()
-        return tuple(map(self._copied, inputs)), {name: self._copied(value) for name, value in named.items()}
+        return tuple(map(self._copy, inputs)), {name: self._copy(value) for name, value in named.items()}
 
-    def read(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Any) -> Any:
+    def read_output(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Any) -> Any:
         """Return the numbers of an output."""
         if self._is_another_thread():
             return None
@@ -557,7 +559,7 @@ class Hooks:
         """Whether the last output was one logit per image."""
         return self.reader.has_one_logit
 
-    def leave(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+    def end_autocast(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         """End the autocast of a pass, even if the pass failed."""
         if self._running and not self._is_another_thread():
             self._running.pop().__exit__(None, None, None)
@@ -565,7 +567,7 @@ class Hooks:
     def _is_another_thread(self) -> bool:
         return self.thread is not None and threading.get_ident() != self.thread
 
-    def _copied(self, value: Any) -> Any:
+    def _copy(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
         cast = self.half is not None and value.dtype == torch.float32

@@ -14,7 +14,7 @@ TOLERANCE = {torch.float64: 1e-7, torch.float32: 2e-4, torch.float16: 1e-2, torc
 TF32 = 1e-2
 
 
-def rounding(
+def rounding_tolerance(
     logits: torch.Tensor, precisions: Iterable[torch.dtype], device: torch.device, share: float = 1.0
 ) -> float:
     """Return how much logits (B, K) may differ between two passes that compute in these precisions.
