@@ -87,4 +87,5 @@ def test_training_and_its_validation(project, break_forward, monkeypatch, stage,
     monkeypatch.chdir(made.folder)
     with pytest.raises(Broken) as caught:
         stage(job, made.runtime())
-    assert crossed(caught.value) == {"jobs/train.py", "training/loop.py"}
+    in_domain = {"training/in_domain.py"} if stage is finetune else set()
+    assert crossed(caught.value) == {"jobs/train.py", "training/loop.py"} | in_domain

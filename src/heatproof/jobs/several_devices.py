@@ -150,9 +150,9 @@ def _cause(error: ProcessExitedException | ProcessRaisedException, reports: Path
             f"{RESUME_HINT}."
         )
     if isinstance(error, ProcessExitedException):
-        how = error.signal_name or f"exit code {error.exit_code}"
+        ending = error.signal_name or f"exit code {error.exit_code}"
         return HeatproofError(
-            f"The process that trains on device {error.error_index} was ended by {how}: look for its cause in this "
+            f"The process that trains on device {error.error_index} was ended by {ending}: look for its cause in this "
             f"job's log, and run the same command again; {RESUME_HINT}."
         )
     if first is None:

@@ -195,7 +195,7 @@ def _data(job: Training) -> dict[str, list[list[Any]]]:
 def _examples(dataset: Dataset, job: Training) -> list[Examples]:
     """Return the training and validation images, normalised, with the labels to learn."""
     dataset = unwrap_rows(dataset)
-    found, settings, scale = [], job.training, None
+    examples, settings, scale = [], job.training, None
     for split in ("train", "validation"):
         if not len(dataset.splits[split]):
             raise HeatproofError(
@@ -213,8 +213,8 @@ def _examples(dataset: Dataset, job: Training) -> list[Examples]:
             scale = scale_of(labels) if scale is None else scale
         smallest = settings.random_resized_crop if split == "train" else 0.0
         read = read_examples(dataset, split, labels, job.model.facts, smallest, settings.seed)
-        found.append(replace(read, scale=scale))
-    return found
+        examples.append(replace(read, scale=scale))
+    return examples
 
 
 def use_whole_output(network: torch.nn.Module, examples: list[Examples], batch_size: int) -> list[Examples]:

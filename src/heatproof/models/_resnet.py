@@ -186,13 +186,13 @@ class FixupResNet(nn.Module):
         channels_in = width
         self.stages = len(blocks)
         for stage, count in enumerate(blocks):
-            made = []
+            stage_blocks = []
             for index in range(count):
                 channels_out = width * 2**stage * (4 if large else 1)
                 stride = 2 if stage and not index else 1
-                made.append(FixupBlock(channels_in, channels_out, stride, kernels, bias=bias, padded=padded))
+                stage_blocks.append(FixupBlock(channels_in, channels_out, stride, kernels, bias=bias, padded=padded))
                 channels_in = channels_out
-            self.add_module(f"layer{stage + 1}", nn.Sequential(*made))
+            self.add_module(f"layer{stage + 1}", nn.Sequential(*stage_blocks))
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.bias2 = _shift(bias)
         self.fc = nn.Linear(channels_in, num_classes, bias=bias)

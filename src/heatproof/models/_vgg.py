@@ -30,22 +30,24 @@ class CifarVGG(nn.Module):
         linear_layers: int = 1,
     ) -> None:
         super().__init__()
-        several = linear_layers == 3
+        has_three_layers = linear_layers == 3
         layers: list[nn.Module] = []
         for part, (count, multiple) in enumerate(zip(DEPTHS[depth], MULTIPLES, strict=True)):
             # Pooling after the last part would leave one pixel of a 32-pixel image, and no grid for CAMs.
             layers += [nn.MaxPool2d(2)] if part else []
             for _ in range(count):
                 channels_out = width * multiple
-                convolution = nn.Conv2d(channels, channels_out, 3, padding=1, bias=bias and (several or not batch_norm))
+                convolution = nn.Conv2d(
+                    channels, channels_out, 3, padding=1, bias=bias and (has_three_layers or not batch_norm)
+                )
                 layers += [convolution, *([nn.BatchNorm2d(channels_out)] if batch_norm else []), nn.ReLU()]
                 channels = channels_out
         self.features = nn.Sequential(*layers)
-        self.pool = nn.AdaptiveMaxPool2d(1) if several else nn.AdaptiveAvgPool2d(1)
-        hidden = [nn.Linear(channels, channels), nn.ReLU(), nn.Dropout()] if several else []
-        hidden += [nn.Linear(channels, channels), nn.ReLU(), nn.Dropout()] if several else []
+        self.pool = nn.AdaptiveMaxPool2d(1) if has_three_layers else nn.AdaptiveAvgPool2d(1)
+        hidden = [nn.Linear(channels, channels), nn.ReLU(), nn.Dropout()] if has_three_layers else []
+        hidden += [nn.Linear(channels, channels), nn.ReLU(), nn.Dropout()] if has_three_layers else []
         last = nn.Linear(channels, num_classes, bias=bias)
-        self.classifier = nn.Sequential(*hidden, last) if several else last
+        self.classifier = nn.Sequential(*hidden, last) if has_three_layers else last
         for module in self.features if not batch_norm else ():
             if isinstance(module, nn.Conv2d):
                 # Without batch norm, PyTorch's initial weights would shrink the features layer by layer.

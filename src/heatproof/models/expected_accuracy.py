@@ -85,23 +85,23 @@ def require_accuracy(
         and names the mistake that explains the difference.
     """
     measurement = _measure(network, dataset, facts, most)
-    accuracy, found = measurement.accuracy.value, measurement.accuracy
-    if expected is None or accuracy >= expected - SHORTFALL:
-        return found
+    value, accuracy = measurement.accuracy.value, measurement.accuracy
+    if expected is None or value >= expected - SHORTFALL:
+        return accuracy
     order = best_order(measurement.predicted, measurement.labels, dataset.num_classes)
     tried = _accuracy_without_mistakes(measurement) | {
         ORDER: float((order[measurement.labels] == measurement.predicted).mean())
     }
-    best = max(tried, key=lambda what: tried[what])
-    attempts = ", ".join(f"{what} {value:.0%}" for what, value in tried.items())
-    is_explained = tried[best] >= expected - SHORTFALL and tried[best] > accuracy + SHORTFALL
+    best = max(tried, key=lambda change: tried[change])
+    attempts = ", ".join(f"{change} {share:.0%}" for change, share in tried.items())
+    is_explained = tried[best] >= expected - SHORTFALL and tried[best] > value + SHORTFALL
     remedy = (
         f"with {best} it is {tried[best]:.0%}, so set that in {_setting_of(best, measurement)}"
         if is_explained
         else "none of them explains it: check the checkpoint, the architecture's options, and the labels"
     )
     raise HeatproofError(
-        f"The weights {label} classify {accuracy:.0%} of {found.images} {found.split} images correctly, and "
+        f"The weights {label} classify {value:.0%} of {accuracy.images} {accuracy.split} images correctly, and "
         f"{expected:.0%} were expected; tried: {attempts}; {remedy}."
     )
 
@@ -119,17 +119,19 @@ def describe_accuracy(
         As in `require_accuracy`.
     """
     measurement = _measure(network, dataset, facts, most)
-    found = measurement.accuracy
-    if found.value >= MOSTLY_RIGHT:
+    accuracy = measurement.accuracy
+    if accuracy.value >= MOSTLY_RIGHT:
         return ""
     # The order is found on one half of the images and tested on the other.
-    exchanged = correct_after_exchange(measurement.predicted, measurement.labels, dataset.num_classes) / found.images
+    exchanged = correct_after_exchange(measurement.predicted, measurement.labels, dataset.num_classes) / accuracy.images
     tried = _accuracy_without_mistakes(measurement) | {ORDER: exchanged}
-    best = max(tried, key=lambda what: tried[what])
-    sentence = f"the checkpoint {label} classifies {found.value:.0%} of {found.images} {found.split} images correctly"
-    if tried[best] >= found.value + LEAST_GAIN:
+    best = max(tried, key=lambda change: tried[change])
+    sentence = (
+        f"the checkpoint {label} classifies {accuracy.value:.0%} of {accuracy.images} {accuracy.split} images correctly"
+    )
+    if tried[best] >= accuracy.value + LEAST_GAIN:
         return f"{sentence}, and {tried[best]:.0%} with {best}: set that in {_setting_of(best, measurement)}"
-    if found.at_chance:
+    if accuracy.at_chance:
         return (
             f"{sentence}, no more than guessing would: compare mean, std, resize and the order of classes with those "
             "that it was trained with"
@@ -155,18 +157,18 @@ def _measure(network: torch.nn.Module, dataset: Dataset, facts: InputFacts, most
     count = min(most, len(dataset.splits[split]))
     images, labels = dataset.images(split, 0, count), dataset.splits[split].labels[:count]
     predicted = _predictions(network, images, facts)
-    accuracy = float((predicted == labels).mean())
+    share = float((predicted == labels).mean())
     guessing = binom.ppf(1 - CHANCE_PROBABILITY, count, 1 / dataset.num_classes) / count
-    found = Accuracy(accuracy, count, split, accuracy <= guessing)
-    return _Measurement(network, dataset, facts, images, labels, predicted, found)
+    accuracy = Accuracy(share, count, split, share <= guessing)
+    return _Measurement(network, dataset, facts, images, labels, predicted, accuracy)
 
 
 def _accuracy_without_mistakes(measurement: _Measurement) -> dict[str, float]:
     """Return the accuracy without each possible mistake, by what would be changed."""
     changes = _changes(measurement.images, measurement.facts)
     return {
-        what: float((_predictions(measurement.network, *change) == measurement.labels).mean())
-        for what, change in changes
+        change: float((_predictions(measurement.network, *changed_input) == measurement.labels).mean())
+        for change, changed_input in changes
     }
 
 
@@ -205,9 +207,9 @@ Input = tuple[np.ndarray, InputFacts]
 def _changes(images: np.ndarray, facts: InputFacts) -> Iterator[tuple[str, Input]]:
     """Yield images and facts without each possible mistake, by what is changed."""
     if images.shape[1] == 3:
-        for what, (mean, std) in NORMALISATIONS.items():
+        for change, (mean, std) in NORMALISATIONS.items():
             if (facts.mean, facts.std) != (mean, std):
-                yield what, (images, replace(facts, mean=mean, std=std))
+                yield change, (images, replace(facts, mean=mean, std=std))
         yield CHANNELS, (np.ascontiguousarray(images[:, ::-1]), facts)
     yield "a tenth cut off on each side (resize: size × 256 / 224)", (_zoomed(images, 224 / 256), facts)
 

@@ -64,7 +64,7 @@ class AdaptiveBatchSize:
     ----------
     name
         Name of the function that runs in batches, for messages.
-    kept
+    file
         File that stores the batch size that fits each GPU model, for later jobs; None remembers it in this process
         only. It is not used on a CPU, whose memory is shared with other programs.
     device

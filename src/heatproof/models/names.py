@@ -63,7 +63,7 @@ def match_names(state: Weights, network_state: Weights, head: Callable[[], Colle
     ----------
     state
         Weights of the file.
-    own
+    network_state
         Weights of the network.
     head
         Function that returns the names of the weights whose shapes depend on the number of classes.
@@ -99,8 +99,8 @@ def match_names(state: Weights, network_state: Weights, head: Callable[[], Colle
 
 def _missing_prefix(state: Weights, network_state: Weights) -> str:
     """Return the prefix that the names of the network have and those of the file lack; empty if there is none."""
-    found = {name.partition(".")[0] + "." for name in network_state}
-    known = {prefix: sum(name.removeprefix(prefix) in state for name in network_state) for prefix in sorted(found)}
+    prefixes = {name.partition(".")[0] + "." for name in network_state}
+    known = {prefix: sum(name.removeprefix(prefix) in state for name in network_state) for prefix in sorted(prefixes)}
     best = max(known, key=lambda one: known[one], default="")
     return best if known.get(best) else ""
 

@@ -154,8 +154,12 @@ def find_head(spec: ModelSpec) -> set[str]:
     HeatproofError
         If there are none.
     """
-    few, more = (build_network(spec, classes).state_dict() for classes in (2, 3))
-    head = {name for name, value in few.items() if name not in more or more[name].shape != value.shape}
+    two_classes, three_classes = (build_network(spec, classes).state_dict() for classes in (2, 3))
+    head = {
+        name
+        for name, value in two_classes.items()
+        if name not in three_classes or three_classes[name].shape != value.shape
+    }
     if not head:
         raise HeatproofError(
             f"The architecture {spec.architecture!r} builds the same network for any number of classes: it has no "
@@ -206,13 +210,13 @@ def load_weights(
     try:
         network.load_state_dict(state)
     except RuntimeError as error:
-        found = describe_misfits(state, network_state) or " ".join(str(error).split())[:300]
+        problem = describe_misfits(state, network_state) or " ".join(str(error).split())[:300]
         remedy = (
             suggest_remedy()
             if suggest_remedy
             else "check the model's architecture and options, and the number of classes"
         )
-        raise HeatproofError(f"The weights {label} do not fit the network ({found}): {remedy}.") from None
+        raise HeatproofError(f"The weights {label} do not fit the network ({problem}): {remedy}.") from None
 
 
 def save_weights(state: Mapping[str, torch.Tensor], path: str | Path) -> None:
@@ -225,7 +229,7 @@ def save_weights(state: Mapping[str, torch.Tensor], path: str | Path) -> None:
         aside.write_bytes(save(copies))
 
 
-def find_layer(network: torch.nn.Module, name: str, what: str) -> torch.nn.Module:
+def find_layer(network: torch.nn.Module, name: str, owner: str) -> torch.nn.Module:
     """Return a submodule by name.
 
     Raises
@@ -237,7 +241,7 @@ def find_layer(network: torch.nn.Module, name: str, what: str) -> torch.nn.Modul
         return network.get_submodule(name)
     except AttributeError:
         known = [known for known, _ in network.named_modules(remove_duplicate=False) if known]
-        raise HeatproofError(f"The {what} has no layer {name!r} for CAMs: {suggest_name(name, known)}") from None
+        raise HeatproofError(f"The {owner} has no layer {name!r} for CAMs: {suggest_name(name, known)}") from None
 
 
 def normalise(images: np.ndarray, facts: InputFacts) -> torch.Tensor:

@@ -112,11 +112,11 @@ class OutputReader:
         count_targets = len(self.targets)
         requested = list(range(min(count_targets, DEFAULT_TARGETS))) if self._requested is None else self._requested
         columns = [self._number(output, number, count, device) for number in requested]
-        found = torch.stack(columns, 1)
+        numbers = torch.stack(columns, 1)
         if requested == list(range(count_targets)):
-            return found
-        empty = found.new_zeros(len(found), count_targets)
-        return empty.index_copy(1, torch.tensor(requested, device=found.device), found)
+            return numbers
+        empty = numbers.new_zeros(len(numbers), count_targets)
+        return empty.index_copy(1, torch.tensor(requested, device=numbers.device), numbers)
 
     def _number(self, output: Any, number: int, count: int | None, device: torch.device | None) -> torch.Tensor:
         assert self.function is not None, "there is a callable target"
@@ -126,7 +126,7 @@ class OutputReader:
         # Copies until it is known that the function does not write; after one write, copies always.
         arguments = _Arguments(self._writes is not False)
         try:
-            found = self.function(arguments.copy_of(output, count), arguments.copy_of(targets))
+            numbers = self.function(arguments.copy_of(output, count), arguments.copy_of(targets))
         except Exception as error:
             # The caller's function can raise any exception.
             if machine_fault(error) or isinstance(error, HeatproofError):
@@ -141,17 +141,17 @@ class OutputReader:
                 "output.clone()."
             )
         self._writes = self._writes or arguments.wrote()
-        rows = len(found) if isinstance(found, torch.Tensor) and found.ndim and count is None else count
-        if not isinstance(found, torch.Tensor) or not found.is_floating_point() or found.numel() != rows:
-            is_tensor = isinstance(found, torch.Tensor)
-            shape = f"{found.dtype} {tuple(found.shape)}" if is_tensor else f"a {type(found).__name__}"
+        rows = len(numbers) if isinstance(numbers, torch.Tensor) and numbers.ndim and count is None else count
+        if not isinstance(numbers, torch.Tensor) or not numbers.is_floating_point() or numbers.numel() != rows:
+            is_tensor = isinstance(numbers, torch.Tensor)
+            shape = f"{numbers.dtype} {tuple(numbers.shape)}" if is_tensor else f"a {type(numbers).__name__}"
             raise HeatproofError(
                 f"{label} returned {shape} for a batch of {rows}: return a floating-point tensor ({rows},), one "
                 "number for each image."
             )
-        found = found.reshape(-1)
-        arguments.read(found)
-        return found if found.dtype == torch.float64 else found.float()
+        numbers = numbers.reshape(-1)
+        arguments.read(numbers)
+        return numbers if numbers.dtype == torch.float64 else numbers.float()
 
 
 class _Arguments:
@@ -199,8 +199,8 @@ class _Arguments:
         if isinstance(value, np.ndarray):
             return value.copy()
         if isinstance(value, tuple):
-            made = [self.copy_of(one, count) for one in value]
-            return type(value)._make(made) if hasattr(value, "_make") else tuple(made)
+            items = [self.copy_of(one, count) for one in value]
+            return type(value)._make(items) if hasattr(value, "_make") else tuple(items)
         if id(value) not in self._copies_by_id:
             self._copies_by_id[id(value)] = value
             self._fill(value, count)
@@ -209,16 +209,16 @@ class _Arguments:
     def _tensor(self, value: torch.Tensor, count: int | None) -> torch.Tensor:
         is_strided = value.layout == torch.strided
         shares = is_strided and not self.copies and not value.is_inference()
-        made = value.view_as(value) if shares else value.clone()
-        if not made.is_inference():
-            self._versions.append((made, made._version))
-        if made.requires_grad and is_strided and made.ndim and len(made) == count:
+        copied = value.view_as(value) if shares else value.clone()
+        if not copied.is_inference():
+            self._versions.append((copied, copied._version))
+        if copied.requires_grad and is_strided and copied.ndim and len(copied) == count:
 
             def of_read(gradient: torch.Tensor) -> torch.Tensor:
                 return gradient.masked_fill(self._unread[-1].reshape(-1, *[1] * (gradient.ndim - 1)), 0)
 
-            made.register_hook(of_read)
-        return made
+            copied.register_hook(of_read)
+        return copied
 
     def _fill(self, value: Any, count: int | None) -> None:
         """Replace a mapping, list or object with attributes by a copy, item by item; other values stay."""

@@ -23,7 +23,7 @@ def rounding_tolerance(
     ----------
     logits
         Logits of a few images.
-    kinds
+    precisions
         Precisions of the weights and of the computations in a pass.
     device
         Device of the passes.
@@ -31,7 +31,7 @@ def rounding_tolerance(
         Factor of the tolerance.
     """
     precisions = set(precisions)
-    least, eps = max(TOLERANCE[one] for one in precisions), max(torch.finfo(one).eps for one in precisions)
+    least, eps = max(TOLERANCE[first] for first in precisions), max(torch.finfo(first).eps for first in precisions)
     if torch.backends.cuda.matmul.allow_tf32 and device.type == "cuda":
         least = max(least, TF32)
     finite = logits[logits.isfinite()]
@@ -42,12 +42,12 @@ def rounding_tolerance(
     return share * least * float(spread) + 8 * eps * float(finite.abs().max())
 
 
-def difference_of_images(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+def difference_of_images(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     """Return the largest difference (B,) per image between two tensors (B, K); infinite if only one is NaN."""
-    alike = (one == other) | (one.isnan() & other.isnan())
-    return (one - other).abs().nan_to_num(nan=float("inf")).masked_fill(alike, 0).flatten(1).amax(1)
+    alike = (first == second) | (first.isnan() & second.isnan())
+    return (first - second).abs().nan_to_num(nan=float("inf")).masked_fill(alike, 0).flatten(1).amax(1)
 
 
-def largest_difference(one: torch.Tensor, other: torch.Tensor) -> float:
+def largest_difference(first: torch.Tensor, second: torch.Tensor) -> float:
     """Return the largest difference between two tensors of the same shape; infinite if only one is NaN."""
-    return float(difference_of_images(one[None], other[None]))
+    return float(difference_of_images(first[None], second[None]))

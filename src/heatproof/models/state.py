@@ -82,11 +82,11 @@ def _holders_for(thread: int) -> set[int]:
 
 def _waited_for_by(threads: set[int]) -> set[int]:
     """Return the given threads and, transitively, those that they wait for."""
-    found: set[int] = set()
-    while new := threads - found:
-        found |= new
+    reached: set[int] = set()
+    while new := threads - reached:
+        reached |= new
         threads = {other for one in new for other in _holders_for(one)}
-    return found
+    return reached
 
 
 @contextmanager
@@ -186,8 +186,8 @@ def copy_network(network: nn.Module) -> nn.Module:
 
 
 def _plain_copy(tensor: torch.Tensor) -> torch.Tensor:
-    made = tensor.detach().clone()
-    return nn.Parameter(made, requires_grad=False) if isinstance(tensor, nn.Parameter) else made
+    copied = tensor.detach().clone()
+    return nn.Parameter(copied, requires_grad=False) if isinstance(tensor, nn.Parameter) else copied
 
 
 class _Holder:
@@ -195,9 +195,9 @@ class _Holder:
 
     Attributes
     ----------
-    held
+    container
         A dict, list, set or closure cell.
-    whatever
+    complete
         Whether to restore the complete content, instead of only content with tensors.
     by_item
         Whether to restore each item separately, as for attributes.
@@ -235,7 +235,7 @@ class _Holder:
             now = [*self.before, *now[len(self.before) :]]
         elif self.by_item:
             # Booleans are restored, because a custom mode flag is a plain value as well.
-            unchanged = {
+            retained = {
                 name: value
                 for name, value in now.items()
                 if (name not in self.before and not _holds_tensors(value))
@@ -244,7 +244,7 @@ class _Holder:
                     and not any(isinstance(one, bool) or _holds_tensors(one) for one in (value, self.before[name]))
                 )
             }
-            now = {**self.before, **unchanged}
+            now = {**self.before, **retained}
         elif self.complete or _holds_tensors(now):
             now = self.before
         self._set(now)

@@ -78,7 +78,7 @@ def vgg16_nobias(num_classes: int, *, width: Width = 64, channels: Width = 3) ->
     return VGG(num_classes, 16, width, channels)
 
 
-def _vgg(num_classes: int, depth: int, width: int, channels: int, **other: Any) -> Any:
+def _vgg(num_classes: int, depth: int, width: int, channels: int, **options: Any) -> Any:
     from heatproof.models._vgg import CifarVGG
 
-    return CifarVGG(num_classes, depth, width, channels, **other)
+    return CifarVGG(num_classes, depth, width, channels, **options)

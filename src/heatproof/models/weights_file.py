@@ -26,8 +26,10 @@ MAX_QUOTE = 200
 def max_file_size(network: torch.nn.Module) -> int:
     """Return the largest size in bytes that a checkpoint of a network can have."""
     values = [value for value in network.state_dict().values() if isinstance(value, torch.Tensor)]
-    own = sum(value.numel() * value.element_size() for value in values if not torch.nn.parameter.is_lazy(value))
-    return SIZE_FACTOR * own + EXTRA_BYTES
+    network_bytes = sum(
+        value.numel() * value.element_size() for value in values if not torch.nn.parameter.is_lazy(value)
+    )
+    return SIZE_FACTOR * network_bytes + EXTRA_BYTES
 
 
 def require_size(path: str | Path, label: str, most: int | None) -> int:
@@ -40,14 +42,14 @@ def require_size(path: str | Path, label: str, most: int | None) -> int:
     HeatproofError
         If it is not a regular file, or has more than `most` bytes.
     """
-    found = os.stat(path)
-    require_regular(path, found.st_mode)
-    if most is not None and found.st_size > most:
+    status = os.stat(path)
+    require_regular(path, status.st_mode)
+    if most is not None and status.st_size > most:
         raise HeatproofError(
-            f"The weights {label} do not fit the network: the file has {found.st_size:,} bytes, and {most:,} is the "
+            f"The weights {label} do not fit the network: the file has {status.st_size:,} bytes, and {most:,} is the "
             "limit for this architecture: check the path and the architecture."
         )
-    return found.st_size
+    return status.st_size
 
 
 def read_safetensors(
@@ -108,8 +110,8 @@ def _describe_other_file(path: str | Path, error: Exception) -> str:
     # The file is a pickle, or a ZIP file that contains one.
     if isinstance(error, UnpicklingError) and head.startswith((b"\x80", b"PK")):
         return "it holds more than weights: save its state_dict, because a whole pickled model can run code"
-    found = escaped(str(error)[:MAX_QUOTE], keep="") if isinstance(error, saved_by_torch.DamagedFile) else ""
-    more = f"; {found}" if found else ""
+    quote = escaped(str(error)[:MAX_QUOTE], keep="") if isinstance(error, saved_by_torch.DamagedFile) else ""
+    more = f"; {quote}" if quote else ""
     return f"it was cut off, or is of another kind{more}: get it again, or save the network's state_dict"
 
 
@@ -172,8 +174,8 @@ def require_finite(state: Mapping[str, torch.Tensor], network_state: Mapping[str
         expected = network_state.get(name)
         if not torch.isnan(numbers).any() and expected is not None and torch.isinf(expected).any():
             continue
-        what = "NaN" if torch.isnan(numbers).any() else "infinite numbers"
+        problem = "NaN" if torch.isnan(numbers).any() else "infinite numbers"
         raise HeatproofError(
-            f"The weights {label} have {what} in {name!r}, so that the network's output means nothing: take another "
+            f"The weights {label} have {problem} in {name!r}, so that the network's output means nothing: take another "
             "checkpoint, or train again with a lower lr."
         )

@@ -194,21 +194,21 @@ def black(
     )
 
 
-def _numbers(what: str, values: Any) -> list[float]:
+def _numbers(label: str, values: Any) -> list[float]:
     """Return a list of finite numbers, or raise an error that names the value."""
     # Response curves compare options by their printed form, and tensors print only a few digits.
     if not isinstance(values, list | tuple):
-        raise HeatproofError(f"{what} is a {type(values).__name__}: give a list of numbers, as tolist() makes it.")
+        raise HeatproofError(f"{label} is a {type(values).__name__}: give a list of numbers, as tolist() makes it.")
     for number in values:
         if not isinstance(number, numbers.Real) or isinstance(number, bool) or not math.isfinite(number):
-            raise HeatproofError(f"{what} contains {number!r}: give finite numbers.")
+            raise HeatproofError(f"{label} contains {number!r}: give finite numbers.")
     return [float(number) for number in values]
 
 
-def _check_channels(what: str, values: Sequence[float], images: torch.Tensor) -> None:
+def _check_channels(label: str, values: Sequence[float], images: torch.Tensor) -> None:
     if len(values) != images.shape[1]:
         raise HeatproofError(
-            f"{what} has length {len(values)}: give one number for each channel of the images, {images.shape[1]} in "
+            f"{label} has length {len(values)}: give one number for each channel of the images, {images.shape[1]} in "
             "all."
         )
 

@@ -205,10 +205,10 @@ def intact_responses(query: Query) -> dict[str, np.ndarray]:
         for rows, chunk, _ in query.chunks()
     )
     read = run_batched(query.network, batches, query.targets, query.image_ids, largest=True)
-    both = {name: np.stack([read[name], read["largest_" + name]], axis=1) for name in ("logit", "log_probability")}
+    responses = {name: np.stack([read[name], read["largest_" + name]], axis=1) for name in ("logit", "log_probability")}
     without_classes = read["predicted"] == NO_CLASS
     rank = np.stack([read["target_rank"], np.where(without_classes, read["target_rank"], 0)], axis=1)
-    return {**both, "predicted": read["predicted"], "target_rank": rank}
+    return {**responses, "predicted": read["predicted"], "target_rank": rank}
 
 
 class PaddedBatches(torch.nn.Module):

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 def channel_responses(query: Query, layers: Sequence[str]) -> dict[str, np.ndarray]:
     """Return the ``activation`` (N, channels) of images for all layers in turn; see `channels_of_layers`."""
     network: Any = query.network
-    found = channels_of_layers(network, query.images, layers, query.batch_size, device=query.device)
-    return {"activation": np.concatenate(list(found.values()), axis=1)}
+    activations = channels_of_layers(network, query.images, layers, query.batch_size, device=query.device)
+    return {"activation": np.concatenate(list(activations.values()), axis=1)}
 
 
 def channel_activations(
@@ -63,13 +63,13 @@ def channel_activations(
         If its output has no grid, or a pass calls it several times.
     """
     find_layer(network, layer, "model")
-    found = channels_of_layers(network, images, [layer], batch_size, device=device)
-    if not found:
+    activations = channels_of_layers(network, images, [layer], batch_size, device=device)
+    if not activations:
         raise NotApplicable(
             f"the layer {layer!r} gives no (batch, channels, height, width) once in a pass, so its channels cannot be "
             "followed"
         )
-    return found[layer]
+    return activations[layer]
 
 
 def channels_of_layers(

@@ -66,7 +66,7 @@ def curve_variants(
     first = first_changed(perturbation, maps, query.image_ids, query.seed, ranking)
     make = _imputed if perturbation.imputation == "road" else _filled
     batches, by_point = make(query, intact, first, perturbation)
-    return batches, lambda read: by_point(read) | _of_maps(maps, first, perturbation)
+    return batches, lambda read: by_point(read) | _sums_of_maps(maps, first, perturbation)
 
 
 def updated_curves(
@@ -93,7 +93,7 @@ def updated_curves(
     """
     maps = _checked(query, maps, perturbation, ranking)
     read, first = _updated(query, maps, perturbation, explain, ranking)
-    return read | _of_maps(maps, first, perturbation)
+    return read | _sums_of_maps(maps, first, perturbation)
 
 
 def _checked(query: Query, maps: np.ndarray, perturbation: Perturbation, ranking: np.ndarray | None) -> np.ndarray:
@@ -103,13 +103,13 @@ def _checked(query: Query, maps: np.ndarray, perturbation: Perturbation, ranking
     return np.abs(maps) if perturbation.magnitude else maps
 
 
-def _of_maps(maps: np.ndarray, first: np.ndarray, perturbation: Perturbation) -> Outputs:
+def _sums_of_maps(maps: np.ndarray, first: np.ndarray, perturbation: Perturbation) -> Outputs:
     """Return the number of changed pixels and the sums of each map over them, at each point of the sequence."""
-    points, found = perturbation.points(*maps.shape[1:]), {}
+    points, sums = perturbation.points(*maps.shape[1:]), {}
     for key, values in (("magnitude", np.abs(maps)), ("positive", np.maximum(maps, 0))):
-        found[key] = changed_sums(first, values, points)
-        found["total_" + key] = values.sum(axis=(1, 2), dtype=np.float64)
-    return {**found, "changed": changed_sums(first, np.ones(maps.shape), points).astype(np.int64)}
+        sums[key] = changed_sums(first, values, points)
+        sums["total_" + key] = values.sum(axis=(1, 2), dtype=np.float64)
+    return {**sums, "changed": changed_sums(first, np.ones(maps.shape), points).astype(np.int64)}
 
 
 def check_maps(maps: np.ndarray, images: torch.Tensor, image_ids: Sequence[str]) -> None:

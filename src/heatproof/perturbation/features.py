@@ -73,9 +73,9 @@ def feature_layers(network: nn.Module, image: torch.Tensor) -> dict[str, nn.Modu
         raise NotApplicable("no layer with a kernel runs in the network, so its features cannot be followed")
     names = {block: name for name, block in _blocks(network)}
     once = [block for block, has_positions in ended.items() if block in names and has_positions == [True]]
-    found = [block for block in once if _has_kernel(block) and heads[-1] not in block.modules()]
-    steps = np.linspace(0, len(found) - 1, min(len(found), MOST_LAYERS - 1)).round().astype(int)
-    return {**{names[found[step]]: found[step] for step in steps}, PENULTIMATE: heads[-1]}
+    candidates = [block for block in once if _has_kernel(block) and heads[-1] not in block.modules()]
+    steps = np.linspace(0, len(candidates) - 1, min(len(candidates), MOST_LAYERS - 1)).round().astype(int)
+    return {**{names[candidates[step]]: candidates[step] for step in steps}, PENULTIMATE: heads[-1]}
 
 
 def _has_kernel(module: nn.Module, recurse: bool = True) -> bool:
@@ -194,9 +194,9 @@ def feature_responses(
         for rows, chunk, ids in query.chunks():
             drawn = [int(numpy_generator(query.seed, "in-domain patch", one).integers(len(masks))) for one in ids]
             filled = baseline_images(baseline, chunk, ids, query.seed, baseline_options, grid)
-            both = torch.stack([chunk, torch.where(masks[drawn], filled, chunk)], dim=1).flatten(0, 1)
-            for part in torch.arange(len(both), device=query.device).split(query.batch_size):
-                yield query.match_layout(both[part]), part // 2 + rows.start
+            pairs = torch.stack([chunk, torch.where(masks[drawn], filled, chunk)], dim=1).flatten(0, 1)
+            for part in torch.arange(len(pairs), device=query.device).split(query.batch_size):
+                yield query.match_layout(pairs[part]), part // 2 + rows.start
 
     with _tapped(layers) as seen:
         read = run_batched(Recorder(), batches(), query.targets, query.image_ids, largest=True)

@@ -127,14 +127,14 @@ def quantile_masks(one_map: np.ndarray, thresholds: Sequence[float] = THRESHOLDS
     return np.stack([one_map >= np.quantile(one_map, 1 - t) for t in thresholds])
 
 
-def interpolate(picture: np.ndarray, known: np.ndarray) -> np.ndarray:
+def interpolate(image: np.ndarray, known: np.ndarray) -> np.ndarray:
     """Interpolate linearly between known pixels, on their Delaunay triangulation.
 
     The result equals ``scipy.interpolate.griddata(..., method="linear")`` on each channel, but needs one triangulation.
 
     Parameters
     ----------
-    picture
+    image
         (H, W, C) float32.
     known
         (H, W) bool, known pixels; the four corners are always known.
@@ -146,14 +146,14 @@ def interpolate(picture: np.ndarray, known: np.ndarray) -> np.ndarray:
     """
     known = known.copy()
     known[np.ix_([0, -1], [0, -1])] = True
-    filled = picture.copy()
+    filled = image.copy()
     missing = ~known
     if not missing.any():
         return filled
     # In row order, because the triangulation of a grid is not unique, and depends on the order of the points.
     triangles = Delaunay(np.argwhere(known).astype(np.float64))
-    values = LinearNDInterpolator(triangles, picture[known])(np.argwhere(missing).astype(np.float64))
-    filled[missing] = np.where(np.isnan(values), picture.mean(axis=(0, 1)), values)
+    values = LinearNDInterpolator(triangles, image[known])(np.argwhere(missing).astype(np.float64))
+    filled[missing] = np.where(np.isnan(values), image.mean(axis=(0, 1)), values)
     return filled
 
 
@@ -163,12 +163,12 @@ def entropy_unsupported_reason(channels: int) -> str | None:
     return None if channels in (1, 3) else reason
 
 
-def entropy(picture: np.ndarray) -> int:
+def entropy(image: np.ndarray) -> int:
     """Return the size in bytes of an image as lossless WebP, the entropy estimate of Kapishnikov et al.
 
     Parameters
     ----------
-    picture
+    image
         (H, W, C) in [0, 1], one or three channels; grey levels are rounded down, as published.
 
     Returns
@@ -181,12 +181,12 @@ def entropy(picture: np.ndarray) -> int:
     HeatproofError
         If the number of channels is neither one nor three, or Pillow lacks WebP.
     """
-    if reason := entropy_unsupported_reason(picture.shape[-1]):
+    if reason := entropy_unsupported_reason(image.shape[-1]):
         raise HeatproofError(reason)
     encoder()
-    levels = (picture * np.float32(255)).astype(np.uint8)
-    file, image = BytesIO(), Image.fromarray(levels[..., 0] if levels.shape[-1] == 1 else levels)
-    image.save(file, format="webp", lossless=True, quality=100)
+    levels = (image * np.float32(255)).astype(np.uint8)
+    file, encoded = BytesIO(), Image.fromarray(levels[..., 0] if levels.shape[-1] == 1 else levels)
+    encoded.save(file, format="webp", lossless=True, quality=100)
     return file.tell()
 
 
@@ -310,7 +310,7 @@ def pic_variants(
     def batches() -> Iterator[PerturbedBatch]:
         stream = _variants(rendered, known)
         while batch := list(islice(stream, query.batch_size)):
-            stacked = torch.from_numpy(np.stack([picture for picture, _ in batch])).permute(0, 3, 1, 2).to(device)
+            stacked = torch.from_numpy(np.stack([image for image, _ in batch])).permute(0, 3, 1, 2).to(device)
             variant = torch.arange(len(sizes), len(sizes) + len(batch), device=device)
             sizes.extend(size for _, size in batch)
             row = variant // variants
@@ -365,14 +365,14 @@ def _checked_masks(
 def _variants(rendered: np.ndarray, known: Iterable[np.ndarray]) -> Iterator[Variant]:
     """Yield each interpolated image with its entropy, image by image, in the order of variants."""
 
-    def variant(picture: np.ndarray, masks: np.ndarray | None) -> Variant:
-        filled = picture if masks is None else interpolate(picture, masks)
+    def variant(image: np.ndarray, mask: np.ndarray | None) -> Variant:
+        filled = image if mask is None else interpolate(image, mask)
         return filled, entropy(filled)
 
     ready: deque[list[Future[Variant]]] = deque()
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        for picture, masks in zip(rendered, known, strict=True):
-            ready.append([pool.submit(variant, picture, one) for one in (*masks, None)])
+        for image, masks in zip(rendered, known, strict=True):
+            ready.append([pool.submit(variant, image, one) for one in (*masks, None)])
             # One image ahead, so that the threads work during network passes, and memory does not grow with N.
             if len(ready) > 1:
                 yield from (future.result() for future in ready.popleft())

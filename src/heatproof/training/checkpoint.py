@@ -86,9 +86,9 @@ class Journal:
         return None
 
     def _digest(self, state: memoryview) -> bytes:
-        found = hashlib.sha256(self.training)
-        found.update(state)
-        return found.digest()
+        hasher = hashlib.sha256(self.training)
+        hasher.update(state)
+        return hasher.digest()
 
     def remove(self) -> None:
         """Remove this journal and those of other configs, once the weights are published."""

@@ -87,8 +87,8 @@ def finetune_in_domain(
         ids = [f"training {draw} {row}" for row in rows]
         return baseline_images(settings.baseline, images, ids, seed, options, settings.grid)
 
-    both = _with_deleted(validation, settings.grid, torch_generator(seed, "validation patches"), baselines)
-    trained = fit(network, train, both, settings, seed, delete, training_run=training_run)
+    pairs = _with_deleted(validation, settings.grid, torch_generator(seed, "validation patches"), baselines)
+    trained = fit(network, train, pairs, settings, seed, delete, training_run=training_run)
     # If a training resumed after a kill, the patches of its first epochs were not counted.
     n_images = settings.epochs * sum(map(len, split_into_batches(torch.arange(len(train.labels)), settings.batch_size)))
     if settings.share and training_run.patch_counts["images"] == n_images and not training_run.patch_counts["deleted"]:
@@ -108,10 +108,10 @@ def _with_deleted(validation: Examples, grid: AnyGrid, generator: torch.Generato
     def change(images: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         return delete_patches(images, baselines(images, draw, rows.tolist()), grid, patches[rows])
 
-    both: Images = ConcatenatedImages(validation.images, count, change)
+    pairs: Images = ConcatenatedImages(validation.images, count, change)
     # If the images fit in memory once, they fit twice.
     in_memory = isinstance(validation.images, torch.Tensor)
-    return Examples(both[:] if in_memory else both, torch.cat([validation.labels] * 2), scale=validation.scale)
+    return Examples(pairs[:] if in_memory else pairs, torch.cat([validation.labels] * 2), scale=validation.scale)
 
 
 def _labels_from_outputs(

@@ -91,7 +91,7 @@ class Examples:
     crop
         ``crop(rows, epoch)`` returns random crops, which replace the images; None for no crops.
     compute_labels
-        ``answer(images)`` returns labels (n, K) of a batch of intact images, which replace `labels`.
+        ``compute_labels(images)`` returns labels (n, K) of a batch of intact images, which replace `labels`.
     scale
         (K,) or (1,), divisor of differences in a squared error; see `heatproof.training.losses.scale_of`.
     """
@@ -245,9 +245,9 @@ def fit(
         trained.history.append(_row(schedule, -1, 0.0, nothing, loss, accuracy))
         trained = trained._replace(best=_copy(model))
     elif device_group.is_main and not _has_moved(before, trained.best):
-        what, lr = "finetuning" if isinstance(schedule, FinetuningSettings) else "training", schedule.lr
+        kind, lr = "finetuning" if isinstance(schedule, FinetuningSettings) else "training", schedule.lr
         raise HeatproofError(
-            f"The {what} moved no weight in {schedule.epochs} epochs: raise lr, now {lr:g}, or give more images."
+            f"The {kind} moved no weight in {schedule.epochs} epochs: raise lr, now {lr:g}, or give more images."
         )
     chosen = min(trained.history, key=lambda row: row["validation_loss"])
     if schedule.loss == SQUARED:

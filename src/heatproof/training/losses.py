@@ -46,10 +46,10 @@ def scale_of(numbers: torch.Tensor) -> torch.Tensor:
         (1,) or (K,), with the dtype of the numbers; 1 where all numbers are equal.
     """
     columns = numbers.reshape(len(numbers), -1)
-    found = columns.std(0, correction=0)
+    deviations = columns.std(0, correction=0)
     # If numbers are equal up to rounding, dividing by their deviation would turn the loss into noise.
-    least = torch.finfo(found.dtype).eps * 16 * columns.abs().amax(0)
-    return torch.where(found > least, found, torch.ones_like(found))
+    least = torch.finfo(deviations.dtype).eps * 16 * columns.abs().amax(0)
+    return torch.where(deviations > least, deviations, torch.ones_like(deviations))
 
 
 def compute_loss(
@@ -203,9 +203,9 @@ def _tensors(output: Any) -> list[torch.Tensor]:
     if isinstance(output, torch.Tensor):
         return [output] if output.is_floating_point() else []
     if isinstance(output, Mapping):
-        return [found for one in output.values() for found in _tensors(one)]
+        return [tensor for one in output.values() for tensor in _tensors(one)]
     if isinstance(output, Sequence) and not isinstance(output, str | bytes):
-        return [found for one in output for found in _tensors(one)]
+        return [tensor for one in output for tensor in _tensors(one)]
     if hasattr(output, "__dict__"):
-        return [found for one in vars(output).values() for found in _tensors(one)]
+        return [tensor for one in vars(output).values() for tensor in _tensors(one)]
     return []

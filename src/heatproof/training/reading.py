@@ -81,22 +81,22 @@ class ImagesOnDemand:
     def _gather(self, one: Callable[[int], np.ndarray], chosen: Sequence[int]) -> torch.Tensor:
         places = range(len(chosen))
         if self.readers == 1:
-            found = [one(place) for place in places]
+            images = [one(place) for place in places]
         else:
             with ThreadPoolExecutor(self.readers, thread_name_prefix="reader") as pool:
-                found = list(pool.map(one, places))
-        return normalise(np.concatenate(found), self.facts)
+                images = list(pool.map(one, places))
+        return normalise(np.concatenate(images), self.facts)
 
 
 def crop_images(images: torch.Tensor, drawn: np.ndarray, smallest: float) -> torch.Tensor:
     """Return random crops of (N, C, H, W) at the same size, for datasets that cannot crop their original images."""
     size = (images.shape[-2], images.shape[-1])
-    made = []
+    crops = []
     for image, draws in zip(images, drawn, strict=True):
         top, left, height, width = crop_box(*size, draws, smallest, size[1] / size[0])
         part = image[None, :, top : top + height, left : left + width]
-        made.append(functional.interpolate(part, size, mode="bilinear", antialias=True))
-    return torch.cat(made)
+        crops.append(functional.interpolate(part, size, mode="bilinear", antialias=True))
+    return torch.cat(crops)
 
 
 class ConcatenatedImages:
