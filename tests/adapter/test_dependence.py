@@ -50,8 +50,8 @@ def last_answer(images, past):
 
 
 def last_answer_of_any_size(images, past):
-    kept = past.setdefault("kept", images.clone())
-    return kept[torch.arange(len(images)) % len(kept)]
+    first_images = past.setdefault("kept", images.clone())
+    return first_images[torch.arange(len(images)) % len(first_images)]
 
 
 def some_classes(logits):
@@ -68,19 +68,21 @@ def at_random(function):
 
 
 def with_norm_of_the_batch():
-    made = Plain()
-    made.features.insert(1, nn.BatchNorm2d(6, track_running_stats=False))
-    return made.eval()
+    model = Plain()
+    model.features.insert(1, nn.BatchNorm2d(6, track_running_stats=False))
+    return model.eval()
 
 
 def noisy_weights():
-    made = Plain()
+    model = Plain()
 
     def forward(images):
-        return F.linear(made.features(images).flatten(1), made.head.weight + torch.randn_like(made.head.weight) * 0.01)
+        return F.linear(
+            model.features(images).flatten(1), model.head.weight + torch.randn_like(model.head.weight) * 0.01
+        )
 
-    made.forward = forward
-    return made
+    model.forward = forward
+    return model
 
 
 REFUSED = {
@@ -168,9 +170,9 @@ class Half(nn.Module):
 
 
 def grouped():
-    made = Plain()
-    made.features.insert(1, nn.GroupNorm(2, 6))
-    return made.eval()
+    model = Plain()
+    model.features.insert(1, nn.GroupNorm(2, 6))
+    return model.eval()
 
 
 def quantised():
@@ -231,6 +233,6 @@ def network(num_classes, *, kind):
 
 @pytest.mark.parametrize("kind", REFUSED)
 def test_a_job_refuses_it(kind):
-    made = build_network(ModelSpec("test_dependence:network", "test_dependence", {"kind": kind}), 3).eval()
+    model = build_network(ModelSpec("test_dependence:network", "test_dependence", {"kind": kind}), 3).eval()
     with torch.random.fork_rng(), pytest.raises(HeatproofError, match=f"{CHANCE}|{BATCH}"):
-        check_loaded(made, images_of())
+        check_loaded(model, images_of())

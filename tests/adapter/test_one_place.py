@@ -101,7 +101,7 @@ def test_every_public_function_calls_explainers_in_one_place(function):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    made = Project(
+    toy = Project(
         tmp_path_factory.mktemp("sealed"),
         models=[{"net": {"architecture": "test_one_place:sealed", "cam_layer": "features"}}],
         explainers=["saliency", "grad_cam", {"mine": {"explainer": "test_one_place:watching"}}],
@@ -109,23 +109,23 @@ def run(tmp_path_factory):
     )
     read.clear()
     called.clear()
-    made.train().attribute()
+    toy.train().attribute()
     counts = {"trained and attributed": (len(read), len(called))}
-    made.drop().respond()
+    toy.drop().respond()
     counts["responded"] = (len(read), len(called))
-    made.score_all().score()
-    return made, counts
+    toy.score_all().score()
+    return toy, counts
 
 
 @pytest.mark.slow
 def test_every_stage_reads_outputs_and_calls_explainers_in_one_place(run):
-    made, counts = run
+    toy, counts = run
     before, after = counts["trained and attributed"], counts["responded"]
     assert before[0] > 0
     assert before[1] > 0
     assert after[0] > before[0]
     assert after[1] > before[1], "maps are recomputed"
-    table = pd.read_csv(made.folder / "results/scores.csv")
+    table = pd.read_csv(toy.folder / "results/scores.csv")
     assert np.isfinite(table["score"]).any()
     assert "gap" not in table or table["gap"].isna().all()
 

@@ -71,7 +71,7 @@ def test_a_part_that_eval_does_not_reach_is_named(function):
 
 def test_choose_refuses_probabilities_before_work():
     network, passes = Plain(finish=lambda logits: logits.softmax(1)), []
-    network.register_forward_hook(lambda module, given, output: passes.append(len(output)))
+    network.register_forward_hook(lambda module, arguments, output: passes.append(len(output)))
     with pytest.raises(HeatproofError, match="leave its softmax out"):
         heatproof.choose(network, torch.cat([images_of(), images_of(12, seed=1)]), methods=["saliency"])
     assert len(passes) <= 5
@@ -83,12 +83,12 @@ def test_objects_without_a_copy_are_refused():
     with pytest.raises(HeatproofError, match="model cannot be copied"):
         heatproof.finetune(network, images.repeat(3, 1, 1, 1), TARGETS.repeat(3), epochs=1, grid=2)
     with pytest.warns(UserWarning, match="cannot be copied"):
-        made = heatproof.explain(network, images, TARGETS, ["lrp", "saliency"])
-    assert [bool(one) for one in made["reason"].values] == [True, False]
+        maps = heatproof.explain(network, images, TARGETS, ["lrp", "saliency"])
+    assert [bool(one) for one in maps["reason"].values] == [True, False]
 
 
 @pytest.mark.parametrize("precision", [torch.float16, torch.bfloat16])
 def test_finetuning_on_images_of_half_precision(precision):
     images = images_of().to(precision).repeat(3, 1, 1, 1)
-    made = heatproof.finetune(Plain().to(precision), images, TARGETS.repeat(3), epochs=1, grid=2, lr=0.1)
-    assert next(made.parameters()).dtype == precision
+    tuned = heatproof.finetune(Plain().to(precision), images, TARGETS.repeat(3), epochs=1, grid=2, lr=0.1)
+    assert next(tuned.parameters()).dtype == precision

@@ -24,37 +24,37 @@ class Stopped(KeyboardInterrupt):
 
 
 def with_norm(classes=3):
-    made = Plain(classes=classes)
+    model = Plain(classes=classes)
     norm = nn.BatchNorm2d(6)
-    made.features = nn.Sequential(made.features[0], norm, nn.ReLU(inplace=True), *made.features[2:]).eval()
-    return made
+    model.features = nn.Sequential(model.features[0], norm, nn.ReLU(inplace=True), *model.features[2:]).eval()
+    return model
 
 
 def made_in_inference_mode():
     with torch.inference_mode():
-        made = with_norm()
-        for module in made.modules():
+        model = with_norm()
+        for module in model.modules():
             module._buffers.update({name: one.clone() for name, one in module._buffers.items()})
             for name, one in list(module._parameters.items()):
                 module._parameters[name] = nn.Parameter(one.clone(), requires_grad=False)
-    return made
+    return model
 
 
 def partly_frozen():
-    made = with_norm()
-    made.features[0].requires_grad_(False)
-    for parameter in made.head.parameters():
+    model = with_norm()
+    model.features[0].requires_grad_(False)
+    for parameter in model.head.parameters():
         parameter.grad = torch.ones_like(parameter)
-    return made
+    return model
 
 
 def with_hooks():
-    made = with_norm()
-    made.features[0].register_forward_hook(lambda module, inputs, output: output * 1)
-    made.head.register_full_backward_hook(lambda module, inputs, outputs: None)
-    made.register_forward_pre_hook(lambda module, inputs: None)
-    made.head.weight.register_hook(lambda slope: slope)
-    return made
+    model = with_norm()
+    model.features[0].register_forward_hook(lambda module, inputs, output: output * 1)
+    model.head.register_full_backward_hook(lambda module, inputs, outputs: None)
+    model.register_forward_pre_hook(lambda module, inputs: None)
+    model.head.weight.register_hook(lambda slope: slope)
+    return model
 
 
 class Mean(nn.Module):

@@ -109,13 +109,13 @@ def said(name: str, folder: Path) -> str:
     try:
         check_checkpoint(Fetch(dataset=DIGITS, model=MODEL, checkpoint=str(path), sha256=None))
         done = [sentence.partition(": ")[2] for sentence in heard.said]
-        told = f"It is read: {done[0]}." if done else "It is read."
+        message = f"It is read: {done[0]}." if done else "It is read."
     except HeatproofError as error:
-        told = str(error)
+        message = str(error)
     finally:
         log.removeHandler(heard)
         log.setLevel(before)
-    return told.replace(f"{folder}/", "").replace("|", "/")
+    return message.replace(f"{folder}/", "").replace("|", "/")
 
 
 def table() -> str:

@@ -58,30 +58,30 @@ class Theirs:
     def resnet(self, blocks):
         self.conv("conv1", 3, 16, 3)
         self.norm("bn1", 16)
-        given = 16
-        for stage, made in enumerate((16, 32, 64), 1):
+        channels = 16
+        for stage, layers in enumerate((16, 32, 64), 1):
             for block in range(blocks):
                 here = f"layer{stage}.{block}"
-                self.conv(f"{here}.conv1", given, made, 3)
-                self.norm(f"{here}.bn1", made)
-                self.conv(f"{here}.conv2", made, made, 3)
-                self.norm(f"{here}.bn2", made)
-                if given != made:
-                    self.conv(f"{here}.downsample.0", given, made, 1)
-                    self.norm(f"{here}.downsample.1", made)
-                given = made
+                self.conv(f"{here}.conv1", channels, layers, 3)
+                self.norm(f"{here}.bn1", layers)
+                self.conv(f"{here}.conv2", layers, layers, 3)
+                self.norm(f"{here}.bn2", layers)
+                if channels != layers:
+                    self.conv(f"{here}.downsample.0", channels, layers, 1)
+                    self.norm(f"{here}.downsample.1", layers)
+                channels = layers
         self.linear("fc", 64, 100)
 
     def vgg(self, column):
-        given, place = 3, 0
+        channels, place = 3, 0
         for layer in column:
             if layer != "M":
-                self.conv(f"features.{place}", given, int(layer), 3, bias=True)
+                self.conv(f"features.{place}", channels, int(layer), 3, bias=True)
                 self.norm(f"features.{place + 1}", int(layer))
-                given = int(layer)
+                channels = int(layer)
             place += 1 if layer == "M" else 3
-        for place, made in ((0, 512), (3, 512), (6, 100)):
-            self.linear(f"classifier.{place}", 512, made)
+        for place, layers in ((0, 512), (3, 512), (6, 100)):
+            self.linear(f"classifier.{place}", 512, layers)
 
     def convolve(self, name, x, stride=1):
         weight = self.state[f"{name}.weight"]

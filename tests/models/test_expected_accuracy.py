@@ -168,9 +168,11 @@ def test_check_reports_a_mistake(tmp_path, monkeypatch):
         "report": {"all_metrics": False},
     }
     Path("c.yaml").write_text(yaml.safe_dump(config))
-    said = check_config("c.yaml")
-    assert "photos: warning: the checkpoint net.pth classifies" in said
-    assert "100% with no normalisation (mean 0, std 1): set that in the config: mean: [0.0, 0.0, 0.0] and std:" in said
+    message = check_config("c.yaml")
+    assert "photos: warning: the checkpoint net.pth classifies" in message
+    assert (
+        "100% with no normalisation (mean 0, std 1): set that in the config: mean: [0.0, 0.0, 0.0] and std:" in message
+    )
     config["models"][0]["net"] |= {"mean": [0.0] * 3, "std": [1.0] * 3}
     Path("c.yaml").write_text(yaml.safe_dump(config))
     assert "warning" not in check_config("c.yaml")

@@ -182,6 +182,6 @@ def test_a_check_reads_fewer_images_than_the_job(run, tmp_path, state):
     assert images == "256"
     looked = []
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("heatproof.jobs.fetch.require_accuracy", lambda *given: looked.append(given[-1]))
+        patched.setattr("heatproof.jobs.fetch.require_accuracy", lambda *arguments: looked.append(arguments[-1]))
         check_checkpoint(job)
     assert looked == [64]

@@ -234,8 +234,8 @@ def test_published_weights_fit(name):
     shapes = published(bias=name.endswith("fixup"))
     theirs = {f"module.{key}": 0.1 * torch.randn(shape, generator=generator) for key, shape in shapes.items()}
     network = built(name, classes=5).eval()
-    named, told = match_names(theirs, network.state_dict(), lambda: ())
-    assert "the prefix 'module.'" in told
+    named, change = match_names(theirs, network.state_dict(), lambda: ())
+    assert "the prefix 'module.'" in change
     assert not describe_misfits(named, network.state_dict())
     network.load_state_dict(named)
     expected = plain(

@@ -69,9 +69,9 @@ def test_folders_without_the_needed_files_are_refused(tmp_path):
     with pytest.raises(HeatproofError, match=r"has no config\.json that can be read .* nothing is downloaded"):
         plan_of(f"transformers:{tmp_path}")
     (tmp_path / "config.json").write_text("{}")
-    for given in ({}, {"mean": [0.1, 0.2, 0.3]}, {"std": [0.1, 0.2, 0.3]}):
+    for settings in ({}, {"mean": [0.1, 0.2, 0.3]}, {"std": [0.1, 0.2, 0.3]}):
         with pytest.raises(HeatproofError, match=r"has no preprocessor_config\.json.* or give mean and std"):
-            plan_of(f"transformers:{tmp_path}", **given)
+            plan_of(f"transformers:{tmp_path}", **settings)
     stated = plan_of(f"transformers:{tmp_path}", mean=[0.1, 0.2, 0.3], std=[0.4, 0.5, 0.6]).models["mine"].facts
     assert (stated.mean, stated.std) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
     (tmp_path / "preprocessor_config.json").write_text("{}")

@@ -36,8 +36,8 @@ def test_layers_keep_their_names_and_gradients_come_back_as_float32(images):
     assert [name for name, _ in changed.named_modules()] == [name for name, _ in plain.named_modules()]
     assert changed.state_dict().keys() == plain.state_dict().keys()
     assert isinstance(changed, type(plain))
-    given = images.clone().requires_grad_()
-    (gradient,) = torch.autograd.grad(changed(given)[:, 0].sum(), given)
+    inputs = images.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(changed(inputs)[:, 0].sum(), inputs)
     assert gradient.dtype == torch.float32
     assert gradient.abs().sum() > 0
 

@@ -28,12 +28,12 @@ def lower(exact, tmp_path):
 
 
 def test_lower_precision_changes_maps_and_drops_and_is_recorded(exact, tmp_path):
-    made = lower(exact, tmp_path).attribute().drop()
-    for one, two in ((exact.drops_of(), made.drops_of()), (exact.maps("saliency"), made.maps("saliency"))):
+    toy = lower(exact, tmp_path).attribute().drop()
+    for one, two in ((exact.drops_of(), toy.drops_of()), (exact.maps("saliency"), toy.maps("saliency"))):
         assert not np.array_equal(one, two)
         assert np.corrcoef(one.ravel(), two.ravel())[0, 1] > 0.99
-    np.testing.assert_array_equal(exact.maps("random"), made.maps("random"))
-    manifest = read_json(made.folder / "results/drops/toy/net/finetuned/g4_mean.0.json")
+    np.testing.assert_array_equal(exact.maps("random"), toy.maps("random"))
+    manifest = read_json(toy.folder / "results/drops/toy/net/finetuned/g4_mean.0.json")
     assert manifest["made_by"]["precision"] == "bfloat16"
 
 
@@ -60,10 +60,10 @@ def test_how_jobs_run_is_in_no_spec():
 
 def test_compiled_networks_return_the_same(exact, tmp_path, monkeypatch):
     """A counter replaces the compiler: heatproof must call it, and PyTorch is responsible for its results."""
-    asked = []
-    monkeypatch.setattr(torch.nn.Module, "compile", lambda self, *a, **k: asked.append(type(self).__name__))
-    made = Project(tmp_path, **CONFIG)
-    made.runtime = lambda batch_size=64: Runtime(batch_size, 1, "cpu", compile=True)
-    made.train().attribute().drop().respond()
-    assert len(asked) == 2, "patch drops and the response, and not the maps"
-    assert made.bytes("drops", "curves") == exact.bytes("drops", "curves")
+    compiled = []
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda self, *a, **k: compiled.append(type(self).__name__))
+    toy = Project(tmp_path, **CONFIG)
+    toy.runtime = lambda batch_size=64: Runtime(batch_size, 1, "cpu", compile=True)
+    toy.train().attribute().drop().respond()
+    assert len(compiled) == 2, "patch drops and the response, and not the maps"
+    assert toy.bytes("drops", "curves") == exact.bytes("drops", "curves")

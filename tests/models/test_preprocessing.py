@@ -58,8 +58,8 @@ def test_another_preprocessing_is_reported_before_the_run(tmp_path):
         "models": [{"lite0": {**model, "checkpoint": "mine.pth"}}],
         "evaluation": {"images": 4, "accuracy_images": 4},
     }
-    said = inspect_image_files(make_plan(merge(default_config(), config)))
-    assert [line for line in said if "published" in line] == [
+    messages = inspect_image_files(make_plan(merge(default_config(), config)))
+    assert [line for line in messages if "published" in line] == [
         "zoomed: the weights of lite0 were published with resize: 256, interpolation: bicubic; set that in the "
         "dataset to read pictures so"
     ]
@@ -103,8 +103,8 @@ def test_invalid_files_in_the_folder_of_a_model_are_refused(tmp_path, what, file
 def test_values_of_other_types_are_refused(tmp_path, file, told):
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "preprocessor_config.json").write_text('{"image_mean": [0.5], "image_std": [0.5]}')
-    given = json.loads((tmp_path / file).read_text()) | told
-    (tmp_path / file).write_text(json.dumps(given).replace("1e+300", "1e999"))
+    content = json.loads((tmp_path / file).read_text()) | told
+    (tmp_path / file).write_text(json.dumps(content).replace("1e+300", "1e999"))
     with pytest.raises(HeatproofError, match="has an invalid "):
         transformers_facts(name=str(tmp_path))
 

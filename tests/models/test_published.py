@@ -119,8 +119,8 @@ def as_old_pth(state, path):
 )
 def test_published_formats_are_fetched_by_the_first_digits_of_their_digest(kind, name, write, tmp_path, monkeypatch):
     # The plan would refuse these digits, because their size is not that of the network.
-    monkeypatch.setattr("heatproof.jobs.fetch.require_accuracy", lambda *given: None)
-    monkeypatch.setattr("heatproof.jobs.fetch.describe_accuracy", lambda *given: "")
+    monkeypatch.setattr("heatproof.jobs.fetch.require_accuracy", lambda *arguments: None)
+    monkeypatch.setattr("heatproof.jobs.fetch.describe_accuracy", lambda *arguments: "")
     state = dict(build_plain_state(kind, name))
     if name == "densenet121":
         # Like torchvision's file: names of an older torchvision, before batches were counted.

@@ -115,11 +115,11 @@ def test_one_patch_is_deleted_in_the_second_version_alone():
 
 def test_the_patch_depends_on_the_image_and_the_seed_alone():
     images = 1 + torch.rand(1, 3, 8, 8).expand(7, -1, -1, -1)
-    asked = query(Marks(), 64, images)
-    first = feature_responses(asked, 4, "zeros")["features"]
+    first_query = query(Marks(), 64, images)
+    first = feature_responses(first_query, 4, "zeros")["features"]
     assert len(np.unique(first[:, 1, 0, 0])) > 1
-    asked.seed = 1
-    assert not np.array_equal(feature_responses(asked, 4, "zeros")["features"], first)
+    first_query.seed = 1
+    assert not np.array_equal(feature_responses(first_query, 4, "zeros")["features"], first)
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 64])

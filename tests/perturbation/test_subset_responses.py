@@ -85,15 +85,15 @@ def test_other_images_do_not_matter(images, masks):
 
 @pytest.mark.parametrize("batch_size", [5, 64])
 def test_masks_are_drawn_once_for_each_image(batch_size, images, masks):
-    asked = []
+    requested = []
 
     class Counted(list):
         def __getitem__(self, row):
-            asked.append(row)
+            requested.append(row)
             return super().__getitem__(row)
 
     subset_responses(Query(Spy().eval(), images, TARGETS, IDS, batch_size=batch_size), Counted(masks), "zeros")
-    assert asked == [0, 1, 2, 3]
+    assert requested == [0, 1, 2, 3]
 
 
 def test_drawn_masks_may_be_an_array(images, masks):

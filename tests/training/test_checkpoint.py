@@ -37,8 +37,8 @@ def train(journal=None, epochs_until_kill=None, **change):
         return images + 0.1 * torch.randn(images.shape, generator=generator)
 
     schedule = replace(SCHEDULE, shift=1, **change)
-    made = fit(network(), examples(64, 0), examples(32, 1, 2.0), schedule, 0, augment, TrainingRun([1, 5], journal))
-    return made, batches
+    trained = fit(network(), examples(64, 0), examples(32, 1, 2.0), schedule, 0, augment, TrainingRun([1, 5], journal))
+    return trained, batches
 
 
 def assert_same(one, other):
@@ -59,17 +59,17 @@ def assert_same(one, other):
     ids=["sgd, step", "adamw, cosine", "adam, flips"],
 )
 def test_cut_off_twice(tmp_path, change):
-    whole, _ = train(**change)
+    uninterrupted, _ = train(**change)
     journal = Journal(tmp_path / "net.safetensors", "key")
     for epochs in (2, 1):
         with pytest.raises(Killed):
             train(journal, epochs, **change)
     again, batches = train(journal, **change)
     assert batches == 4 * 3, "three epochs were done"
-    assert_same(again, whole)
+    assert_same(again, uninterrupted)
     again, batches = train(journal, **change)
     assert batches == 0, "cut off between the last epoch and the writing of the weights"
-    assert_same(again, whole)
+    assert_same(again, uninterrupted)
 
 
 def test_dropout_is_drawn_from_where_it_was():
@@ -98,7 +98,7 @@ DAMAGE = {
 
 @pytest.mark.parametrize("what", DAMAGE)
 def test_a_damaged_journal_is_logged_and_training_starts_over(tmp_path, caplog, what):
-    whole, _ = train()
+    uninterrupted, _ = train()
     journal = Journal(tmp_path / "net.safetensors", "key")
     with pytest.raises(Killed):
         train(journal, 2)
@@ -109,7 +109,7 @@ def test_a_damaged_journal_is_logged_and_training_starts_over(tmp_path, caplog, 
         f"the journal {journal.file} is damaged: the training starts from the first epoch"
     ]
     assert batches == 24
-    assert_same(again, whole)
+    assert_same(again, uninterrupted)
 
 
 def test_a_key_has_its_own_and_all_go_together(tmp_path):

@@ -110,9 +110,9 @@ def test_trained_again_only_for_a_missing_epoch(kept, monkeypatch):
 def test_copied_results_without_an_epoch_are_incomplete(kept, monkeypatch):
     monkeypatch.chdir(kept.folder)
     for keep, expected in (([3], True), ([2, 3], False)):
-        asked = Project(kept.folder, finetuning={"keep": keep})
-        job = asked.on_network("finetune")
-        assert Results(Graph(asked.plan)).is_current(job, *job.products) is expected
+        requested_project = Project(kept.folder, finetuning={"keep": keep})
+        job = requested_project.on_network("finetune")
+        assert Results(Graph(requested_project.plan)).is_current(job, *job.products) is expected
 
 
 @pytest.mark.parametrize("damage", ["missing epoch", "not safetensors", "gone"])
@@ -153,11 +153,11 @@ def test_killed_and_run_again(project, caplog, when, done):
     change = {"finetuning": {"epochs": 5, "keep": [1, 5], "shift": 1}}
     undisturbed, killed = finetuned(project(**change)), project(**change)
     path = killed.folder / FOLDER
-    asked = killed.on_network("finetune")
+    spec = killed.on_network("finetune")
     started = job_process(
         killed.folder,
-        asked.run,
-        asked.spec_json,
+        spec.run,
+        spec.spec_json,
         runtime=asdict(killed.runtime()),
         importable=Path(__file__).parents[1],
         program=("-c", DYING, when),
@@ -169,8 +169,8 @@ def test_killed_and_run_again(project, caplog, when, done):
         (path / output).unlink()
     with caplog.at_level(logging.INFO):
         finetuned(killed)
-    said = [record.getMessage() for record in caplog.records if "resuming" in record.getMessage()]
-    assert said == [f"resuming after epoch {done} of 5 of an earlier job"]
+    messages = [record.getMessage() for record in caplog.records if "resuming" in record.getMessage()]
+    assert messages == [f"resuming after epoch {done} of 5 of an earlier job"]
     for output in ("finetuned.safetensors", "finetuned.history.csv", "kept/finetuned.safetensors"):
         assert (path / output).read_bytes() == (undisturbed.folder / FOLDER / output).read_bytes()
     assert not list(path.glob(".*")), "no journal is left"
@@ -194,27 +194,27 @@ def test_epochs_of_a_pretraining_are_saved_as_well(trained, tmp_path, monkeypatc
     project = Project(tmp_path / "project", weights=["pretrained", "finetuned"], pretraining={"keep": [2, 6]})
     plan = project.plan
     project.make(project.pretrain())
-    made = project.folder / FOLDER
+    folder = project.folder / FOLDER
     for name in ("pretrained.safetensors", "pretrained.history.csv"):
-        assert (made / name).read_bytes() == (trained.folder / FOLDER / name).read_bytes()
+        assert (folder / name).read_bytes() == (trained.folder / FOLDER / name).read_bytes()
     for epoch in (2, 6):
         project.make(project.on_network("keep_epoch", "toy", "net", f"pretrained_epoch{epoch}"))
-    assert (made / "pretrained_epoch2.safetensors").read_bytes() != (
-        made / "pretrained_epoch6.safetensors"
+    assert (folder / "pretrained_epoch2.safetensors").read_bytes() != (
+        folder / "pretrained_epoch6.safetensors"
     ).read_bytes()
-    assert len(pd.read_csv(made / "pretrained_epoch2.history.csv")) == 2
-    assert (made / "pretrained_epoch6.history.csv").read_bytes() == (made / "pretrained.history.csv").read_bytes()
+    assert len(pd.read_csv(folder / "pretrained_epoch2.history.csv")) == 2
+    assert (folder / "pretrained_epoch6.history.csv").read_bytes() == (folder / "pretrained.history.csv").read_bytes()
     assert plan.finetuning("net", "pretrained_epoch2") is None
     cases = {case.network.weights: case.metric for case in plan.test_cases()}
     assert cases["pretrained_epoch2"].startswith("sds"), "not in domain"
 
 
 def test_epochs_that_a_pretraining_cannot_save_are_refused():
-    given = {"models": [{"net": {"architecture": "cifar_resnet20"}}], "pretraining": {"epochs": 6, "keep": [9]}}
+    config = {"models": [{"net": {"architecture": "cifar_resnet20"}}], "pretraining": {"epochs": 6, "keep": [9]}}
     with pytest.raises(HeatproofError, match=r"pretraining\.keep names epoch 9, and the model 'net' is trained for 6"):
-        make_plan(given)
+        make_plan(config)
     with pytest.raises(HeatproofError, match="`pretrained` is not among the weights"):
-        make_plan({**given, "weights": ["finetuned"]})
-    given["models"][0]["net"]["checkpoint"] = "weights.safetensors"
+        make_plan({**config, "weights": ["finetuned"]})
+    config["models"][0]["net"]["checkpoint"] = "weights.safetensors"
     with pytest.raises(HeatproofError, match="has a checkpoint and is not trained here"):
-        make_plan(given)
+        make_plan(config)

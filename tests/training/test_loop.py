@@ -59,12 +59,12 @@ def test_it_learns(optimizer, decay):
 
 
 def test_the_same_seed_gives_the_same_bytes_whatever_the_global_generator():
-    made = []
+    trainings = []
     for disturb in (1, 2):
         torch.manual_seed(disturb)
         best, history, _ = fit(network(), examples(64, 0), examples(32, 1), replace(SCHEDULE, shift=1), seed=0)
-        made.append((best, history))
-    (first, first_history), (second, second_history) = made
+        trainings.append((best, history))
+    (first, first_history), (second, second_history) = trainings
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert first_history == second_history
     other, _, _ = fit(network(), examples(64, 0), examples(32, 1), replace(SCHEDULE, shift=1), seed=1)
@@ -159,7 +159,7 @@ def test_bfloat16_trains_weights_of_float32():
     plain, history, _ = fit(network(), examples(64, 0), examples(32, 1), SCHEDULE, seed=0)
     seen = set()
     model = network()
-    model[0].register_forward_hook(lambda layer, inputs, made: seen.add((layer.training, made.dtype)))
+    model[0].register_forward_hook(lambda layer, inputs, output: seen.add((layer.training, output.dtype)))
     best, lower, _ = fit(model, examples(64, 0), examples(32, 1), replace(SCHEDULE, precision="bfloat16"), seed=0)
     assert seen == {(True, torch.bfloat16), (False, torch.float32)}, "validated as the weights are used"
     assert all(best[name].dtype == plain[name].dtype for name in plain)

@@ -98,13 +98,13 @@ def test_the_complete_output_is_one_row_per_image(output: object, width: int) ->
 
 def test_every_tensor_of_an_output_counts_the_same() -> None:
     reader = WholeOutput()
-    answers = reader.read((100 * torch.randn(6, 2), torch.randn(6, 50)), 6)
-    scale = reader.scale_of(answers)
-    deviation = torch.cat([part.std(correction=0).expand(part.shape[1]) for part in answers.split([2, 50], 1)])
+    outputs = reader.read((100 * torch.randn(6, 2), torch.randn(6, 50)), 6)
+    scale = reader.scale_of(outputs)
+    deviation = torch.cat([part.std(correction=0).expand(part.shape[1]) for part in outputs.split([2, 50], 1)])
     for low, high in ((0, 2), (2, 52)):
-        moved = answers.clone()
+        moved = outputs.clone()
         moved[:, low:high] += deviation[low:high]
-        assert float(compute_loss("squared_error", moved, answers, scale=scale)) == pytest.approx(1 / 2)
+        assert float(compute_loss("squared_error", moved, outputs, scale=scale)) == pytest.approx(1 / 2)
 
 
 def test_an_output_without_rows_is_refused() -> None:

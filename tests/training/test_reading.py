@@ -57,11 +57,11 @@ def test_read_from_disk_and_held_in_memory_are_the_same(photos, monkeypatch):
 @pytest.mark.parametrize("baseline", ["zeros", "random"])
 def test_a_training_from_disk_ends_in_the_same_bytes(project, monkeypatch, baseline):
     change = {"pretraining": {"epochs": 2}, "finetuning": {"epochs": 2, "baseline": baseline}}
-    made = [project(**change).train()]
+    projects = [project(**change).train()]
     monkeypatch.setattr(reading, "IN_MEMORY", 0)
-    made.append(project(**change).train())
+    projects.append(project(**change).train())
     for name in ("pretrained.safetensors", "finetuned.safetensors", "finetuned.history.csv"):
-        one, other = (each.folder / "results/weights/toy/net" / name for each in made)
+        one, other = (each.folder / "results/weights/toy/net" / name for each in projects)
         assert one.read_bytes() == other.read_bytes(), name
 
 
@@ -104,21 +104,21 @@ def test_boxes_have_the_requested_areas_and_shapes():
 
 def test_images_without_pictures_are_cropped_themselves():
     images = torch.arange(144.0).reshape(1, 1, 12, 12)
-    made = crop_images(images, np.full((1, CROP_DRAWS), 0.5), 0.25)
-    assert made.shape == images.shape
-    assert images.min() < made.min()
-    assert made.max() < images.max()
+    crops = crop_images(images, np.full((1, CROP_DRAWS), 0.5), 0.25)
+    assert crops.shape == images.shape
+    assert images.min() < crops.min()
+    assert crops.max() < images.max()
 
 
 def test_flips_are_drawn_by_row_and_epoch():
     images = torch.rand(400, 3, 4, 5)
     rows = torch.arange(400)
-    made = flip_randomly(images, 0.5, 0, 1, rows)
-    flipped = (made == images.flip(-1)).flatten(1).all(1)
-    assert (flipped | (made == images).flatten(1).all(1)).all()
+    mirrored = flip_randomly(images, 0.5, 0, 1, rows)
+    flipped = (mirrored == images.flip(-1)).flatten(1).all(1)
+    assert (flipped | (mirrored == images).flatten(1).all(1)).all()
     assert 0.4 < flipped.float().mean() < 0.6
-    assert torch.equal(flip_randomly(images[7:9], 0.5, 0, 1, rows[7:9]), made[7:9])
-    assert not torch.equal(flip_randomly(images, 0.5, 0, 2, rows), made)
+    assert torch.equal(flip_randomly(images[7:9], 0.5, 0, 1, rows[7:9]), mirrored[7:9])
+    assert not torch.equal(flip_randomly(images, 0.5, 0, 2, rows), mirrored)
 
 
 def test_binary_cross_entropy_is_the_mean_over_classes():
@@ -129,7 +129,7 @@ def test_binary_cross_entropy_is_the_mean_over_classes():
 
 
 def test_the_keys_reach_the_training(project, trained):
-    made = {"pretrained": (trained.folder / "results/weights/toy/net/pretrained.safetensors").read_bytes()}
+    weights_of = {"pretrained": (trained.folder / "results/weights/toy/net/pretrained.safetensors").read_bytes()}
     for change in (
         {"loss": "binary_cross_entropy"},
         {"random_horizontal_flip": 0.5},
@@ -137,8 +137,8 @@ def test_the_keys_reach_the_training(project, trained):
         {"optimizer": "adam", "lr": 0.01},
     ):
         other = project(pretraining=change).train()
-        made[str(change)] = (other.folder / "results/weights/toy/net/pretrained.safetensors").read_bytes()
-    assert len(set(made.values())) == 5
+        weights_of[str(change)] = (other.folder / "results/weights/toy/net/pretrained.safetensors").read_bytes()
+    assert len(set(weights_of.values())) == 5
 
 
 MEASURE = """

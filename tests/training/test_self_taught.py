@@ -30,14 +30,14 @@ def test_no_label_is_read(tmp_path, monkeypatch):
 
     for labels in ("own", "true"):
         (tmp_path / labels).mkdir()
-        made = Project(tmp_path / labels, finetuning={"labels": labels, "epochs": 2}).train()
-        first = weights(made)
-        for path in (made.folder / "results/weights/toy/net").glob("finetuned*"):
+        toy = Project(tmp_path / labels, finetuning={"labels": labels, "epochs": 2}).train()
+        first = weights(toy)
+        for path in (toy.folder / "results/weights/toy/net").glob("finetuned*"):
             path.unlink()
         with monkeypatch.context() as patched:
             patched.setattr(train_jobs, "_examples", with_other_labels)
-            made.make(made.finetune())
-        same = all(torch.equal(first[name], value) for name, value in weights(made).items())
+            toy.make(toy.finetune())
+        same = all(torch.equal(first[name], value) for name, value in weights(toy).items())
         assert same == (labels == "own")
 
 
@@ -55,8 +55,8 @@ def test_the_label_is_the_output_for_the_intact_image(tmp_path, monkeypatch):
 
     monkeypatch.setattr(in_domain, "fit", watched)
     Project(tmp_path, **OWN).train()
-    ((answers, before, validation),) = seen
-    torch.testing.assert_close(answers, before)
+    ((outputs, before, validation),) = seen
+    torch.testing.assert_close(outputs, before)
     # The labels are the same for an intact image and for the same image with a deleted patch.
     one, two = validation.chunk(2)
     assert torch.equal(one, two)
@@ -67,8 +67,8 @@ def test_it_stays_nearer_to_the_network_that_is_explained(tmp_path):
     moved = {}
     for labels in ("own", "true"):
         (tmp_path / labels).mkdir()
-        made = Project(tmp_path / labels, finetuning={"labels": labels, "epochs": 2}).train()
-        before, after = weights(made, "pretrained"), weights(made)
+        toy = Project(tmp_path / labels, finetuning={"labels": labels, "epochs": 2}).train()
+        before, after = weights(toy, "pretrained"), weights(toy)
         names = [name for name, value in before.items() if value.is_floating_point() and "running" not in name]
         moved[labels] = np.sqrt(sum(float(((after[name] - before[name]) ** 2).sum()) for name in names))
     assert 0 < moved["own"] < moved["true"]

@@ -45,9 +45,9 @@ CHANGE = {
 
 def at_its_pace(num_classes, *, width=4):
     """Build the toy network, which trains slowly if an environment variable says so, so that it can be killed."""
-    made = toy_plugin.network(num_classes, width=width)
-    made.register_forward_pre_hook(lambda layer, inputs: time.sleep(float(os.environ.get("PACE", 0)) * layer.training))
-    return made
+    model = toy_plugin.network(num_classes, width=width)
+    model.register_forward_pre_hook(lambda layer, inputs: time.sleep(float(os.environ.get("PACE", 0)) * layer.training))
+    return model
 
 
 def examples(count, seed):
@@ -116,19 +116,19 @@ def cut_off_in_the_second_epoch(seen):
 
 def in_both(spec_json, device_group):
     """Return all results that the tests below compare, from one launch, because processes take seconds to start."""
-    made = {name: run(case, device_group, augment=noise) for name, case in CASES.items()}
-    made["draws"] = run(DRAWS, device_group, augment=noise)
+    trainings = {name: run(case, device_group, augment=noise) for name, case in CASES.items()}
+    trainings["draws"] = run(DRAWS, device_group, augment=noise)
     journal = Journal(spec_json["output"].with_name("net.safetensors"), "key")
     with pytest.raises(Killed):
         run(DRAWS, device_group, journal, cut_off_in_the_second_epoch([]))
     assert journal.file.is_file() or not device_group.is_main
     torch.manual_seed(7)
-    made["draws, cut off"] = run(DRAWS, device_group, journal, noise)
+    trainings["draws, cut off"] = run(DRAWS, device_group, journal, noise)
     for folder in (spec_json["folder"], spec_json["disturbed"]):
         os.chdir(folder)
         train_jobs._finetune(spec_json["finetune"], device_group)
     if device_group.is_main:
-        torch.save({name: tuple(trained) for name, trained in made.items()}, spec_json["output"])
+        torch.save({name: tuple(trained) for name, trained in trainings.items()}, spec_json["output"])
     device_group.broadcast(None)
     if not device_group.is_main:
         raise HeatproofError("One of them says no.")
@@ -151,9 +151,9 @@ def disturbed(folder, tmp_path_factory):
     (disturbed / FOLDER / "finetuned.json").unlink()
     before = 0
     for end in (signal.SIGKILL, signal.SIGTERM):
-        said = cut_off(disturbed, end, before)
+        log_text = cut_off(disturbed, end, before)
         before = saved(disturbed)
-    return disturbed, said
+    return disturbed, log_text
 
 
 @pytest.fixture(scope="module")
@@ -173,11 +173,11 @@ def on_two(folder, disturbed):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(CASES))
 def test_two_take_the_steps_of_one(on_two, name):
-    _, history, kept = on_two[name]
+    _, history, stored = on_two[name]
     alone = run(CASES[name], augment=noise)
-    assert kept[3].keys() == alone.saved_epochs[3].keys()
+    assert stored[3].keys() == alone.saved_epochs[3].keys()
     for key, value in alone.saved_epochs[3].items():
-        torch.testing.assert_close(kept[3][key], value, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(stored[3][key], value, rtol=1e-5, atol=1e-5)
     for row, expected in zip(history, alone.history, strict=True):
         assert row == pytest.approx(expected, abs=1e-5)
 
@@ -185,18 +185,18 @@ def test_two_take_the_steps_of_one(on_two, name):
 @pytest.mark.slow
 def test_a_training_that_was_cut_off_ends_in_the_same_bits(on_two):
     """With batch norm and dropout, which draws differently on each device."""
-    (best, history, kept), (again, same_history, same_kept) = on_two["draws"], on_two["draws, cut off"]
+    (best, history, stored), (again, same_history, same_kept) = on_two["draws"], on_two["draws, cut off"]
     assert history == same_history
     assert all(torch.equal(best[key], again[key]) for key in best)
-    assert all(torch.equal(kept[3][key], same_kept[3][key]) for key in best)
+    assert all(torch.equal(stored[3][key], same_kept[3][key]) for key in best)
 
 
 def cut_off(folder, end, before):
     """Start a training, end it by a signal, and return its output."""
-    asked = Project(folder, **CHANGE).on_network("finetune")
+    spec = Project(folder, **CHANGE).on_network("finetune")
     # The training takes twenty-four seconds: a late signal still interrupts it, and the test notices a survivor.
     here, slowly = os.pathsep.join(map(str, Path(__file__).parents[:2])), {**OUTER, "PACE": "1.5"}
-    started = job_process(folder, asked.run, asked.spec_json, runtime=asdict(MACHINE), importable=here, **slowly)
+    started = job_process(folder, spec.run, spec.spec_json, runtime=asdict(MACHINE), importable=here, **slowly)
     job = subprocess.Popen(**started, stderr=subprocess.PIPE, text=True)
     began = time.monotonic()
     while saved(folder) <= before:
@@ -206,22 +206,22 @@ def cut_off(folder, end, before):
     children = psutil.Process(job.pid).children(recursive=True)
     assert len(children) >= 2
     job.send_signal(end)
-    said = job.communicate(timeout=300)[1]
+    log_text = job.communicate(timeout=300)[1]
     assert job.returncode == (-9 if end == signal.SIGKILL else 143)
-    assert ("The job was ended by SIGTERM" in said) == (end == signal.SIGTERM)
+    assert ("The job was ended by SIGTERM" in log_text) == (end == signal.SIGTERM)
     # If a signal ends a process during its exit, Python may report an interrupted finalizer.
-    told = re.sub(r"Exception ignored in: <finalize object.*?(?=\n\S(?!raceback)|\Z)", "", said, flags=re.DOTALL)
-    assert "Traceback" not in told, said
+    cleaned = re.sub(r"Exception ignored in: <finalize object.*?(?=\n\S(?!raceback)|\Z)", "", log_text, flags=re.DOTALL)
+    assert "Traceback" not in cleaned, log_text
     _, left = psutil.wait_procs(children, timeout=20)
     assert not left
-    return said
+    return log_text
 
 
 @pytest.mark.slow
 def test_killed_and_ended_and_run_again(on_two, folder, disturbed):
     """The bytes equal those of an undisturbed training, and no process is left."""
-    again, said = disturbed
-    assert "resuming after epoch" in said
+    again, log_text = disturbed
+    assert "resuming after epoch" in log_text
     for name in FILES:
         assert (again / FOLDER / name).read_bytes() == (folder / FOLDER / name).read_bytes()
     assert not list((again / FOLDER).glob(".*")), "no journal is left"
@@ -320,9 +320,9 @@ def test_one_that_was_killed_is_found_where_another_is_reported_first(tmp_path):
     with pytest.raises(ProcessRaisedException) as caught:
         Context().join()
     assert "on device 1 was ended by SIGKILL" in str(several._cause(caught.value, tmp_path))
-    told = tmp_path / "1.0"
-    told.write_text(json.dumps({"sentence": "The disk is full.", "traceback": ""}))
+    report = tmp_path / "1.0"
+    report.write_text(json.dumps({"sentence": "The disk is full.", "traceback": ""}))
     assert "on device 1 was ended by SIGKILL" in str(several._cause(caught.value, tmp_path))
     # Long after the first failure, PyTorch itself kills processes.
-    os.utime(told, (0, 0))
+    os.utime(report, (0, 0))
     assert str(several._cause(caught.value, tmp_path)) == "The disk is full."

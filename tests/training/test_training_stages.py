@@ -43,8 +43,8 @@ def test_weights_history_and_manifest(trained):
         assert all((folder / f"{name}.{ending}").is_file() for ending in FILES)
         assert [int(row["epoch"]) for row in history(trained, name)] == list(range(epochs))
         assert accuracy(trained, name) == 1.0
-    made = read_json(trained.folder / "results/weights/toy/net/finetuned.json")
-    assert list(made["input_sha256"]) == ["results/weights/toy/net/pretrained.safetensors"]
+    manifest = read_json(trained.folder / "results/weights/toy/net/finetuned.json")
+    assert list(manifest["input_sha256"]) == ["results/weights/toy/net/pretrained.safetensors"]
     first, second = (load_file(weights(trained, name)) for name in ("pretrained", "finetuned"))
     assert any(not torch.equal(first[key], second[key]) for key in first)
 
@@ -90,8 +90,8 @@ def test_other_pretrained_bytes_finetune_again(project, no_training):
     other.write_bytes(weights(again).read_bytes())
     with pytest.raises(HeatproofError, match=r"pretrained\.safetensors` and run your snakemake command"):
         again.make(again.finetune())
-    told = other.with_suffix(".json")
-    write_manifest(told, [other], spec_key=Key("other", "other"), key="other")
+    manifest = other.with_suffix(".json")
+    write_manifest(manifest, [other], spec_key=Key("other", "other"), key="other")
     with pytest.raises(TrainedAgain):
         again.make(again.finetune())
 
@@ -141,8 +141,8 @@ def test_validation_holds_every_image_intact_and_with_one_patch_deleted(project,
 def test_the_share_of_training_images_that_lose_a_patch(project, monkeypatch, share, expected):
     caught = captured_fit(project, monkeypatch, share=share)
     images = caught["train"].images.repeat(20, 1, 1, 1)
-    made = caught["augment"](images, torch.Generator().manual_seed(0))
-    lost = (made != images).flatten(1).any(1).float().mean()
+    perturbed = caught["augment"](images, torch.Generator().manual_seed(0))
+    lost = (perturbed != images).flatten(1).any(1).float().mean()
     assert abs(lost - expected) < 0.06
 
 
