@@ -111,7 +111,7 @@ def test_hooks_that_change_a_pass_are_no_hooks_of_lrp(kind):
 def test_lrp_where_a_hook_keeps_a_tensor_of_a_pass():
     class Recorder:
         def keep(self, module, inputs, output):
-            self.kept = [output]
+            self.stored = [output]
 
     network, recorder = Plain(), Recorder()
     network.features[2].register_forward_hook(recorder.keep)

@@ -198,7 +198,7 @@ def test_state_is_restored_if_the_call_ends_early(function, error, passes):
     network = with_norm()
     network.prepare = fail_late
     before = network_state(network, ("prepare",)), process_state()
-    # An error in explainers is a gap, and an interrupt keeps the maps that are made.
+    # After an error in explainers, they are not applicable; after an interrupt, finished maps remain.
     with contextlib.suppress(Exception, Stopped):
         call(function, network)
     after = network_state(network, ("prepare",)), process_state()

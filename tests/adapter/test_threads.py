@@ -134,7 +134,7 @@ def test_crossed_backbones_do_not_wait_for_each_other():
         )
 
     with ThreadPoolExecutor(2) as pool, warnings.catch_warnings(action="ignore"):
-        # In vain for one of the two where each has begun: a gap, and no deadlock.
+        # If both have started, one of them is not applicable instead of a deadlock.
         futures = [
             pool.submit(heatproof.explain, one, images_of(), TARGETS, {"within": within(other)})
             for one, other in ((first, second), (second, first)) * 4

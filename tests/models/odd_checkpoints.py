@@ -89,31 +89,31 @@ KINDS: dict[str, tuple[str, Callable[[State, Path], None]]] = {
 }
 
 
-class _Heard(logging.Handler):
+class _Recorder(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
-        self.said: list[str] = []
+        self.messages: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.said.append(record.getMessage())
+        self.messages.append(record.getMessage())
 
 
-def said(name: str, folder: Path) -> str:
+def message_about(name: str, folder: Path) -> str:
     """Write an odd checkpoint into a folder, and return the message about it."""
     path = folder / name
     KINDS[name][1](build_network(MODEL, 10).state_dict(), path)
-    heard, log = _Heard(), logging.getLogger("heatproof.jobs.fetch")
+    recorder, log = _Recorder(), logging.getLogger("heatproof.jobs.fetch")
     before = log.level
-    log.addHandler(heard)
+    log.addHandler(recorder)
     log.setLevel(logging.INFO)
     try:
         check_checkpoint(Fetch(dataset=DIGITS, model=MODEL, checkpoint=str(path), sha256=None))
-        done = [sentence.partition(": ")[2] for sentence in heard.said]
+        done = [sentence.partition(": ")[2] for sentence in recorder.messages]
         message = f"It is read: {done[0]}." if done else "It is read."
     except HeatproofError as error:
         message = str(error)
     finally:
-        log.removeHandler(heard)
+        log.removeHandler(recorder)
         log.setLevel(before)
     return message.replace(f"{folder}/", "").replace("|", "/")
 
@@ -121,7 +121,7 @@ def said(name: str, folder: Path) -> str:
 def table() -> str:
     """Return the rows of the table in docs/models.md."""
     with tempfile.TemporaryDirectory() as folder:
-        rows = [f"| `{name}` | {what} | {said(name, Path(folder))} |" for name, (what, _) in KINDS.items()]
+        rows = [f"| `{name}` | {what} | {message_about(name, Path(folder))} |" for name, (what, _) in KINDS.items()]
     return "\n".join(["| file | what it is | what is said |", "| --- | --- | --- |", *rows])
 
 

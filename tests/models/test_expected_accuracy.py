@@ -115,7 +115,7 @@ def test_the_remedy_names_the_key():
 
 
 @pytest.mark.parametrize(
-    ("network", "colours", "said"),
+    ("network", "colours", "part"),
     [
         (Nearest(COLOURS), COLOURS, None),
         (Nearest(GREYS, *NORMALISATIONS["mean and std of 0.5"]), GREYS, "with mean and std of 0.5: set that in"),
@@ -129,9 +129,9 @@ def test_the_remedy_names_the_key():
         (Nearest(COLOURS[[0, 0, 0, 0]]), COLOURS, "no more than guessing would"),
     ],
 )
-def test_a_mistake_is_named_where_nothing_is_expected(network, colours, said):
-    spec = describe_accuracy(network, Plain(colours), FACTS, "w.pth")
-    assert (said in spec) if said else not spec
+def test_a_mistake_is_named_where_nothing_is_expected(network, colours, part):
+    sentence = describe_accuracy(network, Plain(colours), FACTS, "w.pth")
+    assert (part in sentence) if part else not sentence
 
 
 def test_check_reports_a_mistake(tmp_path, monkeypatch):

@@ -37,7 +37,7 @@ def test_a_network_answers_in_halves(caplog):
     assert len([r for r in caplog.records if "continuing with" in r.message]) == 2
     greedy.seen.clear()
     padded(images)
-    assert greedy.seen == [2, 2, 2, 2], "what fitted is kept"
+    assert greedy.seen == [2, 2, 2, 2], "the size that fitted is remembered"
     assert padded.images == 16, "passes that came to nothing are none"
 
 
@@ -111,7 +111,7 @@ def test_a_try_is_a_context_that_hides_memory_that_ran_out():
         with attempt as size:
             output = run(size)
     assert (output, sizes) == (2, [8, 4, 2])
-    assert [attempt.size for attempt in adaptive_size.attempts(8)] == [2], "what fitted is kept"
+    assert [attempt.size for attempt in adaptive_size.attempts(8)] == [2], "the size that fitted is remembered"
 
 
 def test_another_error_is_not_traced_through_the_tries():

@@ -30,15 +30,15 @@ def test_libraries_declare_the_preprocessing(architecture, name, expected):
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("processor", "expected"),
     [
         ({"size": {"height": 224, "width": 224}, "resample": 2}, (224, 224, "bilinear")),
         ({"size": {"shortest_edge": 224}, "crop_pct": 0.875, "resample": 3}, (224, 256, "bicubic")),
         ({"size": 256, "do_center_crop": True, "crop_size": {"height": 224}, "resample": 3}, (224, 256, "bicubic")),
     ],
 )
-def test_image_processors_declare_the_preprocessing(tmp_path, told, expected):
-    (tmp_path / "preprocessor_config.json").write_text(json.dumps(told))
+def test_image_processors_declare_the_preprocessing(tmp_path, processor, expected):
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(processor))
     assert tuple(preprocessing("transformers_model", {"name": str(tmp_path)}).values()) == expected
 
 
@@ -90,7 +90,7 @@ def test_invalid_files_in_the_folder_of_a_model_are_refused(tmp_path, what, file
 
 
 @pytest.mark.parametrize(
-    ("file", "told"),
+    ("file", "processor"),
     [
         *(("preprocessor_config.json", {"image_mean": given}) for given in (1, [], ["a"], [True], [1e300], [None], {})),
         *(("preprocessor_config.json", {"image_std": given}) for given in ([0], [0.5, 0.5], [-1], "0.5")),
@@ -100,20 +100,20 @@ def test_invalid_files_in_the_folder_of_a_model_are_refused(tmp_path, what, file
         ),
     ],
 )
-def test_values_of_other_types_are_refused(tmp_path, file, told):
+def test_values_of_other_types_are_refused(tmp_path, file, processor):
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "preprocessor_config.json").write_text('{"image_mean": [0.5], "image_std": [0.5]}')
-    content = json.loads((tmp_path / file).read_text()) | told
+    content = json.loads((tmp_path / file).read_text()) | processor
     (tmp_path / file).write_text(json.dumps(content).replace("1e+300", "1e999"))
     with pytest.raises(HeatproofError, match="has an invalid "):
         transformers_facts(name=str(tmp_path))
 
 
 @pytest.mark.parametrize(
-    "told", [{"size": "big"}, {"size": -1}, {"size": {"height": []}}, {"size": True}, {"size": 10**12}, {}]
+    "processor", [{"size": "big"}, {"size": -1}, {"size": {"height": []}}, {"size": True}, {"size": 10**12}, {}]
 )
-def test_invalid_sizes_are_ignored(tmp_path, told):
-    (tmp_path / "preprocessor_config.json").write_text(json.dumps(told))
+def test_invalid_sizes_are_ignored(tmp_path, processor):
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(processor))
     assert preprocessing("transformers_model", {"name": str(tmp_path)}) == {}
 
 

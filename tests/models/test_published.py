@@ -140,7 +140,7 @@ def test_published_formats_are_fetched_by_the_first_digits_of_their_digest(kind,
         key=Key("config", "code"),
     )
     fetch(job)
-    assert found in (tmp_path / "out/history.csv").read_text(), "the whole digest is kept"
+    assert found in (tmp_path / "out/history.csv").read_text(), "the complete digest is stored"
     network = build_network(job.model, 10)
     load_weights(network, job.files["weights"])
     head = "classifier.weight" if name == "densenet121" else "head.weight"

@@ -36,46 +36,46 @@ def taken_out(project, epoch):
 
 
 @pytest.fixture(scope="module")
-def kept(trained, tmp_path_factory):
+def saved_run(trained, tmp_path_factory):
     folder = tmp_path_factory.mktemp("kept") / "project"
     shutil.copytree(trained.folder, folder)
     return finetuned(Project(folder, finetuning={"keep": [1, 3]}))
 
 
-def test_a_saved_epoch_equals_a_training_of_that_length(kept, project):
+def test_a_saved_epoch_equals_a_training_of_that_length(saved_run, project):
     short = finetuned(project(finetuning={"epochs": 1}))
-    assert taken_out(kept, 1).read_bytes() == (short.folder / FOLDER / "finetuned.safetensors").read_bytes()
-    history = kept.folder / FOLDER / "finetuned_epoch1.history.csv"
+    assert taken_out(saved_run, 1).read_bytes() == (short.folder / FOLDER / "finetuned.safetensors").read_bytes()
+    history = saved_run.folder / FOLDER / "finetuned_epoch1.history.csv"
     assert history.read_bytes() == (short.folder / FOLDER / "finetuned.history.csv").read_bytes()
-    assert taken_out(kept, 3).read_bytes() != taken_out(kept, 1).read_bytes()
+    assert taken_out(saved_run, 3).read_bytes() != taken_out(saved_run, 1).read_bytes()
 
 
-def test_saving_epochs_changes_no_byte_of_the_finetuned_weights(kept, trained):
+def test_saving_epochs_changes_no_byte_of_the_finetuned_weights(saved_run, trained):
     for name in ("finetuned.safetensors", "finetuned.history.csv"):
-        assert (kept.folder / FOLDER / name).read_bytes() == (trained.folder / FOLDER / name).read_bytes()
+        assert (saved_run.folder / FOLDER / name).read_bytes() == (trained.folder / FOLDER / name).read_bytes()
     assert (trained.folder / FOLDER / "kept/finetuned.safetensors").is_file(), "also where nothing is kept"
 
 
-def test_every_manifest_holds(kept):
-    taken_out(kept, 1)
+def test_every_manifest_holds(saved_run):
+    taken_out(saved_run, 1)
     for name in ("finetuned", "finetuned_epoch1"):
-        path = kept.folder / FOLDER / f"{name}.json"
+        path = saved_run.folder / FOLDER / f"{name}.json"
         assert whole(path, read_json(path)["key"])
 
 
-def test_later_stages_take_them_for_weights(kept):
-    taken_out(kept, 3)
+def test_later_stages_take_them_for_weights(saved_run):
+    taken_out(saved_run, 3)
     where = ("toy", "net", "finetuned_epoch3")
-    kept.make(kept.on_network("drops", *where, grid=4, baseline="zeros", shard=0))
-    assert (kept.folder / "results/drops/toy/net/finetuned_epoch3/g4_zeros.0.json").is_file()
+    saved_run.make(saved_run.on_network("drops", *where, grid=4, baseline="zeros", shard=0))
+    assert (saved_run.folder / "results/drops/toy/net/finetuned_epoch3/g4_zeros.0.json").is_file()
 
 
-def test_saved_epochs_are_scored_and_no_claim_counts_them_as_trainings(kept, monkeypatch):
+def test_saved_epochs_are_scored_and_no_claim_counts_them_as_trainings(saved_run, monkeypatch):
     """From the weights through all stages to the card."""
     for epoch in (1, 3):
-        taken_out(kept, epoch)
+        taken_out(saved_run, epoch)
     scored = Project(
-        kept.folder,
+        saved_run.folder,
         finetuning={"keep": [1, 3]},
         evaluation={"images": 6},
         explainers=[{"mine": {"explainer": "toy_plugin:gradient"}}, "saliency", "input_x_gradient", "random"],
@@ -86,15 +86,15 @@ def test_saved_epochs_are_scored_and_no_claim_counts_them_as_trainings(kept, mon
         scored.attribute(reference=weights == "finetuned").drop().respond()
     scored.score_all().score()
     scored.make("claims")
-    card = pd.read_csv(kept.folder / "results/claims.csv").set_index("claim")
+    card = pd.read_csv(saved_run.folder / "results/claims.csv").set_index("claim")
     row = card.loc["ranks_agree_between_checkpoints"]
     assert row["verdict"] == "not testable here", "epochs of a finetuning are no training from scratch"
     assert "no training from scratch keeps epochs" in row["reason"]
-    ranked = set(pd.read_csv(kept.folder / "results/idsds_table.csv")["weights"])
+    ranked = set(pd.read_csv(saved_run.folder / "results/idsds_table.csv")["weights"])
     assert ranked == {"finetuned", "finetuned_epoch1", "finetuned_epoch3"}
 
 
-def test_trained_again_only_for_a_missing_epoch(kept, monkeypatch):
+def test_trained_again_only_for_a_missing_epoch(saved_run, monkeypatch):
     class TrainedAgain(Exception):
         pass
 
@@ -102,21 +102,21 @@ def test_trained_again_only_for_a_missing_epoch(kept, monkeypatch):
         raise TrainedAgain
 
     monkeypatch.setattr(in_domain, "fit", fit)
-    finetuned(Project(kept.folder, finetuning={"keep": [3]}))
+    finetuned(Project(saved_run.folder, finetuning={"keep": [3]}))
     with pytest.raises(TrainedAgain):
-        finetuned(Project(kept.folder, finetuning={"keep": [2, 3]}))
+        finetuned(Project(saved_run.folder, finetuning={"keep": [2, 3]}))
 
 
-def test_copied_results_without_an_epoch_are_incomplete(kept, monkeypatch):
-    monkeypatch.chdir(kept.folder)
+def test_copied_results_without_an_epoch_are_incomplete(saved_run, monkeypatch):
+    monkeypatch.chdir(saved_run.folder)
     for keep, expected in (([3], True), ([2, 3], False)):
-        requested_project = Project(kept.folder, finetuning={"keep": keep})
+        requested_project = Project(saved_run.folder, finetuning={"keep": keep})
         job = requested_project.on_network("finetune")
         assert Results(Graph(requested_project.plan)).is_current(job, *job.products) is expected
 
 
 @pytest.mark.parametrize("damage", ["missing epoch", "not safetensors", "gone"])
-def test_missing_or_damaged_states_are_errors(kept, project, damage):
+def test_missing_or_damaged_states_are_errors(saved_run, project, damage):
     other = project(finetuning={"keep": [1]})
     path = other.folder / FOLDER / "kept/finetuned.safetensors"
     if damage == "not safetensors":

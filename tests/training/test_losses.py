@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from heatproof.errors import HeatproofError
 from heatproof.training.losses import (
-    WholeOutput,
+    CompleteOutputReader,
     compute_loss,
     count_correct,
     loss_for_task,
@@ -93,11 +93,11 @@ def test_numbers_of_another_width_are_refused() -> None:
     ],
 )
 def test_the_complete_output_is_one_row_per_image(output: object, width: int) -> None:
-    assert WholeOutput().read(output, 3).shape == (3, width)
+    assert CompleteOutputReader().read(output, 3).shape == (3, width)
 
 
 def test_every_tensor_of_an_output_counts_the_same() -> None:
-    reader = WholeOutput()
+    reader = CompleteOutputReader()
     outputs = reader.read((100 * torch.randn(6, 2), torch.randn(6, 50)), 6)
     scale = reader.scale_of(outputs)
     deviation = torch.cat([part.std(correction=0).expand(part.shape[1]) for part in outputs.split([2, 50], 1)])
@@ -109,4 +109,4 @@ def test_every_tensor_of_an_output_counts_the_same() -> None:
 
 def test_an_output_without_rows_is_refused() -> None:
     with pytest.raises(HeatproofError, match="as detectors do"):
-        WholeOutput().read([{"boxes": torch.zeros(5, 4)}, {"boxes": torch.zeros(2, 4)}], 3)
+        CompleteOutputReader().read([{"boxes": torch.zeros(5, 4)}, {"boxes": torch.zeros(2, 4)}], 3)

@@ -47,7 +47,7 @@ from heatproof.training.loop import (
     fit,
     untrained_result,
 )
-from heatproof.training.losses import WholeOutput, scale_of
+from heatproof.training.losses import CompleteOutputReader, scale_of
 from heatproof.training.reading import read_examples
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def _finetune(job: Finetune, device: torch.device, training_run: TrainingRun) ->
     network = build_with_weights(job.model, reader.classes, job.start, reader)
     train, validation = _examples(dataset, job)
     if job.ignores_labels:
-        train, validation = use_whole_output(network.to(device).eval(), [train, validation], job.training.batch_size)
+        train, validation = use_complete_output(network.to(device).eval(), [train, validation], job.training.batch_size)
     options = dataset_options(job.training.baseline, None, dataset, job.model.facts)
     return finetune_in_domain(network.to(device), train, validation, job.training, options, training_run)
 
@@ -217,11 +217,11 @@ def _examples(dataset: Dataset, job: Training) -> list[Examples]:
     return examples
 
 
-def use_whole_output(network: torch.nn.Module, examples: list[Examples], batch_size: int) -> list[Examples]:
+def use_complete_output(network: torch.nn.Module, examples: list[Examples], batch_size: int) -> list[Examples]:
     """Make a network return its complete output, and return the images with the scale of its outputs."""
     if hooks := hooks_of(network):
         hooks.remove()
-    attach(network, reader=cast("OutputReader", reader := WholeOutput()))
+    attach(network, reader=cast("OutputReader", reader := CompleteOutputReader()))
     images, device = examples[0].images, next(network.parameters()).device
     first = min(SCALE_IMAGES, len(examples[0].labels))
     with torch.no_grad():

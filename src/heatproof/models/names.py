@@ -27,7 +27,7 @@ State = dict[str, torch.Tensor]
 Weights = Mapping[str, torch.Tensor]
 
 
-def extract_weights(loaded: Any, called: str) -> State:
+def extract_weights(loaded: Any, label: str) -> State:
     """Return the tensors of a loaded file: a state dict, or a mapping that contains one next to other state.
 
     Raises
@@ -47,7 +47,7 @@ def extract_weights(loaded: Any, called: str) -> State:
     entries = loaded.items() if isinstance(loaded, Mapping) else ()
     state = {str(name): value for name, value in entries if isinstance(value, torch.Tensor)}
     if not state:
-        raise HeatproofError(f"The checkpoint {called} holds no weights: save the network's state_dict.")
+        raise HeatproofError(f"The checkpoint {label} holds no weights: save the network's state_dict.")
     return state
 
 

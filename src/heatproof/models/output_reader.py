@@ -15,7 +15,7 @@ from heatproof.base.tasks import CALLABLE, EXCLUSIVE, check_task, repeat_target,
 from heatproof.errors import HeatproofError, NotApplicable, first_line, machine_fault
 from heatproof.models.logits import is_one_logit, read_logits
 
-# Number of targets to compute if nobody says which ones are read.
+# Number of targets that are computed outside of `only_targets`.
 DEFAULT_TARGETS = 3
 
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from heatproof.errors import HeatproofError
 
-# Limit of visited objects, so that a search ends; far more than separate a function from its network.
+# Limit of visited objects, so that a search ends. Far fewer objects separate a function from its network.
 MAX_OBJECTS = 10_000
 CALLABLE_TYPES = (nn.Module, FunctionType, MethodType, functools.partial)
 MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))

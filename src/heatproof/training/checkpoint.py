@@ -107,7 +107,7 @@ def check_history(rows: Any) -> None:
         validation_keys = row.keys() & EpochRow.__optional_keys__
         has_losses = row.keys() - EpochRow.__optional_keys__ == EpochRow.__required_keys__
         if len(validation_keys) != 1 or not has_losses or not all(isinstance(one, Real) for one in row.values()):
-            raise TypeError("no row of a history")
+            raise TypeError("not a row of a history")
 
 
 class FirstEpochEnded(Exception):

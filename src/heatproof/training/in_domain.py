@@ -1,4 +1,4 @@
-"""Finetune a network on images of which a share lost one patch, so that deleted patches are in domain."""
+"""In-domain finetuning: a share of the images lose one patch, so that images with deleted patches are in-domain."""
 
 from __future__ import annotations
 

@@ -272,7 +272,7 @@ def untrained_result(model: nn.Module) -> Trained:
 
 
 def _has_moved(before: State, after: State) -> bool:
-    """Return whether a weight changed by more than the rounding of the largest weight."""
+    """Return whether a weight changed by more than the rounding of the largest; if all were zero, any change counts."""
     moved = max(float((after[name] - one).abs().max()) for name, one in before.items() if one.numel())
     largest = max(float(one.abs().max()) for one in before.values() if one.numel())
     return moved > torch.finfo(torch.float32).eps * largest

@@ -144,7 +144,7 @@ def sum_absolute_errors(outputs: torch.Tensor, labels: torch.Tensor) -> tuple[fl
     return float((outputs - wanted).abs().mean(1).sum()), len(outputs)
 
 
-class WholeOutput:
+class CompleteOutputReader:
     """Reader of a network's complete output as one row (N, D) per image.
 
     A row has the numbers of all floating-point tensors that have a row for each image.
