@@ -165,9 +165,8 @@ class AdaptedNetwork:
             sample = torch.cat([sample, low + high - sample, sample.flip(-1) / 2])
         with counted_as_check(), torch.no_grad():
             with _Precisions() as precisions_met:
-                in_batch, gradients = (
-                    self.outputs_and_gradients(sample.flip(0)) if with_gradients else (self._pass(sample.flip(0)), None)
-                )
+                batch = sample.flip(0)
+                in_batch, gradients = self.outputs_and_gradients(batch) if with_gradients else (self._pass(batch), None)
                 in_batch, gradients = in_batch.flip(0), None if gradients is None else gradients.flip(0)[:count]
             first, last, again = (self._pass(part) for part in (sample[:1], sample[-1:], sample[:1]))
         if first.shape[1] != in_batch.shape[1] or first.shape != last.shape:
@@ -189,16 +188,9 @@ class AdaptedNetwork:
     def rounding_tolerance(
         self, logits: torch.Tensor, precisions: Iterable[torch.dtype] = (), share: float = 1.0
     ) -> float:
-        """Return by how much the logits of an image may differ between two passes.
+        """Return by how much logits (B, K) may differ between two passes, as `heatproof.models.rounding` does.
 
-        Parameters
-        ----------
-        logits
-            (B, K), logits of a few images.
-        precisions
-            Precisions that a pass computes in, in addition to the precision of the weights.
-        share
-            Factor of the tolerance.
+        A pass computes in `precisions`, in addition to the precision of the weights; `share` multiplies the tolerance.
         """
         return rounding_tolerance(logits, {*precisions, self.weights or self.dtype}, self.device, share)
 
@@ -303,14 +295,9 @@ def _failures(images: torch.Tensor) -> Iterator[None]:
 
 
 def check_loaded(network: nn.Module, images: torch.Tensor) -> int:
-    """Check the network of a job as `AdaptedNetwork.check` does, and return the number of images passed.
+    """Check the network of a job on a few images (B, C, H, W), and return the number of images passed.
 
-    Parameters
-    ----------
-    network
-        In eval mode, with the hooks of `attach`.
-    images
-        (B, C, H, W), a few images.
+    The network is in eval mode and has the hooks of `attach`. The check is that of `AdaptedNetwork.check`.
     """
     return check_attached(network, images).check_passes
 

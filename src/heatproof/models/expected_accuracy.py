@@ -78,6 +78,11 @@ def require_accuracy(
     most
         Largest number of images.
 
+    Returns
+    -------
+    Accuracy
+        The measured accuracy.
+
     Raises
     ------
     HeatproofError
@@ -117,6 +122,11 @@ def describe_accuracy(
     ----------
     network, dataset, facts, label, most
         As in `require_accuracy`.
+
+    Returns
+    -------
+    str
+        A clause without a full stop, or an empty string.
     """
     measurement = _measure(network, dataset, facts, most)
     accuracy = measurement.accuracy

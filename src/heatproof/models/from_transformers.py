@@ -28,6 +28,11 @@ def transformers_facts(*, name: str, stated: Collection[str] = ()) -> InputFacts
     stated
         Names of facts that the config sets; with mean and std among them, the folder needs no image processor.
 
+    Returns
+    -------
+    InputFacts
+        Normalisation and size; no layer for CAMs.
+
     Raises
     ------
     HeatproofError

@@ -60,6 +60,11 @@ def reader_of_dataset(spec: DatasetSpec, dataset: Dataset, target: str | int = "
         Spec of the dataset, and the opened dataset.
     target
         The target of a run; a callable target is read in place of classes.
+
+    Returns
+    -------
+    OutputReader
+        A reader for the task of the dataset, or for the callable target.
     """
     outputs = 1 if spec.task == "binary" else unwrap_rows(dataset).num_classes
     if isinstance(dataset, Rows) and dataset.targets is not None and is_reference(str(target)):
@@ -84,6 +89,11 @@ def build_network(
         Seed of the weights.
     reader
         Reader of the outputs; None reads logits of classes.
+
+    Returns
+    -------
+    torch.nn.Module
+        The network, with the hooks of `heatproof.models.adapter.attach`.
 
     Raises
     ------

@@ -250,6 +250,11 @@ def log_probabilities(numbers: torch.Tensor, task: str, dim: int = 1) -> torch.T
     dim
         Dimension of the classes.
 
+    Returns
+    -------
+    torch.Tensor
+        Logarithms of probabilities, at most 0, with the shape of `numbers`.
+
     Raises
     ------
     NotApplicable

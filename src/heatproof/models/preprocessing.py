@@ -41,6 +41,11 @@ def preprocessing_differences(architecture: str, options: Mapping[str, Any], dat
         As in `preprocessing`.
     dataset
         Current options of the dataset, including defaults.
+
+    Returns
+    -------
+    list of str
+        One entry ``name: value`` for each option with another value; empty if nothing differs.
     """
     published = preprocessing(architecture, options)
     return [f"{key}: {value}" for key, value in published.items() if dataset.get(key, value) != value]

@@ -162,6 +162,11 @@ class Architecture(RegistryEntry):
         stated
             Names of facts that the config sets; these are not looked up.
 
+        Returns
+        -------
+        InputFacts
+            The input format.
+
         Raises
         ------
         HeatproofError
@@ -198,6 +203,11 @@ def architecture(
     design
         Design of the networks (family, depth, batch norm, bias), or a function of the options that returns it. An
         option `width` sets the width.
+
+    Returns
+    -------
+    callable
+        Decorator that registers the builder and returns it unchanged.
     """
 
     def enter(build: Callable[..., Any]) -> Callable[..., Any]:
@@ -219,6 +229,11 @@ def normalisation_of(facts: InputFacts, channels: int) -> tuple[list[float], lis
         Input format of the network.
     channels
         Number of channels of the images.
+
+    Returns
+    -------
+    tuple of list of float
+        Mean and standard deviation, `channels` numbers each.
 
     Raises
     ------

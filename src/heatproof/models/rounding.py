@@ -29,6 +29,11 @@ def rounding_tolerance(
         Device of the passes.
     share
         Factor of the tolerance.
+
+    Returns
+    -------
+    float
+        Tolerance in the unit of the logits, at least 0.
     """
     precisions = set(precisions)
     least, eps = max(TOLERANCE[first] for first in precisions), max(torch.finfo(first).eps for first in precisions)

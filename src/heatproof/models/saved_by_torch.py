@@ -37,6 +37,11 @@ def read(file: BinaryIO, size: int) -> Any:
     size
         Number of bytes of the file.
 
+    Returns
+    -------
+    object
+        The saved value.
+
     Raises
     ------
     UnpicklingError

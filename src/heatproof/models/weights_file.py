@@ -127,6 +127,11 @@ def read_state(path: Path, checkpoint: str, most: int | None = None) -> dict[str
     most
         Largest size of the file in bytes; None for no limit.
 
+    Returns
+    -------
+    dict
+        Tensor of each weight, by name.
+
     Raises
     ------
     HeatproofError

@@ -170,6 +170,11 @@ def black(
         those of the model (`heatproof.perturbation.dataset_mean.dataset_options`). Images in memory do not show how
         they were normalised.
 
+    Returns
+    -------
+    torch.Tensor
+        (N, C, H, W), the normalised colour black.
+
     Raises
     ------
     HeatproofError
@@ -234,6 +239,11 @@ def mean(
         C numbers, one for each channel, in the units of the network's input, that is after normalisation. The
         workflow's stages compute it (`heatproof.perturbation.dataset_mean.dataset_options`).
 
+    Returns
+    -------
+    torch.Tensor
+        (N, C, H, W), one colour for all images.
+
     Raises
     ------
     HeatproofError
@@ -278,6 +288,11 @@ def neighbours(
         As in `Baseline`; nothing is random.
     grid
         Patches along one side, at least 2, or rows and columns; if patches are deleted, it is their grid.
+
+    Returns
+    -------
+    torch.Tensor
+        (N, C, H, W), with every patch of the grid filled.
 
     Raises
     ------
@@ -345,6 +360,11 @@ def blur(
     kernel
         ``truncated`` cuts the Gaussian off and scales it to sum 1; ``reflected`` adds the part beyond the kernel
         back by reflection, which is flatter: RISE's published kernel, with sigma 5 and size 11.
+
+    Returns
+    -------
+    torch.Tensor
+        (N, C, H, W), the blurred images.
 
     Raises
     ------

@@ -264,6 +264,11 @@ def open_network(spec: NetworkSpec, reader: OutputReader, runtime: Runtime, devi
         Settings: ``batch_size``, a number or ``auto``, and ``compile`` for torch.compile.
     device
         Device of the network.
+
+    Returns
+    -------
+    PaddedBatches
+        The network in eval mode, which runs in batches of one size.
     """
     assert reader.classes is not None, "a dataset says how many outputs there are"
     network = load_network(spec.model, reader.classes, spec.weights, device, spec.precision, reader)

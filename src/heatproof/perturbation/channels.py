@@ -145,6 +145,11 @@ def channel_counts(network: torch.nn.Module, images: torch.Tensor, layers: Seque
         (B, C, H, W), on the network's device.
     layers
         Names of submodules.
+
+    Returns
+    -------
+    dict
+        Number of channels, by name of the layer.
     """
     modules = dict(network.named_modules(remove_duplicate=False))
     counts = {layer: 0 for layer in layers if layer in modules}

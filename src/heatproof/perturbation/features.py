@@ -101,6 +101,11 @@ def pooled(features: torch.Tensor) -> torch.Tensor:
     ----------
     features
         (B, C), (B, tokens, C), or (B, C, H, W); or (B, H, W, C), which is assumed if H equals W but not C.
+
+    Returns
+    -------
+    torch.Tensor
+        (B, C).
     """
     if features.ndim < 3:
         return features

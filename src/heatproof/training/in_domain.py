@@ -56,6 +56,11 @@ def finetune_in_domain(
     training_run
         As in `heatproof.training.loop.fit`.
 
+    Returns
+    -------
+    Trained
+        Best weights, history and saved epochs.
+
     Raises
     ------
     HeatproofError

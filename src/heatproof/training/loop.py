@@ -172,6 +172,11 @@ def fit(
         Saved epochs, journal and devices; None for the best epoch only, no journal, and the model's device. All devices
         call this function with the same arguments; the main device returns the weights.
 
+    Returns
+    -------
+    Trained
+        Best weights, history and saved epochs.
+
     Raises
     ------
     HeatproofError
@@ -425,6 +430,11 @@ def delete_random_patches(
         Random generator; it draws the same numbers for every image, so that `share` does not change the drawn patches.
     patch_counts
         As in `TrainingRun`; None to count nothing.
+
+    Returns
+    -------
+    torch.Tensor
+        (N, C, H, W), the perturbed images.
     """
     patches = draw_patches(len(images), grid, share, generator)
     perturbed = delete_patches(images, baselines, grid, patches)

@@ -30,6 +30,11 @@ def loss_for_task(task: str | None, preferred: str = "cross_entropy") -> str:
         One of `heatproof.base.tasks.TASKS`, or ``callable``; None for classes.
     preferred
         Preferred loss, used if the task allows it: classes can be trained with either cross entropy.
+
+    Returns
+    -------
+    str
+        One of `LOSSES`.
     """
     if task != CALLABLE:
         check_task(task)
@@ -79,6 +84,11 @@ def compute_loss(
         the loss has no unit. Subtracting the mean from both sides would not change the differences.
     summed
         Whether to return the sum over images instead of their mean.
+
+    Returns
+    -------
+    torch.Tensor
+        A scalar, at least 0.
     """
     count = len(outputs) if summed else 1
     if name == "cross_entropy":
@@ -126,6 +136,13 @@ def count_correct(name: str, outputs: torch.Tensor, labels: torch.Tensor) -> tup
     name, outputs, labels
         As in `compute_loss`. For multilabel, an image counts with the share of its known labels whose logit is above 0
         if and only if the label is present.
+
+    Returns
+    -------
+    correct : float
+        Number of images that are predicted correctly; fractions for multilabel.
+    known : int
+        Number of images with known labels.
     """
     if name == SQUARED:
         return 0.0, 0

@@ -39,6 +39,11 @@ def read_examples(
         Smallest share of an image's area in a random crop; 0 for no crops.
     seed
         Seed of the crops.
+
+    Returns
+    -------
+    examples : Examples
+        Images, labels and random crops.
     """
     read = ImagesOnDemand(dataset, split, facts)
     fits_in_memory = read[:1].nbytes * len(labels) <= IN_MEMORY
