@@ -208,6 +208,12 @@ def architecture(
     -------
     callable
         Decorator that registers the builder and returns it unchanged.
+
+    Examples
+    --------
+    >>> @architecture("tiny", InputFacts(cam_layer="features"), Design("tiny", batch_norm=False))
+    ... def tiny(num_classes, *, width=16):
+    ...     return build_tiny(num_classes, width)
     """
 
     def enter(build: Callable[..., Any]) -> Callable[..., Any]:

@@ -51,7 +51,24 @@ BASELINES: dict[str, Baseline] = {}
 
 
 def baseline(name: str) -> Callable[[BaselineFunction], BaselineFunction]:
-    """Register a function as a baseline; its keyword-only arguments are the options."""
+    """Register a function as a baseline; its keyword-only arguments are the options.
+
+    Parameters
+    ----------
+    name
+        Key in the config.
+
+    Returns
+    -------
+    callable
+        Decorator that registers the function and returns it unchanged.
+
+    Examples
+    --------
+    >>> @baseline("grey")
+    ... def grey(images, image_ids, seed, *, level=0.5):
+    ...     return torch.full_like(images, level)
+    """
 
     def enter(function: BaselineFunction) -> BaselineFunction:
         BASELINES[name] = Baseline(name, function, MappingProxyType(options_of(function)))

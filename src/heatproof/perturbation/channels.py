@@ -61,6 +61,12 @@ def channel_activations(
         If there is no such layer.
     NotApplicable
         If its output has no grid, or a pass calls it several times.
+
+    Examples
+    --------
+    >>> network = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Flatten(), torch.nn.LazyLinear(4)).eval()
+    >>> channel_activations(network, torch.rand(5, 3, 8, 8), "0").shape
+    (5, 8)
     """
     find_layer(network, layer, "model")
     activations = channels_of_layers(network, images, [layer], batch_size, device=device)

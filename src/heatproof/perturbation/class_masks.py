@@ -34,6 +34,11 @@ def class_masks(labels: np.ndarray, size: int, *, share: float = 0.7, block: int
     ------
     HeatproofError
         If a label has no position, or the square does not fit or has more pixels than are removed.
+
+    Examples
+    --------
+    >>> class_masks(np.array([0, 5]), 32, block=4).mean(axis=(1, 2)).round(2).tolist()
+    [0.7, 0.7]
     """
     corners = [
         (row, column, *corner)

@@ -54,6 +54,13 @@ def impute(images: Tensor, removed: Tensor, *, tolerance: float = TOLERANCE) -> 
     HeatproofError
         If the shapes do not match, the images contain a value that is not finite, `tolerance` is too small, or a system
         is not solved to the tolerance.
+
+    Examples
+    --------
+    >>> removed = torch.zeros(1, 8, 8, dtype=torch.bool)
+    >>> removed[:, 2:4, 2:4] = True
+    >>> impute(torch.ones(1, 3, 8, 8), removed).shape
+    torch.Size([1, 3, 8, 8])
     """
     images, removed = images.detach(), removed.to(images.device)
     solver = _Solver(images, removed, tolerance)

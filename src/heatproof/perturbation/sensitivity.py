@@ -70,6 +70,13 @@ def max_sensitivity(
     ------
     HeatproofError
         If a map has a value that is not finite or the wrong shape, or an option is out of its range.
+
+    Examples
+    --------
+    >>> images, targets = torch.rand(2, 3, 8, 8), torch.tensor([0, 1])
+    >>> score, valid = max_sensitivity(lambda x, targets: x.mean(1), images, targets, ["a", "b"], seed=0)
+    >>> score.shape, valid.tolist()
+    ((2,), [True, True])
     """
     if radius < 0 or samples < 1 or norm < 1:
         raise HeatproofError(
