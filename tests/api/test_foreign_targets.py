@@ -147,7 +147,7 @@ def test_a_function_that_writes_only_sometimes_is_refused(images) -> None:
             output *= 2
         return output[:, 0]
 
-    with pytest.raises(HeatproofError, match="'late' writes to what it is given in some batches alone"):
+    with pytest.raises(HeatproofError, match="'late' writes to its arguments, but not in all batches"):
         heatproof.evaluate("sds", Linear(), images, CLASS, np.ones((COUNT, SIZE, SIZE)), target=late, batch_size=12)
 
 

@@ -117,7 +117,7 @@ def inspect_layers(network: nn.Module, images: torch.Tensor, name: str | None = 
         Name of the layer to describe; for None, the rule of this module finds the layer.
     """
     hooks = hooks_of(network)
-    cache: dict[Any, LayerInspection] = {} if hooks is None else hooks.found
+    cache: dict[Any, LayerInspection] = {} if hooks is None else hooks.cache
     key = ("layout", tuple(images.shape[1:]), name)
     if key not in cache:
         cache[key] = _search_layer(network, noise_like(images), name)

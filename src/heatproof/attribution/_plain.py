@@ -48,13 +48,13 @@ def require_unaltered_outputs(context: ExplainContext, images: torch.Tensor, out
     import torch
 
     from heatproof.models.adapter import counted_as_check, hooks_of
-    from heatproof.models.rounding import difference_of_images, rounding
+    from heatproof.models.rounding import difference_of_images, rounding_tolerance
 
     with counted_as_check(), torch.no_grad():
         unaltered = pad_single_image_passes(context.output)(images.detach())
     hooks = hooks_of(context.network)
     dtypes = {unaltered.dtype} if hooks is None else {unaltered.dtype, *hooks.precisions}
-    allowed = rounding(unaltered, dtypes, unaltered.device, TOLERANCE_FACTOR)
+    allowed = rounding_tolerance(unaltered, dtypes, unaltered.device, TOLERANCE_FACTOR)
     difference = difference_of_images(outputs.detach().to(unaltered.dtype), unaltered)
     # Differences are shares of the spread of the outputs; `tiny` avoids a division by zero.
     spread = max(float(unaltered.max() - unaltered.min()), torch.finfo(unaltered.dtype).tiny)
