@@ -361,7 +361,7 @@ def test_copies_of_a_picture_tell_nothing_more_of_a_label() -> None:
 
 def test_measures_that_do_not_apply_are_refused() -> None:
     network, images, targets, asked, _ = _known("a function", False)
-    with pytest.raises(HeatproofError, match="'rise_insertion' does not apply, as it reads a probability"):
+    with pytest.raises(HeatproofError, match="'rise_insertion' is not applicable, because it reads a probability"):
         heatproof.choose(network, images, targets, ["saliency"], measures={"rise_insertion": {}}, **asked)
 
 

@@ -444,7 +444,7 @@ def test_an_interrupt_keeps_batches_and_the_same_call_goes_on(explain, tmp_path)
     whole = explain(["saliency", stops], cache=None)
     stops.left = 3
     before = len(files(tmp_path))
-    with pytest.warns(UserWarning, match="Interrupted in Stops: .*; the same call goes on"):
+    with pytest.warns(UserWarning, match="Interrupted in Stops: .*; the same call resumes"):
         made = explain(["saliency", stops, "random"])
     assert made["reason"].values.tolist() == ["", "interrupted", "interrupted"]
     assert len(files(tmp_path)) - before == 3 + 2 + 1
@@ -605,7 +605,9 @@ def test_a_folder_of_other_files_a_file_and_another_version_are_refused(explain,
     folder = tmp_path / "photographs"
     folder.mkdir()
     (folder / "cat.jpg").write_bytes(b"")
-    with pytest.raises(HeatproofError, match=r"photographs is no cache of heatproof, as it has 'cat\.jpg'"):
+    with pytest.raises(
+        HeatproofError, match=r"photographs is not a cache of heatproof, because it contains 'cat\.jpg'"
+    ):
         explain(cache=folder)
     assert os.listdir(folder) == ["cat.jpg"]
     with pytest.raises(HeatproofError, match="is a file: name a folder"):

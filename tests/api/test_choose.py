@@ -234,7 +234,7 @@ def test_targets_that_the_network_does_not_answer_are_warned_of(many, shift, tol
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         found = heatproof.choose(model, many, targets, methods={"truth": noisy(0.0), "far": noisy(9.0)}, measures=ZERO)
-    assert any("answers with the target on 0 of 60 images" in str(one.message) for one in said) == told
+    assert any("predicts the target on 0 of 60 images" in str(one.message) for one in said) == told
     assert ("The network is right on 0 of the 30 images." in found.sentence) == told
 
 

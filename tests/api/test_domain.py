@@ -348,7 +348,7 @@ def test_images_of_one_class_are_warned_of(network, many):
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"batch_size": 1}, "A batch_size of 1 trains nothing"),
+        ({"batch_size": 1}, "A batch_size of 1 is too small"),
         ({"lr": 1e-30}, "The finetuning moved no weight in 5 epochs"),
         ({"lr": 1e-12}, "The finetuning moved no weight in 5 epochs"),
         ({"share": 0.0}, "'share' of heatproof.finetune must be a number above 0"),

@@ -120,7 +120,7 @@ def test_neither_batches_nor_neighbours_change_a_map(network, images, targets):
         ({"targets": ["cat"] * 12}, "class names, as 'cat'"),
         ({"images": [[1.0]]}, "give a float tensor"),
         ({"images": torch.zeros(12, 16, 16, 3)}, r"give images.permute\(0, 3, 1, 2\)"),
-        ({"layer": torch.nn.ReLU()}, "a ReLU that is no part of the model"),
+        ({"layer": torch.nn.ReLU()}, "a ReLU that is not a part of the model"),
     ],
 )
 def test_bad_input_is_one_sentence(given, sentence, network, images, targets):

@@ -60,12 +60,12 @@ def test_choose_warns_of_labels_in_another_order(shift, warned, recwarn):
     images = torch.randn(24, 3, 16, 16) * 0.3
     images[torch.arange(24), labels] += 1.5
     heatproof.choose(Colour().eval(), images, (labels + shift) % 3, ["saliency"])
-    said = [str(one.message) for one in recwarn if "answers with the target" in str(one.message)]
+    said = [str(one.message) for one in recwarn if "predicts the target" in str(one.message)]
     assert bool(said) == warned
     if warned:
         assert "on 0 of 24 images: if the targets are labels, check" in said[0]
         assert (
-            f"It would on 24 if labels were exchanged one to one, 0 as {(-shift) % 3}, 1 as {(1 - shift) % 3},"
+            f"It would be right on 24 if labels were exchanged one to one, 0 as {(-shift) % 3}, 1 as {(1 - shift) % 3},"
             in said[0]
         )
 
@@ -73,7 +73,7 @@ def test_choose_warns_of_labels_in_another_order(shift, warned, recwarn):
 def test_choose_says_no_order_of_a_network_that_is_seldom_right(recwarn):
     torch.manual_seed(0)
     heatproof.choose(Colour().eval(), torch.randn(24, 3, 16, 16), torch.arange(24) % 3, ["saliency"])
-    said = [str(one.message) for one in recwarn if "answers with the target" in str(one.message)]
+    said = [str(one.message) for one in recwarn if "predicts the target" in str(one.message)]
     assert len(said) == 1
     assert "exchanged" not in said[0]
 

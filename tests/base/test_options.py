@@ -276,4 +276,4 @@ def test_architectures_of_the_users():
 
 
 def test_what_does_not_say_its_arguments():
-    assert "The explainer 'e' names something whose arguments cannot be read" in said(explained, "unreadable")
+    assert "The arguments of explainer 'e' cannot be read" in said(explained, "unreadable")

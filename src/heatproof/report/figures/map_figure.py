@@ -170,7 +170,7 @@ def _panel(stores: dict[str, StoreInfo], method: str, image_id: str) -> Panel:
     if stored.gap:
         return Panel(method, None, stored.gap)
     shown = Method(method, stored.maps.index(name), transform)
-    return Panel(method, shown.of(stored_maps(stored.path, *_place(stored, image_id)))[0])
+    return Panel(method, shown.select_maps(stored_maps(stored.path, *_place(stored, image_id)))[0])
 
 
 def _place(stored: StoreInfo, image_id: str) -> tuple[int, int]:
