@@ -89,14 +89,14 @@ def is_out_of_memory(error: BaseException) -> bool:
 def machine_fault(error: BaseException) -> str | None:
     """Return the sentence for a fault of the machine (disk, permissions, memory or GPU); None for other errors."""
     seen: list[BaseException] = []
-    here: BaseException | None = error
+    current: BaseException | None = error
     # Libraries often wrap an error of the system in their own error.
-    while here is not None and here not in seen:
-        seen.append(here)
-        sentence = _sentence(here)
+    while current is not None and current not in seen:
+        seen.append(current)
+        sentence = _sentence(current)
         if sentence:
             return sentence
-        here = here.__cause__ or here.__context__
+        current = current.__cause__ or current.__context__
     return None
 
 

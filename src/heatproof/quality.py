@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from heatproof.api._study import Study, compare_scores, oriented_scores, curve_points, spearman, is_higher_better
+from heatproof.api._study import Study, compare_scores, curve_points, is_higher_better, oriented_scores, spearman
 from heatproof.errors import HeatproofError
 from heatproof.metrics.corruptions import (
     NOISE,

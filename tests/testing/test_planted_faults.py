@@ -175,7 +175,7 @@ def test_an_exemption_is_declared_with_a_reason_and_has_to_be_true():
     ("check", "given", "said"),
     [
         (check_explainer, "salience", "no explainer named 'salience': did you mean 'saliency'"),
-        (check_explainer, 3, "The explainer 3 is of one network or of none"),
+        (check_explainer, 3, "The explainer 3 is bound to one network, or is not callable"),
         (check_explainer, lambda model: model, "give a function of model, images and targets|."),
         (check_metric, "idsd", "no metric named 'idsd': did you mean 'idsds'"),
         (check_metric, faults_to_find.first_patch, "says nothing of its direction and range"),

@@ -263,8 +263,8 @@ def follows_the_network(subject: ExplainerSubject) -> None:
         raise NotApplicable("it gets no network")
     network, other_network = subject.network(), subject.network(seed=1)
     expected = subject.maps(subject.context(other_network))
-    require_other(subject.maps(subject.context(network)), expected, "for other weights", "read the network, or register "
-                  "it with uses_model=False")  # fmt: skip
+    remedy = "read the network, or register it with uses_model=False"
+    require_other(subject.maps(subject.context(network)), expected, "for other weights", remedy)
     network.load_state_dict(other_network.state_dict())
     actual = subject.maps(subject.context(network))
     require_same(actual, expected, "for a network that had other weights before", "keep nothing between calls")

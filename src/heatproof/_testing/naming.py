@@ -39,8 +39,8 @@ def explainer_of(
         entry = next((one for one in EXPLAINERS.values() if one.function is explainer), None)
     if library_of(explainer) is not None or isinstance(explainer, type) or not (entry or callable(explainer)):
         raise HeatproofError(
-            f"The explainer {short_repr(explainer)} is of one network or of none: give a name, or a function of model, images "
-            "and targets that makes it for its model."
+            f"The explainer {short_repr(explainer)} is bound to one network, or is not callable: pass a name, or a "
+            "function of model, images and targets that creates it for its model."
         )
     if entry is None and positional_arguments_of(explainer) != PLAIN_ARGUMENTS and _takes_one(explainer):
         entry = Explainer(name, explainer, {name: True}, options=options_of(explainer))

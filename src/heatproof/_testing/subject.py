@@ -121,8 +121,8 @@ class ExplainerSubject:
             result = explain(network, images, targets, {self.name: self.method}, background=background, **options)
         if reason := str(result["reason"].values[0]):
             raise NotApplicable(reason)
-        return {str(name): torch.from_numpy(one) for name, one in zip(result["method"].values, result["attribution"].values,
-                                                                      strict=True)}  # fmt: skip
+        names, maps = result["method"].values, result["attribution"].values
+        return {str(name): torch.from_numpy(one) for name, one in zip(names, maps, strict=True)}
 
     def explain_equivalent(self, case: str, *arguments: Any, **options: Any) -> Maps:
         """Return the maps of `heatproof.explain` in a case that is equivalent to one where it is applicable."""

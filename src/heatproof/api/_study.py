@@ -221,12 +221,12 @@ class CachedNetwork(torch.nn.Module):
         Number of images for which outputs were requested.
     """
 
-    def __init__(self, model: Any, most: int = MAXIMUM_CACHED, reader: OutputReader | None = None) -> None:
+    def __init__(self, model: Any, maximum: int = MAXIMUM_CACHED, reader: OutputReader | None = None) -> None:
         super().__init__()
         self.model = model
         self.reader = reader or OutputReader()
         self.passes = self.requested = 0
-        self._cache = _CachedOutputs(most)
+        self._cache = _CachedOutputs(maximum)
         # The model was checked, and its parts keep their modes.
         self.training = False
 
@@ -248,7 +248,7 @@ class CachedNetwork(torch.nn.Module):
             logits = self._read(uncached)
             new = dict(zip(missing, logits.detach().clone(), strict=True))
             outputs = {**{key: cached[key] for key in keys if key in cached}, **new}
-            if len(cached) + len(new) <= self._cache.most:
+            if len(cached) + len(new) <= self._cache.maximum:
                 cached.update(new)
         return torch.stack([outputs[key] for key in keys])
 
@@ -266,6 +266,6 @@ class _CachedOutputs:
 
     __slots__ = ("known", "most")
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, maximum: int) -> None:
         self.known: dict[bytes, torch.Tensor] = {}
-        self.most = most
+        self.maximum = maximum

@@ -222,7 +222,7 @@ def _require_cache_folder(root: Path) -> None:
     # A damaged file is written again.
     if (read_checksummed(root / MARK_FILE) or MARK_CONTENT) != MARK_CONTENT:
         raise HeatproofError(
-            f"The cache {printable_path(root)} was made by another version of heatproof: name another folder for `cache`."
+            f"The cache {printable_path(root)} is from another version of heatproof: name another folder for `cache`."
         )
 
 
@@ -323,9 +323,9 @@ def _outputs_agree(
 
     Parameters
     ----------
-    network, known, digests
+    network, cached, digests
         The network, its cached outputs, and the digests of the images that it was passed now.
-    now
+    current
         Its outputs for these images, and their gradients.
     passes_others
         Whether the network can be passed the images that are in the cache.

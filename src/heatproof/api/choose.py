@@ -167,7 +167,8 @@ def choose(
         image_digests = list(dict.fromkeys(inputs.digests)) if inputs.has_label_rows else inputs.digests
         if len(image_digests) < MINIMUM_IMAGES:
             raise HeatproofError(
-                f"{len(image_digests)} images are too few to compare methods: pass at least {MINIMUM_IMAGES}, better 100."
+                f"{len(image_digests)} images are too few to compare methods: pass at least {MINIMUM_IMAGES}, better "
+                "100."
             )
         _warn_of_trained_on(image_digests, domain)
         network.check_precision(inputs.read([0]))
@@ -496,8 +497,8 @@ def _warn_of_trained_on(digests: Sequence[str], domain: Domain) -> None:
     overlap = sum(one in trained_on for one in digests)
     if overlap:
         warnings.warn(
-            f"The network was finetuned on {overlap} of the {len(digests)} images, which may favour some methods: choose "
-            "on other images.",
+            f"The network was finetuned on {overlap} of the {len(digests)} images, which may favour some methods: "
+            "choose on other images.",
             stacklevel=3,
         )
 
@@ -528,11 +529,11 @@ def _check_distinct(digests: Sequence[Any]) -> None:
 
 def _unique(names: Sequence[str]) -> list[str]:
     """Return the names with a number appended to each repeated one."""
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     unique = []
     for name in names:
-        unique.append(f"{name}-{seen[name]}" if seen[name] else name)
-        seen[name] += 1
+        unique.append(f"{name}-{counts[name]}" if counts[name] else name)
+        counts[name] += 1
     return unique
 
 
@@ -592,14 +593,14 @@ def _described(metrics: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], d
 
 
 def _table(
-    scored: _Scored, rows: list[str], outside: Sequence[str], found: Verdict, seed: int, level: float
+    scored: _Scored, rows: list[str], outside: Sequence[str], verdict: Verdict, seed: int, level: float
 ) -> pd.DataFrame:
     """Return the table of the selected methods, the best first and those that are not contenders last."""
     from heatproof.metrics.bootstrap import summarise
 
     columns: dict[str, Any] = {"method": list(rows)}
-    abstains = any(one.reason for one in found.measures.values())
-    columns["in_set"] = pd.array([pd.NA if abstains else row in found.best for row in rows], dtype="boolean")
+    abstains = any(one.reason for one in verdict.measures.values())
+    columns["in_set"] = pd.array([pd.NA if abstains else row in verdict.best for row in rows], dtype="boolean")
     contends = np.array([row not in outside for row in rows])
     means = []
     for name, table in scored.tables.items():
@@ -610,5 +611,5 @@ def _table(
     mean = pd.DataFrame(means).mean().to_numpy()
     result = pd.DataFrame(columns).astype({"passes": "Int64"})
     result["reason"] = np.where(contends, "", ABLATION_REASON)
-    is_best = np.array([row in found.best for row in rows])
+    is_best = np.array([row in verdict.best for row in rows])
     return result.iloc[np.lexsort((-mean, ~is_best, ~contends))]

@@ -377,10 +377,10 @@ def metric_inputs(
     HeatproofError
         If the network run lacks something that a response needs.
     """
-    served = shared_responses(response for selected in metrics.values() for response in selected.responses.values())
+    shared = shared_responses(response for selected in metrics.values() for response in selected.responses.values())
     readings = []
     for argument, needed in metric.responses.items():
-        response, points = served[needed]
+        response, points = shared[needed]
         if unsupported_reason := response.missing_inputs(network_run):
             raise HeatproofError(f"The metric {metric.entry.name!r} needs {unsupported_reason}.")
         readings.append(MetricInput(argument, response, points, metric.options.get("output", "logit")))

@@ -300,7 +300,7 @@ class ExplainRun:
 
         Parameters
         ----------
-        methods
+        named_methods
             The methods.
         stops
             Whether a keyboard interrupt ends the work and the maps so far are returned; otherwise it is raised.

@@ -181,8 +181,8 @@ def finetune(
             scale = scale_of(answers) if target is None else reader.scale_of(answers)
     if not (learns_outputs or target_spec.kind) and len(only := labels.unique()) == 1:
         warnings.warn(
-            f"All {len(images)} images are of class {int(only)}, so that the copy learns to predict it for every image: "
-            "leave the targets out, or pass images of all classes.",
+            f"All {len(images)} images are of class {int(only)}, so that the copy learns to predict it for every "
+            "image: leave the targets out, or pass images of all classes.",
             stacklevel=2,
         )
     if target_spec.kind == "multilabel" and not learns_outputs:
@@ -192,8 +192,8 @@ def finetune(
         ):
             if not bool((labels[rows] >= 0).any()):
                 raise HeatproofError(
-                    f"None of the {len(rows)} images that {does} has a known label: pass 1 and 0 for more images, or leave "
-                    "the targets out."
+                    f"None of the {len(rows)} images that {does} has a known label: pass 1 and 0 for more images, or "
+                    "leave the targets out."
                 )
     settings = FinetuningSettings(
         seed=seed,
@@ -279,8 +279,8 @@ def _labels_to_learn(source: ImageSource, target_spec: TargetSpec) -> tuple[torc
         ), learns_outputs
     if target_spec.kind != CALLABLE and source.labels is None and source.targets is not None:
         raise HeatproofError(
-            f"The targets name only one label for each of the {len(source)} images: pass one column for each label, with "
-            "1 if an image has it, 0 if it does not and -1 if that is unknown."
+            f"The targets name only one label for each of the {len(source)} images: pass one column for each label, "
+            "with 1 if an image has it, 0 if it does not and -1 if that is unknown."
         )
     if source.labels is None:
         return torch.zeros(len(source), 1), True

@@ -27,8 +27,8 @@ TABLE_PATTERNS = ("*.csv", "ranking/*.csv", "similarity/*.csv", "baselines/*.csv
 class _FilesByName(Mapping[str, T]):
     """Files below a folder by their relative path without the ending, read when accessed."""
 
-    def __init__(self, what: str, folder: Path, paths: Iterable[Path]) -> None:
-        self._kind = what
+    def __init__(self, kind: str, folder: Path, paths: Iterable[Path]) -> None:
+        self._kind = kind
         self._paths = {str(path.relative_to(folder).with_suffix("")): path for path in paths}
 
     def _path(self, name: str) -> Path:
@@ -188,16 +188,16 @@ class Results:
         if store.is_dir():
             manifests = read_shard_manifests(store)
             return {**describe_store(store), "manifests": manifests, "made_from": _made_from(manifests)}
-        wanted = os.path.normpath(self.folder / inside)
+        target = os.path.normpath(self.folder / inside)
         for path in sorted(self.folder.rglob("*.json")):
             record = (".jobs" not in path.parts and read_checksummed(path)) or {}
             files = [os.path.normpath(path.parent / facts["file"]) for facts in record.get("files", ())]
             files.append(os.path.normpath(path))
-            if record and wanted in (*files, *(os.path.splitext(file)[0] for file in files)):
+            if record and target in (*files, *(os.path.splitext(file)[0] for file in files)):
                 return {**record, "made_from": _made_from([record])}
         stores = [f"{kind}/{store}" for kind in STORE_KINDS for store in self.arrays(kind)]
-        known = [*self.tables, *stores, *(f"scores/{one}" for one in self.scores)]
-        raise HeatproofError(f"The run has nothing called {name!r}: {suggest_name(name, known)}")
+        known_names = [*self.tables, *stores, *(f"scores/{one}" for one in self.scores)]
+        raise HeatproofError(f"The run has nothing called {name!r}: {suggest_name(name, known_names)}")
 
     @property
     def answer(self) -> str:

@@ -62,16 +62,16 @@ _PROGRESS: ContextVar[bool | None] = ContextVar("progress", default=None)
 
 
 @contextmanager
-def show_progress(wanted: bool | None) -> Iterator[None]:
+def show_progress(setting: bool | None) -> Iterator[None]:
     """Set whether loops inside the context report their progress.
 
     Parameters
     ----------
-    wanted
+    setting
         True reports progress even if the output is a file; False reports nothing; None keeps the setting outside of the
         context, by which progress is reported if stderr is a terminal or a notebook.
     """
-    token = _PROGRESS.set(_PROGRESS.get() if wanted is None else wanted)
+    token = _PROGRESS.set(_PROGRESS.get() if setting is None else setting)
     try:
         yield
     finally:
@@ -85,8 +85,8 @@ def is_interactive() -> bool:
 
 def report_progress(line: str, progress: bool | None = None) -> None:
     """Write a progress line to stderr if progress is shown there, otherwise to the log."""
-    wanted = _PROGRESS.get() if progress is None else progress
-    if wanted or (wanted is None and is_interactive()):
+    setting = _PROGRESS.get() if progress is None else progress
+    if setting or (setting is None and is_interactive()):
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
     else:
@@ -94,7 +94,7 @@ def report_progress(line: str, progress: bool | None = None) -> None:
 
 
 def track(
-    items: Iterable[T], what: str, unit: str = "it", total: int | None = None, *, progress: bool | None = None
+    items: Iterable[T], step: str, unit: str = "it", total: int | None = None, *, progress: bool | None = None
 ) -> Iterator[T]:
     """Yield the items and report progress: with a bar if stderr is a terminal or a notebook, otherwise with log lines.
 
@@ -102,7 +102,7 @@ def track(
     ----------
     items
         Items to iterate over.
-    what
+    step
         Name of the step, in a word or two.
     unit
         Name of one item.
@@ -113,17 +113,17 @@ def track(
     """
     if total is None and isinstance(items, Sized):
         total = len(items)
-    wanted = _PROGRESS.get() if progress is None else progress
-    if wanted is not False and is_interactive():
+    setting = _PROGRESS.get() if progress is None else progress
+    if setting is not False and is_interactive():
         from tqdm import tqdm
 
-        yield from tqdm(items, desc=what, unit=unit, total=total, leave=False)
+        yield from tqdm(items, desc=step, unit=unit, total=total, leave=False)
         return
 
     of_total = f" of {total}" if total else ""
-    if wanted:
+    if setting:
         # Announce the step first, because its first item may take long.
-        report_progress(f"{what}: 0{of_total} {unit}", wanted)
+        report_progress(f"{step}: 0{of_total} {unit}", setting)
     start = last = time.monotonic()
     done = 0
     for item in items:
@@ -134,5 +134,5 @@ def track(
             last = now
             rate = done / (now - start)
             remaining = f", {(total - done) / rate:.0f} s left" if total else ""
-            report_progress(f"{what}: {done}{of_total} {unit}, {rate:.2f} {unit}/s{remaining}", wanted)
-    report_progress(f"{what}: {done} {unit} in {time.monotonic() - start:.1f} s", wanted)
+            report_progress(f"{step}: {done}{of_total} {unit}, {rate:.2f} {unit}/s{remaining}", setting)
+    report_progress(f"{step}: {done} {unit} in {time.monotonic() - start:.1f} s", setting)

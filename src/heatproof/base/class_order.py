@@ -13,7 +13,7 @@ from scipy.optimize import linear_sum_assignment
 # If a network is right on a smaller share of the images, a verdict on its explanations mentions it.
 MOSTLY_RIGHT = 0.75
 # An exchange is reported only if it increases the share of correct images by at least this.
-LEAST_GAIN = 0.25
+MINIMUM_GAIN = 0.25
 # Number of labels that a sentence names.
 MAXIMUM_NAMED = 3
 
@@ -66,7 +66,7 @@ def is_exchanged(predicted: np.ndarray, labels: np.ndarray, classes: int) -> boo
     """Tell whether a network is seldom right, and would mostly be right after a one-to-one exchange of the labels."""
     right, count = int((predicted == labels).sum()), len(labels)
     after = correct_after_exchange(predicted, labels, classes)
-    return right < MOSTLY_RIGHT * count <= after and after >= right + LEAST_GAIN * count
+    return right < MOSTLY_RIGHT * count <= after and after >= right + MINIMUM_GAIN * count
 
 
 def describe_exchange(predicted: np.ndarray, labels: np.ndarray, classes: int) -> str:
@@ -77,7 +77,8 @@ def describe_exchange(predicted: np.ndarray, labels: np.ndarray, classes: int) -
     moved = [label for label in present_labels.tolist() if order[label] != label]
     named = ", ".join(f"{label} as {order[label]}" for label in moved[:MAXIMUM_NAMED])
     after = int((order[labels] == predicted).sum())
+    rest = ", …" if len(moved) > MAXIMUM_NAMED else ""
     return (
-        f"It would be right on {after} if labels were exchanged one to one, {named}{', …' if len(moved) > MAXIMUM_NAMED else ''}: put "
+        f"It would be right on {after} if labels were exchanged one to one, {named}{rest}: put "
         "the classes into the order of the network's outputs."
     )

@@ -36,14 +36,14 @@ Grid = int | NonSquareGrid
 AnyGrid = int | Sequence[int]
 
 
-def as_grid(value: Any, what: str = "The grid") -> Grid:
+def as_grid(value: Any, label: str = "The grid") -> Grid:
     """Return the standard form of a grid: ``[4, 4]`` is 4, and ``[4, 8]`` is (4, 8).
 
     Parameters
     ----------
     value
         An integer, for as many rows as columns, or rows and columns as a list or tuple of two.
-    what
+    label
         Name of the value in error messages.
 
     Raises
@@ -54,7 +54,7 @@ def as_grid(value: Any, what: str = "The grid") -> Grid:
     sides = tuple(value) if isinstance(value, list | tuple) else (value, value)
     if len(sides) != 2 or not all(map(_is_side, sides)):
         raise HeatproofError(
-            f"{what} must be a whole number of at least 1, or [rows, columns], as [4, 8], not {value!r:.60}."
+            f"{label} must be a whole number of at least 1, or [rows, columns], as [4, 8], not {value!r:.60}."
         )
     rows, columns = map(int, sides)
     return rows if rows == columns else NonSquareGrid(rows, columns)

@@ -15,7 +15,7 @@ def is_labelled_array(values: Any) -> bool:
     return hasattr(values, "dims") and hasattr(values, "transpose") and not hasattr(values, "data_vars")
 
 
-def in_dimension_order(values: Any, names: tuple[str, ...], what: str) -> Any:
+def in_dimension_order(values: Any, names: tuple[str, ...], label: str) -> Any:
     """Return the array of an xarray.DataArray with its dimensions in the order of `names`; other objects unchanged.
 
     Raises
@@ -27,7 +27,7 @@ def in_dimension_order(values: Any, names: tuple[str, ...], what: str) -> Any:
         return values
     if sorted(map(str, values.dims)) != sorted(names):
         raise HeatproofError(
-            f"The {what} have the dimensions {', '.join(map(str, values.dims))}: name them {', '.join(names)}, or give "
-            "the array without names in this order."
+            f"The {label} have the dimensions {', '.join(map(str, values.dims))}: name them {', '.join(names)}, or "
+            "pass the array without names in this order."
         )
     return values.transpose(*names).values

@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from operator import ge, gt, le, lt
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from heatproof.base.grids import MAXIMUM_SIDE
-from heatproof.base.grids import as_grid, normalise_grid_settings
+from heatproof.base.grids import MAXIMUM_SIDE, as_grid, normalise_grid_settings
 from heatproof.base.registry import options_of, suggest_name
 from heatproof.errors import HeatproofError
 
@@ -29,14 +28,14 @@ LISTS = (list, tuple, set, frozenset, abc.Sequence, abc.Iterable, abc.Collection
 MAPPINGS = (dict, abc.Mapping)
 # Largest magnitudes of numbers whose annotation has no upper bound: in options of heatproof's functions, and of users'
 # functions. A larger number is a typo, or belongs to a config that is meant to exhaust the machine.
-MAXIMUM_OF_OURS = 1_000_000
-MAXIMUM_OF_USERS = 2**63 - 1
+MAXIMUM_BUILT_IN = 1_000_000
+MAXIMUM_CUSTOM = 2**63 - 1
 
 
 def check_options(
     function: Callable[..., Any],
-    given: Mapping[str, Any],
-    what: str,
+    options: Mapping[str, Any],
+    label: str,
     *,
     positional: tuple[str, ...] = (),
     keywords: tuple[str, ...] = (),
@@ -47,9 +46,9 @@ def check_options(
     ----------
     function
         The function that is called, heatproof's or a user's.
-    given
+    options
         The options in the config.
-    what
+    label
         What the config names, for error messages, such as ``explainer 'rise'``.
     positional, keywords
         Arguments that the workflow itself passes to the function.
@@ -69,32 +68,32 @@ def check_options(
     except Exception as error:  # the code is the user's, and can fail in any way
         reason = " ".join(str(error).split())
         raise HeatproofError(
-            f"The arguments of {what} cannot be read ({reason}): wrap it in a function of your own."
+            f"The arguments of {label} cannot be read ({reason}): wrap it in a function of your own."
         ) from None
     parameters = list(signature.parameters.values())
     by_name = [p for p in parameters[len(positional) :] if p.kind is p.POSITIONAL_OR_KEYWORD]
     by_name += [p for p in parameters if p.kind is p.KEYWORD_ONLY]
-    known = {p.name: p for p in by_name if p.name not in keywords}
+    accepted = {p.name: p for p in by_name if p.name not in keywords}
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    for key in given:
-        if key in keywords or not (key in known or (takes_any and isinstance(key, str))):
-            hint = suggest_name(str(key), known) if known else "it takes none."
-            raise HeatproofError(f"The {what} has no option {key!r}: {hint}")
-    for key, parameter in known.items():
-        if key not in given and parameter.default is parameter.empty:
+    for key in options:
+        if key in keywords or not (key in accepted or (takes_any and isinstance(key, str))):
+            hint = suggest_name(str(key), accepted) if accepted else "it takes none."
+            raise HeatproofError(f"The {label} has no option {key!r}: {hint}")
+    for key, parameter in accepted.items():
+        if key not in options and parameter.default is parameter.empty:
             call = ", ".join([*positional, *(f"{name}=…" for name in keywords), "**options"])
             raise HeatproofError(
-                f"The {what} needs the option {key!r}: give it a value in the config, or leave it out of the function, "
-                f"which is called with ({call})."
+                f"The {label} needs the option {key!r}: give it a value in the config, or leave it out of the "
+                f"function, which is called with ({call})."
             )
     try:
-        signature.bind(*positional, **dict.fromkeys(keywords), **given)
+        signature.bind(*positional, **dict.fromkeys(keywords), **options)
     except TypeError as error:
-        call = ", ".join([*positional, *(f"{key}=…" for key in [*keywords, *given])])
-        raise HeatproofError(f"The {what} names a function that cannot be called with ({call}): {error}.") from None
-    for key, value in given.items():
-        _check_value(value, known.get(key), function, f"The option {key!r} of {what}")
-    return {key: parameter.default for key, parameter in known.items() if key not in given}
+        call = ", ".join([*positional, *(f"{key}=…" for key in [*keywords, *options])])
+        raise HeatproofError(f"The {label} names a function that cannot be called with ({call}): {error}.") from None
+    for key, value in options.items():
+        _check_value(value, accepted.get(key), function, f"The option {key!r} of {label}")
+    return {key: parameter.default for key, parameter in accepted.items() if key not in options}
 
 
 def option_choices(function: Callable[..., Any]) -> dict[str, list[Any]]:
@@ -106,7 +105,7 @@ def option_choices(function: Callable[..., Any]) -> dict[str, list[Any]]:
     return {name: list(several) for name, several in values.items() if several}
 
 
-def check_defaults(defaults: Mapping[str, Any], what: str) -> None:
+def check_defaults(defaults: Mapping[str, Any], label: str) -> None:
     """Refuse a default that cannot be written as JSON, as the spec of a job requires.
 
     Raises
@@ -119,7 +118,7 @@ def check_defaults(defaults: Mapping[str, Any], what: str) -> None:
             json.dumps(default, sort_keys=True)
         except (TypeError, ValueError):
             raise HeatproofError(
-                f"The option {key!r} of {what} has a default of type {type(default).__name__}, which cannot be stored "
+                f"The option {key!r} of {label} has a default of type {type(default).__name__}, which cannot be stored "
                 "with the results: use None, a number, a string, a list or a mapping."
             ) from None
 
@@ -134,14 +133,14 @@ def defining_module(function: Callable[..., Any], reference: str) -> str:
     return (is_code and function.__module__) or reference.partition(":")[0]
 
 
-def check_arguments(function: Callable[..., Any], given: Mapping[str, Any], *without: str) -> None:
+def check_arguments(function: Callable[..., Any], arguments: Mapping[str, Any], *without: str) -> None:
     """Refuse values of keyword-only arguments of a public function that do not fit their annotations.
 
     Parameters
     ----------
     function
         A public function of heatproof.
-    given
+    arguments
         Its arguments by name, such as its `locals()`; NumPy numbers count as numbers.
     without
         Arguments that are checked elsewhere: tensors, and arguments that another function reads.
@@ -154,11 +153,11 @@ def check_arguments(function: Callable[..., Any], given: Mapping[str, Any], *wit
     parameters = inspect.signature(function).parameters
     for name in options_of(function):
         if name not in without:
-            which = f"{name!r} of heatproof.{function.__name__}"
-            _check_value(to_python_numbers(given[name]), parameters[name], function, which)
+            label = f"{name!r} of heatproof.{function.__name__}"
+            _check_value(to_python_numbers(arguments[name]), parameters[name], function, label)
 
 
-def check_plain_values(function: Callable[..., Any], given: Mapping[str, Any], what: str) -> None:
+def check_plain_values(function: Callable[..., Any], options: Mapping[str, Any], label: str) -> None:
     """Refuse values that do not fit where a function takes numbers, strings, booleans or lists of these.
 
     The function itself checks arrays.
@@ -169,11 +168,11 @@ def check_plain_values(function: Callable[..., Any], given: Mapping[str, Any], w
         One sentence for the first value that does not fit.
     """
     for name, parameter in inspect.signature(function).parameters.items():
-        value = to_python_numbers(given.get(name))
+        value = to_python_numbers(options.get(name))
         parts = value if isinstance(value, list | tuple) else [value]
         plain = all(isinstance(part, bool | int | float | str) for part in parts)
-        if name in given and (plain or _is_plain(_expected(parameter, function))):
-            _check_value(value, parameter, function, f"The option {name!r} of {what}")
+        if name in options and (plain or _is_plain(_expected(parameter, function))):
+            _check_value(value, parameter, function, f"The option {name!r} of {label}")
 
 
 def _is_plain(expected: Any) -> bool:
@@ -185,12 +184,12 @@ def _is_plain(expected: Any) -> bool:
     return origin in (int, float, bool, str, None, type(None), Literal)
 
 
-def normalise_grid_options(given: Mapping[str, Any], *functions: Callable[..., Any]) -> dict[str, Any]:
+def normalise_grid_options(options: Mapping[str, Any], *functions: Callable[..., Any]) -> dict[str, Any]:
     """Return options with every grid in the standard form of `heatproof.base.grids.as_grid`.
 
     Grids are the arguments that one of the functions annotates as `PatchGrid`, and those in ``baseline_options``.
     """
-    normalised = dict(given)
+    normalised = dict(options)
     for function in functions:
         for name, parameter in inspect.signature(function).parameters.items():
             if normalised.get(name) is not None and _is_grid(_expected(parameter, function)):
@@ -216,28 +215,28 @@ def to_python_numbers(value: Any) -> Any:
     return value.item() if type(value).__module__ == "numpy" and getattr(value, "shape", None) == () else value
 
 
-def _check_value(value: Any, parameter: inspect.Parameter | None, function: Callable[..., Any], which: str) -> None:
+def _check_value(value: Any, parameter: inspect.Parameter | None, function: Callable[..., Any], label: str) -> None:
     for part in _nested_values(value):
         if isinstance(part, float) and not math.isfinite(part):
-            raise HeatproofError(f"{which} must be finite, not {part}.")
+            raise HeatproofError(f"{label} must be finite, not {part}.")
         if not isinstance(part, str | int | float | list | tuple | dict | None):
             raise HeatproofError(
-                f"{which} cannot hold {short_repr(part)}, a {type(part).__name__}: write it as a text or a number."
+                f"{label} cannot hold {short_repr(part)}, a {type(part).__name__}: write it as a text or a number."
             )
         # Jobs get their options as JSON, whose keys are strings.
         for key in part if isinstance(part, dict) else ():
             if not isinstance(key, str):
-                raise HeatproofError(f"{which} has the key {short_repr(key)}, which is no text: put it in quotes.")
+                raise HeatproofError(f"{label} has the key {short_repr(key)}, which is no text: put it in quotes.")
     if parameter is None:
         return
     default, expected = parameter.default, _expected(parameter, function)
     if _fits(value, expected) or (type(value) is type(default) and value == default):
-        _check_magnitude(value, expected, function, which)
+        _check_magnitude(value, expected, function, label)
         return
     number = isinstance(value, str) and any(_fits(number, expected) for number in _as_numbers(value))
     hint = " (a text: leave out quotes, and write 1e-3 as 1.0e-3)" if number else ""
     raise HeatproofError(
-        f"{which} must be {_describe_type(_narrow_to_shape(value, expected))}, not {short_repr(value)}{hint}."
+        f"{label} must be {_describe_type(_narrow_to_shape(value, expected))}, not {short_repr(value)}{hint}."
     )
 
 
@@ -261,16 +260,14 @@ def _narrow_to_shape(value: Any, expected: Any) -> Any:
     return Union[tuple(chosen)]  # noqa: UP007
 
 
-def _check_magnitude(value: Any, expected: Any, function: Callable[..., Any], which: str) -> None:
+def _check_magnitude(value: Any, expected: Any, function: Callable[..., Any], label: str) -> None:
     """Refuse excessively large numbers if the annotation has no upper bound."""
     if _is_bounded(expected):
         return
-    maximum = (
-        MAXIMUM_OF_OURS if str(_namespace(function).get("__name__")).startswith("heatproof.") else MAXIMUM_OF_USERS
-    )
+    maximum = MAXIMUM_BUILT_IN if str(_namespace(function).get("__name__")).startswith("heatproof.") else MAXIMUM_CUSTOM
     for part in _nested_values(value):
         if isinstance(part, int | float) and abs(part) > maximum:
-            raise HeatproofError(f"{which} must be at most {maximum:,} in size, not {short_repr(part)}.")
+            raise HeatproofError(f"{label} must be at most {maximum:,} in size, not {short_repr(part)}.")
 
 
 def _is_bounded(expected: Any) -> bool:

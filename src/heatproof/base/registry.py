@@ -35,7 +35,7 @@ def join_names(names: Collection[str]) -> str:
     return " and ".join(filter(None, [", ".join(list(names)[:-1]), *list(names)[-1:]]))
 
 
-def suggest_name(name: str, known: Iterable[str], kind: str | None = None) -> str:
+def suggest_name(name: str, known_names: Iterable[str], kind: str | None = None) -> str:
     """Return the end of an error message about an unknown name.
 
     This is ``did you mean …?``, or how a reference to a user's function is written, or the list of known names.
@@ -44,13 +44,13 @@ def suggest_name(name: str, known: Iterable[str], kind: str | None = None) -> st
     ----------
     name
         The unknown name. Known names that begin with it are preferred.
-    known
+    known_names
         The known names.
     kind
         Argument of `heatproof list` that prints all of the known names. References to a user's functions are allowed
         for these kinds.
     """
-    names = sorted(known)
+    names = sorted(known_names)
     if not names:
         return "there are none."
     starting_with = [one for one in names if one.startswith(name)] if len(name) >= MINIMUM_PREFIX else []
@@ -88,9 +88,8 @@ def look_up(table: Mapping[str, T], name: str, kind: str) -> T:
         If the name is unknown; the message suggests the nearest one, or shows how a user's function is written.
     """
     if not isinstance(name, str):
-        raise HeatproofError(
-            f"The name of a {kind} is {type(name).__name__}, not a string: use one of {', '.join(sorted(table)[:MAXIMUM_LISTED])}."
-        )
+        known = ", ".join(sorted(table)[:MAXIMUM_LISTED])
+        raise HeatproofError(f"The name of a {kind} is {type(name).__name__}, not a string: use one of {known}.")
     if name not in table:
         raise HeatproofError(f"There is no {kind} named {name!r}: {suggest_name(name, table, LIST_COMMANDS.get(kind))}")
     return table[name]
@@ -102,9 +101,9 @@ def options_of(function: Callable[..., Any]) -> dict[str, Any]:
     return {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY}
 
 
-def select_options(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def select_options(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of the given options that are keyword-only arguments of a function."""
-    return {name: given[name] for name in options_of(function) if name in given}
+    return {name: options[name] for name in options_of(function) if name in options}
 
 
 class RegistryEntry:
@@ -209,43 +208,43 @@ def load_plugins(named: Iterable[str] = ()) -> list[str]:
     """
     named = list(named)
     if named:
-        _require_named(f"plugin {named[0]!r}")
+        _require_allowed(f"plugin {named[0]!r}")
     modules = list(dict.fromkeys([*named, *(point.value for point in entry_points(group="heatproof"))]))
     for module in modules:
         remedy = "write it as package.module, and make it importable (installed, or on PYTHONPATH)"
-        with _imports(f"plugin {module!r}", remedy):
+        with _import_errors(f"plugin {module!r}", remedy):
             importlib.import_module(module)
     return modules
 
 
-_found_by: ContextVar[str] = ContextVar("found_by", default="")
+_why_forbidden: ContextVar[str] = ContextVar("found_by", default="")
 
 
 @contextmanager
-def forbid_user_code(found: str) -> Iterator[None]:
+def forbid_user_code(reason: str) -> Iterator[None]:
     """Forbid importing modules that a config names, because no user named this config.
 
     A results folder, and the config in it, can come from anywhere.
 
     Parameters
     ----------
-    found
+    reason
         The config and the remedy, as the end of a sentence: ``the last run here was of mine.yaml: name it …``.
     """
-    token = _found_by.set(found)
+    token = _why_forbidden.set(reason)
     try:
         yield
     finally:
-        _found_by.reset(token)
+        _why_forbidden.reset(token)
 
 
-def _require_named(what: str) -> None:
-    if found := _found_by.get():
-        raise HeatproofError(f"The {what} is user code, which is not imported because {found}.")
+def _require_allowed(label: str) -> None:
+    if reason := _why_forbidden.get():
+        raise HeatproofError(f"The {label} is user code, which is not imported because {reason}.")
 
 
 @contextmanager
-def _imports(what: str, remedy: str) -> Iterator[None]:
+def _import_errors(label: str, remedy: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # the module's code is the user's, and can fail in any way
@@ -253,7 +252,7 @@ def _imports(what: str, remedy: str) -> Iterator[None]:
         place = _folder_of_module(error.name) if isinstance(error, ModuleNotFoundError) and error.name else None
         if place:
             remedy = f"put PYTHONPATH={place} before the command, so that it and its jobs find the module"
-        raise HeatproofError(f"The {what} cannot be imported ({reason}): {remedy}.") from None
+        raise HeatproofError(f"The {label} cannot be imported ({reason}): {remedy}.") from None
 
 
 def _folder_of_module(module: str) -> str | None:
@@ -282,10 +281,10 @@ def import_callable(reference: str, kind: str) -> Callable[..., Any]:
     HeatproofError
         If the module or the callable does not exist, or user code is forbidden (`forbid_user_code`).
     """
-    _require_named(f"{kind} {reference!r}")
+    _require_allowed(f"{kind} {reference!r}")
     module_name, _, attribute = reference.partition(":")
     remedy = "write it as package.module:callable, and make the package importable (installed, or on PYTHONPATH)"
-    with _imports(f"{kind} {reference!r}", remedy):
+    with _import_errors(f"{kind} {reference!r}", remedy):
         target = getattr(importlib.import_module(module_name), attribute)
     if not callable(target):
         raise HeatproofError(f"The {kind} {reference!r} is not callable: name a function or class.")

@@ -11,7 +11,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 
 # pydantic would take longer to import than everything else that a job imports before it starts.
-def as_type(kind: Any, value: Any, where: str) -> Any:
+def as_type(kind: Any, value: Any, label: str) -> Any:
     """Convert a JSON value to the type of an annotation.
 
     Parameters
@@ -20,7 +20,7 @@ def as_type(kind: Any, value: Any, where: str) -> Any:
         A type: of plain values, lists, tuples, mappings, unions, literals, named tuples and dataclasses.
     value
         The value as read from JSON.
-    where
+    label
         Name of the value in error messages.
 
     Raises
@@ -35,21 +35,21 @@ def as_type(kind: Any, value: Any, where: str) -> Any:
     if origin in (Union, UnionType):
         for one in args:
             with suppress(ValueError):
-                return as_type(one, value, where)
+                return as_type(one, value, label)
     elif kind is float and type(value) is int:
         return value
     elif origin is Literal:
         if value in args:
             return value
     elif is_dataclass(kind) and isinstance(value, Mapping):
-        return kind(**_typed_fields(kind, value, where))  # type: ignore[operator]  # mypy takes it for an instance
+        return kind(**_typed_fields(kind, value, label))  # type: ignore[operator]  # mypy takes it for an instance
     elif issubclass(origin or kind, (list, tuple)) and isinstance(value, (list, tuple)):
-        return _read_items(kind, value, where)
+        return _read_items(kind, value, label)
     elif origin is not None and issubclass(origin, Mapping) and isinstance(value, Mapping):
         if args[1] is Any or set(map(type, value.values())) <= {args[1]}:
             return dict(value)
-        return {name: as_type(args[1], item, f"{where}.{name}") for name, item in value.items()}
-    raise ValueError(f"{where} is {value!r:.60}, which is not of type {getattr(kind, '__name__', kind)}")
+        return {name: as_type(args[1], item, f"{label}.{name}") for name, item in value.items()}
+    raise ValueError(f"{label} is {value!r:.60}, which is not of type {getattr(kind, '__name__', kind)}")
 
 
 def has_fields(kind: Any, value: Any) -> bool:
@@ -72,15 +72,15 @@ def has_fields(kind: Any, value: Any) -> bool:
     return True
 
 
-def _typed_fields(kind: Any, value: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _typed_fields(kind: Any, value: Mapping[str, Any], label: str) -> dict[str, Any]:
     hints, required = _fields_of(kind)
     if unknown := value.keys() - hints.keys():
-        raise ValueError(f"{where} has {min(unknown)!r}, which is not a field of {kind.__name__}")
+        raise ValueError(f"{label} has {min(unknown)!r}, which is not a field of {kind.__name__}")
     if missing := required - value.keys():
-        raise ValueError(f"{where} lacks {min(missing)!r} of {kind.__name__}")
+        raise ValueError(f"{label} lacks {min(missing)!r} of {kind.__name__}")
     # As in `as_type`, but without a call and a name for each plain value.
     return {
-        name: item if type(item) is hints[name] else as_type(hints[name], item, f"{where}.{name}")
+        name: item if type(item) is hints[name] else as_type(hints[name], item, f"{label}.{name}")
         for name, item in value.items()
     }
 
@@ -99,7 +99,7 @@ def _hints(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
-def _read_items(kind: Any, value: Sequence[Any], where: str) -> Any:
+def _read_items(kind: Any, value: Sequence[Any], label: str) -> Any:
     """Return a list, a tuple, or a named tuple."""
     origin, kinds = get_origin(kind) or kind, get_args(kind) or tuple(_hints(kind).values())
     if origin is list or kinds[1:] == (...,):
@@ -108,6 +108,6 @@ def _read_items(kind: Any, value: Sequence[Any], where: str) -> Any:
             return list(value) if origin is list else tuple(value)
         kinds = kinds[:1] * len(value)
     if len(kinds) != len(value):
-        raise ValueError(f"{where} has {len(value)} values instead of {len(kinds)}")
-    read = [as_type(one, item, where) for one, item in zip(kinds, value, strict=True)]
+        raise ValueError(f"{label} has {len(value)} values instead of {len(kinds)}")
+    read = [as_type(one, item, label) for one, item in zip(kinds, value, strict=True)]
     return read if origin is list else tuple(read) if origin is tuple else kind(*read)

@@ -26,7 +26,7 @@ def widen_dtype(dtype: str, maximum: int) -> str:
     raise HeatproofError(f"The number {maximum} has more than 64 bits: give smaller ones.")
 
 
-def as_dtype(values: Any, dtype: str, what: str) -> np.ndarray:
+def as_dtype(values: Any, dtype: str, label: str) -> np.ndarray:
     """Return values as an array of a type.
 
     Raises
@@ -41,6 +41,6 @@ def as_dtype(values: Any, dtype: str, what: str) -> np.ndarray:
     if converted.dtype.kind in "iu" and original.dtype != converted.dtype and not np.array_equal(converted, original):
         overflowing = original[converted != original].ravel()[0]
         raise HeatproofError(
-            f"{what} has the value {overflowing}, which {dtype} cannot hold: give whole numbers in its range."
+            f"{label} has the value {overflowing}, which {dtype} cannot hold: give whole numbers in its range."
         )
     return converted

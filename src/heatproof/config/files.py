@@ -82,22 +82,22 @@ def config_file(name_or_path: str | Path) -> Path:
         If neither exists.
     """
     shipped = workflow_folder() / "config"
-    known = {one.stem: one for one in shipped.glob("*.yaml")}
-    if str(name_or_path) in known:
-        return known[str(name_or_path)]
+    shipped_configs = {one.stem: one for one in shipped.glob("*.yaml")}
+    if str(name_or_path) in shipped_configs:
+        return shipped_configs[str(name_or_path)]
     if os.path.exists(name_or_path):
         return Path(name_or_path)
-    where, name = os.path.split(name_or_path)
+    folder, name = os.path.split(name_or_path)
     # Endings are left out, because they would make all names similar.
-    similar = {one.stem: str(Path(where) / one.name) for one in sorted(Path(where or ".").glob("*.y*ml"))}
-    is_path = bool(where) or Path(name).suffix in (".yaml", ".yml")
+    similar = {one.stem: str(Path(folder) / one.name) for one in sorted(Path(folder or ".").glob("*.y*ml"))}
+    is_path = bool(folder) or Path(name).suffix in (".yaml", ".yml")
     close = get_close_matches(Path(name).stem, similar, n=1)
     if is_path and close:
         hint = f"did you mean {printable_path(similar[close[0]])}?"
     elif is_path:
         hint = "check the path, or let `heatproof init PHOTOS --model MODEL` write one."
     else:
-        hint = suggest_name(str(name_or_path), known, "configs")
+        hint = suggest_name(str(name_or_path), shipped_configs, "configs")
     raise HeatproofError(
         f"There is no config {printable_path(name_or_path)}, neither a file nor one that comes with heatproof: {hint}"
     )
@@ -132,21 +132,21 @@ def read_mapping(path: str | Path) -> Config:
     config = strict_yaml.read_mapping(path)
     if TEMPLATE_KEY in config:
         raise HeatproofError(
-            f"The config {printable_path(path)} has the key {TEMPLATE_KEY!r}, with which Snakemake runs what stands in the other "
-            "keys: remove it."
+            f"The config {printable_path(path)} has the key {TEMPLATE_KEY!r}, with which Snakemake runs the other keys "
+            "as code: remove it."
         )
     return config
 
 
-def read_snakemake_config(given: Mapping[str, Any], settings: Any, folder: str | None) -> Config:
+def read_snakemake_config(config: Mapping[str, Any], settings: Any, folder: str | None) -> Config:
     """Return the config of a Snakefile from the files that were passed to Snakemake, read as all commands read them.
 
     Parameters
     ----------
-    given
+    config
         The config as Snakemake has it.
     settings
-        Snakemake's settings: the config files, the values that override them, and the resulting config. If `given`
+        Snakemake's settings: the config files, the values that override them, and the resulting config. If `config`
         differs from that config, another workflow that uses this one made it.
     folder
         As `default_config` takes it.
@@ -157,8 +157,8 @@ def read_snakemake_config(given: Mapping[str, Any], settings: Any, folder: str |
         As `read_config` does.
     """
     default = default_config(folder)
-    if given != settings.overwrite_config:
-        return merge(default, given)
+    if config != settings.overwrite_config:
+        return merge(default, config)
     return reduce(merge, [*map(read_mapping, settings.configfiles), settings.config], default)
 
 

@@ -460,7 +460,7 @@ def _with_labels(config: Config) -> Config:
 
 def _expand_baselines(config: Config) -> Config:
     """Expand the axis of baselines: drops with each baseline, and a variant of each finetuned weights in its domain."""
-    first, *others = config["baselines"] or config["drops"]["baselines"]
+    first, *further = config["baselines"] or config["drops"]["baselines"]
     if not config["baselines"]:
         return {**config, "finetuning": {"baseline": first, **config["finetuning"]}}
     weights: dict[str, Config] = {}
@@ -468,11 +468,11 @@ def _expand_baselines(config: Config) -> Config:
         weights[name] = settings
         if name == "pretrained" or "baseline" in settings:
             continue
-        for baseline in others:
+        for baseline in further:
             variant = f"{name}_{baseline.rpartition(':')[2]}"
-            if other := colliding_name(variant, config["weights"]):
+            if existing := colliding_name(variant, config["weights"]):
                 raise HeatproofError(
-                    f"The weights {other!r} have the name that `baselines` gives to {name!r}: rename them."
+                    f"The weights {existing!r} have the name that `baselines` gives to {name!r}: rename them."
                 )
             weights[variant] = {**settings, "baseline": baseline}
     expanded = merge(config, {"finetuning": {"baseline": first}, "drops": {"baselines": config["baselines"]}})
@@ -507,9 +507,9 @@ def _sentence(error: ErrorDetails) -> str:
         if not str(key).startswith("constrained-") and key not in (ONE_VALUE, SEVERAL_VALUES)
     ]
     inside: Any = Settings
-    where = "the config"
+    location = "the config"
     if loc[0] in ("models", "weights"):
-        where, inside = f"{loc[0]}: {loc[1]}", ModelSettings if loc[0] == "models" else WeightsSettings
+        location, inside = f"{loc[0]}: {loc[1]}", ModelSettings if loc[0] == "models" else WeightsSettings
         loc = loc[2:]
     value = error["input"]
     if error["type"] in ("extra_forbidden", "invalid_key"):
@@ -517,11 +517,11 @@ def _sentence(error: ErrorDetails) -> str:
         for key in section:
             inside = _section_in(inside.model_fields[key].annotation)
         under = f" under {'.'.join(map(str, section))!r}" if section else ""
-        return f"There is no key {unknown!r}{under} in {where}: {suggest_name(str(unknown), inside.model_fields)}"
-    key_path = f"{'.'.join(map(str, loc))!r} in {where}"
+        return f"There is no key {unknown!r}{under} in {location}: {suggest_name(str(unknown), inside.model_fields)}"
+    key_path = f"{'.'.join(map(str, loc))!r} in {location}"
     if error["type"] == "literal_error" and isinstance(value, str):
-        known = re.findall(r"'(\w+)'", error["ctx"]["expected"])
-        return f"{key_path} cannot be {value!r}: {suggest_name(value, known)}"
+        allowed = re.findall(r"'(\w+)'", error["ctx"]["expected"])
+        return f"{key_path} cannot be {value!r}: {suggest_name(value, allowed)}"
     if error["type"] == "twice":
         return f"{key_path} {error['msg']}."
     return f"{key_path} must be {_expected(error)}, not {value!r}{_hint(error, value)}."

@@ -61,12 +61,12 @@ class Entries:
             is_plain = name.replace("_", "").replace("-", "").replace(".", "").isalnum()
             if not is_plain or name.startswith(".") or len(name.encode()) > MAXIMUM_NAME_BYTES:
                 raise HeatproofError(
-                    f"{name!r} in {key} cannot name a folder: use letters, digits, '_', '-' and '.', {MAXIMUM_NAME_BYTES} "
-                    "bytes at most; what it refers to goes into its settings."
+                    f"{name!r} in {key} cannot name a folder: use letters, digits, '_', '-' and '.', "
+                    f"{MAXIMUM_NAME_BYTES} bytes at most; what it refers to goes into its settings."
                 )
-            if (other := files.setdefault(fold_name(name), name)) != name:
+            if (colliding := files.setdefault(fold_name(name), name)) != name:
                 raise HeatproofError(
-                    f"{key} names {other!r} and {name!r}, which some file systems take for one name: rename one of "
+                    f"{key} names {colliding!r} and {name!r}, which some file systems take for one name: rename one of "
                     "the two."
                 )
             entries[name] = dict(settings or {})

@@ -11,7 +11,7 @@ import torch
 from scipy.stats import binom
 from torch.nn import functional
 
-from heatproof.base.class_order import LEAST_GAIN, MOSTLY_RIGHT, best_order, correct_after_exchange
+from heatproof.base.class_order import MINIMUM_GAIN, MOSTLY_RIGHT, best_order, correct_after_exchange
 from heatproof.data.registry import Dataset
 from heatproof.errors import HeatproofError
 from heatproof.models.network import normalise
@@ -125,7 +125,7 @@ def describe_accuracy(
     tried = _tried(looked) | {ORDER: exchanged}
     best = max(tried, key=lambda what: tried[what])
     told = f"the checkpoint {called} classifies {found.value:.0%} of {found.images} {found.split} images correctly"
-    if tried[best] >= found.value + LEAST_GAIN:
+    if tried[best] >= found.value + MINIMUM_GAIN:
         return f"{told}, and {tried[best]:.0%} with {best}: set that in {_where(best, looked)}"
     if found.at_chance:
         return (
