@@ -1,4 +1,4 @@
-"""Any question in memory: exact answers, what is joined and what is refused, and what scores of several labels say."""
+"""Arbitrary targets in memory: exact results, alignment of labels, refused inputs, and scores of several labels."""
 
 import warnings
 
@@ -34,7 +34,7 @@ class Known(torch.nn.Module):
         return images[..., :STEP, :STEP].sum((1, 2, 3)), images[..., -STEP:, -STEP:].sum((1, 2, 3))
 
     def maps(self, images: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """Return maps whose sums over patches are what the deletion of each costs, of outputs times weights (N, K)."""
+        """Return maps whose sums over patches are the drops of the outputs times weights (N, K)."""
         found = images * (weights @ self.linear.weight).reshape(images.shape)
         if self.product:
             first, last = (one[:, None, None, None] for one in self.sums(images))
@@ -53,7 +53,7 @@ LABELS = (torch.arange(COUNT * 3).reshape(COUNT, 3) * 7 % 5 < 2).int()
 LABELS[:, 0] = 1
 CLASSES, DIFFERENCE = torch.arange(COUNT) % 3, torch.tensor([[-1.0, 0, 1]] * COUNT).double()
 WEIGHTS = torch.arange(COUNT * 3.0, dtype=torch.float64).reshape(COUNT, 3).cos()
-# Outputs, targets, what else is said, and of each row the image and the weights of outputs.
+# Outputs, targets, further arguments, and for each row the image and the weights of the outputs.
 QUESTIONS = {
     "binary, positive": (1, torch.ones(COUNT).long(), {}, None, torch.full((COUNT, 1), 0.5).double()),
     "binary, negative": (1, torch.zeros(COUNT).long(), {"task": "binary"}, None, torch.full((COUNT, 1), -0.5).double()),
@@ -111,7 +111,7 @@ def test_choose_finds_the_truth(case: str, product: bool) -> None:
     assert found.best == "true"
     means = found.table.set_index("method")["sds"]
     assert means["true"] == pytest.approx(1, abs=1e-6)
-    # Its absolute values lose signs, and its signs are all wrong: whichever of the two is taken, it loses.
+    # Absolute values lose the signs, and the signs are all wrong: with either of them, the method scores lower.
     assert means[[name for name in means.index if name.startswith("negative")]].max() < 0.9
 
 
@@ -141,7 +141,7 @@ def test_maps_find_their_images_and_targets(case: str) -> None:
     for name in ("7", "3", "11"):
         assert part[:, part["image"] == name].values == pytest.approx(whole[:, whole["image"] == name].values)
     if "target" not in asked:
-        # Maps say what they explain.
+        # Maps record what they explain.
         told = heatproof.evaluate("sds", network, images, None, maps, **common)["score"]
         assert told.values == pytest.approx(whole.values)
 
@@ -184,7 +184,7 @@ def test_maps_of_another_question_are_refused(case: str) -> None:
     maps = heatproof.explain(network, images, targets, "input_x_gradient", **asked)
     with pytest.raises(HeatproofError, match=said):
         heatproof.evaluate("sds", network, images, others, maps, **then)
-    # An array of a result says it as well.
+    # So does a single array of a result.
     with pytest.raises(HeatproofError, match=said):
         heatproof.evaluate("sds", network, images, others, maps["attribution"].isel(method=0) * 1.0, **then)
 
@@ -228,7 +228,7 @@ def test_labels_of_loaders_and_tables_are_joined_and_some_can_be_taken() -> None
         network, images, table, "saliency", task="multilabel", image_ids=list("abcd"), classes=["dog"]
     )
     assert _pairs(made) == [("b", 1), ("c", 1), ("d", 1)]
-    # Without targets, the label with the largest logit.
+    # Without targets, the label with the largest logit is explained.
     made = heatproof.explain(network, images, None, "saliency", task="multilabel")
     assert made["target"].values.tolist() == network(images).argmax(1).tolist()
 
@@ -281,7 +281,7 @@ def test_what_does_not_fit_is_refused(case: str) -> None:
 
 def test_a_metric_that_does_not_apply_has_a_reason_and_no_pass() -> None:
     network, images, targets, asked, maps = _known("a function", False)
-    with pytest.warns(UserWarning, match="'rise_deletion' does not apply") as warned:
+    with pytest.warns(UserWarning, match="'rise_deletion' is not applicable") as warned:
         scores = heatproof.evaluate(["sds", "rise_deletion", "road_morf"], network, images, targets, maps, **asked)
     assert len(warned) == 1
     for name, kind in (("rise_deletion", "a probability"), ("road_morf", "a class decision")):
@@ -308,7 +308,7 @@ def test_a_picture_counts_once_however_many_labels_it_has() -> None:
     methods = ["saliency", "input_x_gradient"]
     found = heatproof.choose(network, images, targets, methods, measures=measures, **asked)
     assert found.images == (COUNT // 2, COUNT // 2)
-    # Every label three times, as columns of equal outputs: nothing is known any better.
+    # Every label three times, as columns of equal outputs, adds no information.
     tripled = Known(9, False).eval()
     with torch.no_grad():
         tripled.linear.weight.copy_(network.linear.weight.repeat(3, 1))
@@ -400,7 +400,7 @@ def test_a_cache_knows_task_function_and_targets(tmp_path, product: bool) -> Non
             or not any(np.array_equal(kept["attribution"].values, one) for one in seen)
         )
         seen.append(kept["attribution"].values)
-    # The same question is not answered twice.
+    # Results for the same target are not computed twice.
     ran = []
     handle = network.register_full_backward_hook(lambda *_: ran.append(1))
     handle.remove()

@@ -1,4 +1,4 @@
-"""The cache of `heatproof.explain` and `heatproof.choose`: what it keeps, when it makes anew, and what it refuses."""
+"""The cache of `heatproof.explain` and `heatproof.choose`: what it stores, recomputes and refuses."""
 
 import copy
 import io
@@ -24,7 +24,7 @@ from heatproof.stores.array_cache import BatchFolder
 from heatproof.stores.manifest import write_checksummed
 
 METHODS = ["saliency", {"integrated_gradients": {"steps": 4}}, "random", "attention_rollout"]
-# Seconds are those of the first call.
+# The seconds are those of the first call.
 TIMES = "seconds"
 
 
@@ -69,7 +69,7 @@ def mine(model, images, targets):
     return images.sum(1) + torch.rand(images.shape[0], *images.shape[2:])
 
 
-# ---- the same answer -------------------------------------------------------------------------------------------------
+# ---- the same result -------------------------------------------------------------------------------------------------
 
 
 def test_maps_are_those_without_a_cache_and_no_pass_is_made_twice(explain, tmp_path):
@@ -80,7 +80,7 @@ def test_maps_are_those_without_a_cache_and_no_pass_is_made_twice(explain, tmp_p
     warm = explain([*METHODS, mine])
     assert explain.passes == 0
     assert plain.drop_vars(TIMES).identical(cold.drop_vars(TIMES).load())
-    # What a cold call asks beside, it asks for the sums that integrated gradients promise.
+    # The additional passes of a cold call compute the sums that integrated gradients guarantees.
     assert cold.attrs["check_passes"] - warm.attrs["check_passes"] == 2 * 12
     assert warm.assign_attrs(check_passes=0).identical(cold.assign_attrs(check_passes=0))
     assert files(tmp_path) == before
@@ -116,7 +116,7 @@ def test_methods_share_a_folder_and_each_is_made_once(explain):
     explain(["saliency"])
     both = explain(["input_x_gradient", "saliency"])
     assert explain.passes == 12
-    # A name of one's own is no other method.
+    # Another name does not make another method.
     renamed = explain({"short": "saliency", "long": {"explainer": "integrated_gradients", "steps": 3}})
     assert 3 * 12 <= explain.passes < 4 * 12
     np.testing.assert_array_equal(renamed["attribution"][0], both["attribution"][1])
@@ -136,7 +136,7 @@ def test_more_images_are_made_alone_and_fewer_are_read(explain, images, targets)
     np.testing.assert_allclose(made["attribution"], explain(["saliency"], cache=None)["attribution"], rtol=1e-5)
 
 
-# ---- what makes anew -------------------------------------------------------------------------------------------------
+# ---- what recomputes maps --------------------------------------------------------------------------------------------
 
 
 def test_a_replaced_image_is_made_again_and_no_other(explain, images):
@@ -193,7 +193,7 @@ def test_edited_weights_are_another_network(explain, counted):
 
 
 class Scaled(nn.Module):
-    """What its forward does depends on what no weight says."""
+    """A network whose forward pass depends on an attribute that is not a weight."""
 
     def __init__(self, inner, scale):
         super().__init__()
@@ -208,7 +208,7 @@ class Scaled(nn.Module):
 @pytest.mark.parametrize("others", [False, True], ids=["same images", "other images"])
 def test_a_forward_that_answers_otherwise_has_maps_of_its_own(others, explain, network, images, tmp_path):
     first = explain(["saliency"], model=Scaled(network, 1.0))["attribution"].values
-    # The images that are compared are those of now, or those that the cache keeps.
+    # Outputs are compared on images of this call, or on images in the cache.
     shown = torch.randn(12, 3, 16, 16) if others else images
     explain(["saliency"], model=Scaled(network, 1.5), images=shown)
     assert explain.passes >= 12
@@ -248,7 +248,7 @@ def test_an_edited_forward_with_the_same_answers_is_noticed_by_its_code(explain,
 
 
 class PartlyDetached(nn.Module):
-    """The same answers, of whose gradient a share is left."""
+    """A network with the same outputs, but only a share of their gradient."""
 
     def __init__(self, inner, share):
         super().__init__()
@@ -302,7 +302,7 @@ def test_each_of_these_makes_anew(change, explain):
     np.testing.assert_array_equal(made["attribution"], plain["attribution"])
 
 
-# ---- methods of one's own --------------------------------------------------------------------------------------------
+# ---- custom methods --------------------------------------------------------------------------------------------------
 
 SCALE = 2.0
 
@@ -384,7 +384,7 @@ def test_a_method_that_holds_what_nothing_tells_is_refused_before_work(thing, ex
     assert counted.images - before < 40
 
 
-# ---- gaps ------------------------------------------------------------------------------------------------------------
+# ---- methods that are not applicable ---------------------------------------------------------------------------------
 
 
 class Failing:
@@ -418,17 +418,17 @@ def test_a_gap_is_kept_where_it_is_no_fault_of_the_machine(error, again, explain
     with pytest.warns(UserWarning, match="left out"):
         explain({"own": own}, images=images)
     assert (len(calls) > once) == again
-    # Without the image that it fails on there is no gap.
+    # Without the image that it fails on, the method is applicable.
     rest = [row for row in range(12) if row != 5]
     made = explain({"own": own}, images=images[rest], targets=[0] * 11)
     assert made["reason"].values.tolist() == [""]
 
 
-# ---- the end of a call -----------------------------------------------------------------------------------------------
+# ---- interrupted calls -----------------------------------------------------------------------------------------------
 
 
 class Stops:
-    """A method that is interrupted at its n-th batch, and tells nothing of that."""
+    """A method that is interrupted at its n-th batch, without changing its identity."""
 
     left = 0
 
@@ -449,7 +449,7 @@ def test_an_interrupt_keeps_batches_and_the_same_call_goes_on(explain, tmp_path)
     assert made["reason"].values.tolist() == ["", "interrupted", "interrupted"]
     assert len(files(tmp_path)) - before == 3 + 2 + 1
     again = explain(["saliency", stops])
-    # The last batch alone.
+    # Only the last batch.
     assert stops.left == -1
     np.testing.assert_array_equal(again["attribution"], whole["attribution"])
 
@@ -473,7 +473,7 @@ cache = sys.argv[2] if len(sys.argv) > 2 else None
 print("begun", flush=True)
 if sys.argv[1] == "explain":
     made = heatproof.explain(network, images, None, methods, batch_size=4, cache=cache)
-    # Of this call: maps that the cache has are checked no more.
+    # Check passes count this call only: cached maps are not checked again.
     made.attrs.pop("check_passes")
     told = made.drop_vars("seconds").load().to_dict()
 else:
@@ -531,7 +531,7 @@ def test_memory_does_not_grow_with_the_number_of_images(tmp_path):
     assert peaks[1] - peaks[0] < 40
 
 
-# ---- what lies in the folder -----------------------------------------------------------------------------------------
+# ---- files in the folder ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ending", ["*.batch", "*.json"])
@@ -560,7 +560,7 @@ def test_a_cut_file_is_made_again_alone(explain, tmp_path):
 
 
 def forge(path, **changes):
-    """Rewrite what a file says of itself, with a digest that fits."""
+    """Change the content of a checksummed file, and update its checksum."""
     import hashlib
 
     kind, _, line, data = path.read_bytes().split(b"\n", 3)
@@ -616,7 +616,7 @@ def test_a_folder_of_other_files_a_file_and_another_version_are_refused(explain,
         explain(cache=3)
     explain(["random"])
     write_checksummed(tmp_path / "cache" / "heatproof-cache.json", {"kind": "cache of heatproof", "version": 99})
-    with pytest.raises(HeatproofError, match="made by another version"):
+    with pytest.raises(HeatproofError, match="from another version"):
         explain(["random"])
     assert counted.images <= 6
 
@@ -698,13 +698,13 @@ def test_choose_says_the_same_with_a_cache_and_passes_nothing_twice(counted, man
     plain, cold = choose(), choose(cache=tmp_path / "cache")
     made = choose.passes
     warm = choose(cache=tmp_path / "cache")
-    # What the check and the predicted classes take.
+    # The passes of the check and of predicting classes.
     assert choose.passes < 2 * 36 + 30 < made / 10
     tables = [one.table.drop(columns=TIMES) for one in (plain, cold, warm)]
     assert tables[0].equals(tables[1])
     assert tables[0].equals(tables[2])
     assert plain.sentence == cold.sentence == warm.sentence
-    # A method that is added is the only one that is made and scored.
+    # Only the added method is computed and scored.
     before = choose.passes
     choose([*CHOSEN, "grad_cam"], cache=tmp_path / "cache")
     assert before < choose.passes < made / 2
@@ -737,7 +737,7 @@ def test_scores_in_batches_are_those_of_all_images_at_once(network, many):
                 np.testing.assert_allclose(scores[row], known, rtol=1e-6, atol=1e-7, err_msg=f"{name} of {method}")
 
 
-# ---- files of batches ------------------------------------------------------------------------------------------------
+# ---- batch files -----------------------------------------------------------------------------------------------------
 
 
 def test_values_come_back_bit_for_bit(tmp_path):

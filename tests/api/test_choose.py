@@ -1,4 +1,4 @@
-"""`heatproof.choose`, `finetune` and `compare`: what can be concluded is, and what cannot is not."""
+"""`heatproof.choose`, `finetune` and `compare` draw the conclusions that the data supports, and no others."""
 
 import warnings
 
@@ -18,7 +18,7 @@ def many():
 
 
 class Planted(nn.Module):
-    """One logit whose loss by each deleted patch is known: the sum over the patch of image times weight."""
+    """A network with one logit whose drop for each patch is known: the sum over the patch of image times weight."""
 
     def __init__(self):
         super().__init__()
@@ -113,7 +113,7 @@ def test_methods_that_delete_regions_are_shown_outside_of_the_competition(many, 
     methods = ["input_x_gradient", "occlusion", {"ablation": {"explainer": "feature_ablation", "grid": 4}}]
     found = heatproof.choose(Planted().eval(), many, methods=methods, measures=ZERO)
     table = found.table.set_index("method")
-    # The drops themselves: no map has a higher score.
+    # No map scores higher than the drops themselves.
     assert table.loc["ablation", "patch deletion"] == table["patch deletion"].max()
     assert not table.loc[["occlusion", "ablation"], "in_set"].any()
     assert found.best == "input_x_gradient"
@@ -188,7 +188,7 @@ def test_the_same_seed_gives_the_same_choice(network, many):
 
 
 def test_equal_calls_give_one_answer_word_for_word(network, many):
-    """A tie of costs is broken by names, and never by seconds."""
+    """Ties of costs are broken by names, and never by seconds."""
     methods = {name: noisy(0.0) for name in ("slow", "other", "fast")}
     found = [heatproof.choose(Planted().eval(), many, methods=methods, measures=ZERO) for _ in range(4)]
     assert {one.advice for one in found} == {"Among the best, fast takes the fewest network passes, 0 an image."}
@@ -256,8 +256,8 @@ def test_too_few_images_are_refused(network, images):
 
 @pytest.mark.parametrize("labelled", [True, False])
 def test_finetuning_returns_a_copy_that_loses_less_by_a_patch(labelled):
-    """On images of two patches of which one alone tells the class."""
-    # From other weights the network can be so sure after its training that no gradient is left.
+    """On images with two patches, only one of which depends on the class."""
+    # With other initial weights the trained network can be so certain that gradients vanish.
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(80) % 2
@@ -314,7 +314,7 @@ def test_compare_ranks_objects_as_the_command_ranks_their_table(network, linear,
     means = found.scores.groupby(["model", "metric", "method", "higher_is_better"], as_index=False)["score"].mean()
     means.to_csv(tmp_path / "scores.csv", index=False)
     rank([tmp_path / "scores.csv"], lower=["rise_deletion"])
-    # The directions are told alike, and what to do about them as each takes it.
+    # Both describe the directions in the same words, and each names its own remedy.
     told = capsys.readouterr().out.partition("\n")[0]
     assert told.partition(". If ")[0] in str(found)
     assert "--lower" in told

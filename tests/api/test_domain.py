@@ -1,4 +1,4 @@
-"""IDSDS is said where grid and filling are those of the finetuning, and SDS everywhere else, by every function."""
+"""Every function reports IDSDS if grid and baseline are those of the finetuning, and SDS otherwise."""
 
 import copy
 import io
@@ -23,7 +23,7 @@ def many():
 
 @pytest.fixture(scope="module")
 def tuned(network, many):
-    """Return the network finetuned with two grids and fillings."""
+    """Return the network finetuned with two grids and baselines."""
     return {
         given: heatproof.finetune(network, many, grid=given[0], baseline=given[1], epochs=1, lr=1e-2)
         for given in ((2, "zeros"), (4, "mean"), (4, "neighbours"), (4, "blur"), ((2, 4), "neighbours"))
@@ -31,7 +31,7 @@ def tuned(network, many):
 
 
 def scored(metric, model, images, **options):
-    """Return what the metric is called, and the warnings."""
+    """Return the reported name of the metric, and the warnings."""
     maps = images.sum(1)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
@@ -73,7 +73,7 @@ def test_evaluate_says_what_was_done(network, tuned, images, finetuned, options,
     assert (found.attrs["metric"], found.attrs["grid"], found.attrs["baseline"]) == (name, grid, baseline)
     assert len(told) == (name == "sds")
     assert all("These scores are SDS and not IDSDS" in one for one in told)
-    # Asked for as SDS it is SDS, and nothing needs to be said.
+    # Requested as SDS, it is SDS without a warning.
     found, told = scored("sds", model, images, **options)
     assert (found.attrs["metric"], found.attrs["grid"], told) == ("sds", grid, [])
 
@@ -117,7 +117,7 @@ def test_several_scores_out_of_domain_are_one_warning(tuned, images):
 
 def test_the_value_of_the_mean_is_the_networks(tuned, images, many):
     colour = torch.tensor(tuned[2, "zeros"].heatproof["colour"])
-    # Four fifths of the images are trained on.
+    # Four fifths of the images are used for training.
     assert 0 < (colour - many.mean((0, 2, 3))).abs().max() < 0.1
     for metric in ("idsds", "deletion_morf"):
         found, _ = scored(metric, tuned[2, "zeros"], images, baseline="mean")
@@ -218,9 +218,9 @@ def new_statistics(model, network):
         (other_weights, False),
         (one_more_step, False),
         (new_statistics, False),
-        # Nothing on it says what its weights are.
+        # Nothing on the network records its weights.
         (only_the_weights, False),
-        # Zeros are another colour for the network inside.
+        # Zeros are another colour for the inner network.
         (lambda model, network: nn.Sequential(nn.Flatten(2), nn.Unflatten(2, (16, 16)), model).eval(), False),
         (lambda model, network: lambda images: model(images), False),
     ],
@@ -272,11 +272,11 @@ def test_a_wrapper_says_that_a_part_of_it_was_finetuned(tuned):
 def test_the_record_says_what_was_done(network, many):
     found = heatproof.finetune(network, many, epochs=3, batch_size=5, lr=1e-2, grid=2).heatproof
     losses = [row["validation_loss"] for row in found["history"]]
-    # 32 images are trained on in six batches of five and one of two, 8 choose the epoch.
+    # 32 training images make six batches of five and one of two; 8 images select the epoch.
     assert (found["steps"], found["images_trained"]) == (7 * (1 + losses.index(min(losses))), 32)
     assert 0 < found["deleted"] < 3 * 32
     assert (found["grid"], found["baseline"], found["epochs"], len(found["images"])) == (2, "mean", 3, 40)
-    # A single image that is left over takes part in no step.
+    # A single remaining image is not used in any step.
     assert heatproof.finetune(network, many, epochs=1, batch_size=31, lr=1e-2).heatproof["steps"] == 1
 
 
@@ -308,7 +308,7 @@ class Nothing(nn.Module):
 
 
 class Cut(nn.Module):
-    """A head on features that pass no gradient, which are all that is used."""
+    """A head that uses only features that pass no gradient."""
 
     def __init__(self, inner):
         super().__init__()
@@ -393,7 +393,7 @@ COLOUR = {"metric": "idsds", "baseline": "mean"}
 @pytest.mark.parametrize(
     ("finetuned", "measures", "names"),
     [
-        # By default the deletion of the finetuning comes first, and another filling beside it.
+        # By default the deletion of the finetuning comes first, and a second baseline follows.
         (None, None, {"SDS, grid 4, mean colour": "sds", "SDS, grid 4, blur": "sds"}),
         ((2, "zeros"), None, {"IDSDS, grid 2, zeros": "idsds", "SDS, grid 2, blur": "sds"}),
         ((4, "mean"), None, {"IDSDS, grid 4, mean colour": "idsds", "SDS, grid 4, blur": "sds"}),
@@ -416,7 +416,7 @@ def test_choose_says_what_was_done(network, tuned, images, finetuned, measures, 
     assert f"on the {weights} weights" in found.sentence
     for name, words in found.words.items():
         assert words.endswith(f" ({names[name].upper()})")
-    # Of the default measures nobody said that they are IDSDS.
+    # The user did not request the default measures as IDSDS.
     asked = any(one["metric"] == "idsds" for one in (measures or {}).values())
     assert sum("SDS and not IDSDS" in str(one.message) for one in told) == (asked and "sds" in names.values())
 

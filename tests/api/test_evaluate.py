@@ -1,4 +1,4 @@
-"""Metrics on models whose right scores are known by hand, through `heatproof.evaluate`."""
+"""Metrics on models whose scores can be derived by hand, through `heatproof.evaluate`."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ CURVED = sorted(name for name, entry in METRICS.items() if entry.reads is Curves
 
 
 class Additive(nn.Module):
-    """Two classes: the first one's logit is a weighted sum over pixels, the other's is zero."""
+    """Two classes: the logit of the first is a weighted sum over pixels, that of the second is zero."""
 
     def __init__(self, weights):
         super().__init__()
@@ -88,7 +88,7 @@ def test_single_deletion_of_the_truth_is_one(planted):
 
 
 def test_magnitudes_that_follow_the_response_cost_nothing(planted):
-    """Over the logit the density of the truth is the response, so MAS has no penalty and equals RISE."""
+    """For logits the density of the true map is the response, so MAS has no penalty and equals RISE."""
     model, images, labels, truth = planted
     given = {"output": "logit", "baseline": "zeros", "steps": 8}
     for mode in ("insertion", "deletion"):
@@ -320,7 +320,7 @@ def test_information_curves_keep_under_offset_and_scale(metric):
 
 
 def test_every_metric_is_documented():
-    # Other tests' plugins may have entered theirs in this process.
+    # Plugins of other tests may have registered metrics in this process.
     ours = {name: entry for name, entry in METRICS.items() if entry.function.__module__.startswith("heatproof.")}
     assert len(ours) >= 21
     for name, entry in ours.items():

@@ -1,4 +1,4 @@
-"""What `heatproof.evaluate` takes, refuses and leaves as it is: models, rankings, named dimensions, channels."""
+"""Inputs that `heatproof.evaluate` accepts or refuses: models, rankings, named dimensions, channels."""
 
 import functools
 
@@ -28,7 +28,7 @@ def problem(channels=3, classes=3, dtype=torch.float32):
 
 
 def needed(metric, images):
-    """What only the caller can give."""
+    """Return inputs that only the caller has."""
     if metric == "sensitivity_max":
         return {"explain": lambda changed, targets: changed.sum(1)}
     if metric == "part_deletion":
@@ -306,7 +306,7 @@ def test_channels_that_come_last_are_said():
 )
 def test_an_undefined_score_says_why_by_this_metric(metric, why):
     model, images, labels, maps = problem()
-    # Whatever the image, the answer is the same.
+    # The output is the same for every image.
     with torch.no_grad():
         for values in model.parameters():
             values.zero_()

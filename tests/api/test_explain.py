@@ -1,4 +1,4 @@
-"""`heatproof.explain`: the workflow's explainers and other libraries' on a model in memory."""
+"""`heatproof.explain`: explainers of heatproof and of other libraries on a model in memory."""
 
 import json
 import re
@@ -46,7 +46,7 @@ def test_options_have_names_and_several_maps_have_rows(network, images, targets)
         {"short": {"integrated_gradients": {"steps": 2}}, "long": {"explainer": "integrated_gradients", "steps": 9}},
     )
     assert made["method"].values.tolist() == ["short", "long"]
-    # The check on the first images takes a pass more.
+    # The check on the first images takes one more pass.
     assert np.diff(made["passes"]) == [7]
     several = heatproof.explain(network, images, targets, "noise_input_x_gradient")
     assert several["method"].values.tolist() == list(EXPLAINERS["noise_input_x_gradient"].maps)

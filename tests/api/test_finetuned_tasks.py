@@ -1,4 +1,4 @@
-"""Finetuning in memory by task: the loss that fits, own answers of any network, and exact answers of the copy."""
+"""Finetuning in memory by task: the loss, learning from a network's own outputs, and exact outputs of the copy."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""What tells functions, objects and networks from each other, where the cache keeps what they made."""
+"""The identity of functions, objects and networks, by which the cache stores their results."""
 
 import importlib
 import sys
@@ -19,7 +19,7 @@ FUNCTION = "def method(model, images, targets):\n    return "
 
 @pytest.fixture
 def imported(tmp_path, monkeypatch):
-    """Import modules of the user's that were edited, and return the method of one of them."""
+    """Import edited user modules, and return the method of one of them."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     written = set()

@@ -1,4 +1,4 @@
-"""What is labelled is joined by its labels, whatever its order, or refused with a sentence that says what to write."""
+"""Labelled inputs are aligned by their labels in any order, or refused with a sentence that says what to write."""
 
 import numpy as np
 import pandas as pd
@@ -31,12 +31,12 @@ def one_method(made):
 
 
 def plain(made):
-    """Maps with the names of images alone."""
+    """Return maps that are labelled only with the names of images."""
     return one_method(made).reset_coords(["image_digest", "target"], drop=True)
 
 
 def renumbered(made):
-    """Maps in another order with the numbers that they have where images were explained in it."""
+    """Return maps in another order, with the numbers of images that are explained in that order."""
     return made.isel(image=ORDER).assign_coords(image=made["image"].values)
 
 
@@ -78,7 +78,7 @@ def test_an_image_that_is_there_twice_has_its_map_twice(network, images, targets
 def test_images_and_maps_that_are_put_in_another_order_together(network, images, targets, made, scored):
     found = heatproof.evaluate("sds", network, images[ORDER], targets[ORDER], made.isel(image=ORDER))["score"]
     np.testing.assert_array_equal(found, scored[:, ORDER])
-    # The maps stay as they were: numbers from 0 name nothing.
+    # The order of the maps is unchanged, because numbers from 0 are not labels.
     found = heatproof.evaluate("sds", network, images[ORDER], targets[ORDER], made)["score"]
     np.testing.assert_array_equal(found, scored[:, ORDER])
 
@@ -115,7 +115,7 @@ def test_names_join_where_the_caller_gave_them(network, images, targets, made, s
     pictures = xarray.DataArray(images.numpy(), {"image": NAMES}, ("image", "channel", "y", "x"))
     found = heatproof.evaluate("sds", network, pictures.isel(image=ORDER), targets[ORDER], named)["score"]
     np.testing.assert_array_equal(found, scored[0][ORDER])
-    # With what xarray and pandas give as names.
+    # Names as xarray and pandas represent them.
     for ids in (named["image"], pd.Index(NAMES), np.array(NAMES)):
         found = heatproof.evaluate("sds", network, images, targets, named.isel(image=ORDER), image_ids=ids)["score"]
         np.testing.assert_array_equal(found, scored[0])
@@ -151,7 +151,7 @@ def test_without_targets_maps_are_scored_by_the_class_that_they_explain(network,
     made = heatproof.explain(network, images, others, METHODS)
     right = heatproof.evaluate("sds", network, images, others, made)
     xarray.testing.assert_identical(heatproof.evaluate("sds", network, images, None, made.isel(image=ORDER)), right)
-    # Maps that do not say it are scored by the predicted class.
+    # Maps that do not record a class are scored by the predicted class.
     cube = made["attribution"].values[0]
     xarray.testing.assert_identical(
         heatproof.evaluate("sds", network, images, None, cube).drop_attrs(),
@@ -233,7 +233,7 @@ def test_an_index_that_may_be_names_or_none_is_refused(network, images, targets,
 
 
 def test_a_metric_of_the_predicted_class_asks_for_no_target(network, images, targets, made):
-    """Labels may differ from the classes that its maps explain."""
+    """Labels may differ from the classes that the maps explain."""
     pictures = images.sigmoid()
     with torch.no_grad():
         predicted = network(pictures).argmax(1)

@@ -1,4 +1,4 @@
-"""Inputs that people have, in other forms than float tensors and numbers: taken, or a sentence with a line to copy."""
+"""Common inputs other than float tensors and integers are accepted, or refused with a line of code to copy."""
 
 import re
 import warnings
@@ -108,7 +108,7 @@ def test_images_in_other_forms_are_refused_with_a_line_to_copy(case, function, n
     refused(function, sentence, network, change(images), targets)
 
 
-# Each remedy that is a line on `images` gives what the network takes.
+# Every remedy that is a line of code for `images` produces an input that the network accepts.
 LINES = [
     ("bytes", "(images.float().div(255) - mean) / std"),
     ("bytes with channels last", "(images.permute(0, 3, 1, 2).float().div(255) - mean) / std"),
@@ -257,7 +257,7 @@ def test_names_that_are_none_are_refused(ids, sentence, network, images, targets
 
 
 class Known(torch.nn.Sequential):
-    """As models of timm do, it says what it was trained on."""
+    """A network that, like models of timm, records what it was trained on."""
 
     def __init__(self, inner, **told):
         super().__init__(inner)

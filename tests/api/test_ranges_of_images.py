@@ -1,4 +1,4 @@
-"""Images that are normalised where pixels are taken, and the reverse, are warned of where the model says it."""
+"""Warnings about normalised images for a model that expects pixels, and the reverse, if the model records its input."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Images of tensors, loaders and folders: same maps, names and classes; a subset of classes; and how far it is."""
+"""Images from tensors, loaders and folders give the same maps, names and classes; a subset of classes; and progress."""
 
 import io
 import random
@@ -28,7 +28,7 @@ from heatproof.inputs.read import read_inputs
 
 
 class Samples(Dataset):
-    """Samples in the form that a function gives to image and label; counts what is read."""
+    """A dataset whose samples a function builds from image and label; it counts the samples that are read."""
 
     def __init__(self, images, labels, form=lambda image, label: (image, label)):
         self.images, self.labels, self.form, self.read = images, labels, form, 0
@@ -115,7 +115,7 @@ def test_images_without_labels_get_targets_or_the_predicted_class(form, given, n
     labels = (targets + 1) % 4 if given else None
     found = heatproof.explain(network, UNLABELLED[form](images), labels, ["saliency"])
     right = heatproof.explain(network, images, labels if given else targets, ["saliency"])
-    # To predict a class takes a pass of each image.
+    # Predicting the classes takes one pass of each image.
     right.attrs["check_passes"] += 0 if given else len(images)
     xarray.testing.assert_identical(found.drop_vars("seconds"), right.drop_vars("seconds"))
 
@@ -167,7 +167,7 @@ def test_images_are_read_when_they_are_asked_for(images, targets):
 
 
 class Listed(Samples):
-    """As data sets of torchvision do, it lists its labels."""
+    """A dataset that, like those of torchvision, has a list of its labels."""
 
     @property
     def targets(self):
@@ -477,7 +477,7 @@ def test_a_class_folder_that_is_not_there_is_named(network, photos):
 
 @pytest.fixture
 def shown(capsys):
-    """What is written to stderr, a file."""
+    """Return the text that is written to stderr, which is a file."""
     return lambda: capsys.readouterr().err
 
 

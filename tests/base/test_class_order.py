@@ -1,4 +1,4 @@
-"""Labels whose numbers are not those of the network's outputs are told from those of a bad network."""
+"""Labels whose numbers are not those of the network's outputs are distinguished from the labels of a bad network."""
 
 import numpy as np
 import pytest
@@ -23,14 +23,14 @@ def test_an_exchange_is_found(classes, accuracy):
     assert is_exchanged(predicted, order[labels], classes)
     assert describe_exchange(predicted, order[labels], classes)
     assert not is_exchanged(predicted, labels, classes)
-    # The output of label k is k - 1.
+    # The output for label k is k - 1.
     np.testing.assert_array_equal(best_order(predicted, order[labels], classes), np.roll(np.arange(classes), -1))
 
 
 @pytest.mark.parametrize("classes", [2, 10, 100, 1000])
 @pytest.mark.parametrize("count", [16, 60, 300])
 def test_chance_and_single_images_of_a_class_are_no_exchange(classes, count):
-    """An exchange that is counted where it was found fits a thousand classes of one image each perfectly."""
+    """With a thousand classes of one image each, an exchange fits the images on which it was found perfectly."""
     for seed in range(20):
         generator = np.random.default_rng(seed)
         predicted, labels = generator.integers(0, classes, (2, count))
@@ -41,7 +41,7 @@ def test_chance_and_single_images_of_a_class_are_no_exchange(classes, count):
 
 
 class Colour(torch.nn.Module):
-    """Answers with the channel that is brightest, by convolutions."""
+    """A convolutional network that predicts the brightest channel."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Grids of rows and columns, against patches that are cut by hand; every entry with a grid for an option is here."""
+"""Grids with rows and columns agree with patches that are cut by hand, for every entry that has a grid as an option."""
 
 import itertools
 
@@ -22,7 +22,7 @@ from heatproof.responses.curves import Curves
 from heatproof.responses.patches import Patches
 from heatproof.training.loop import delete_patches, draw_patches
 
-# Of networks that were not finetuned.
+# Scores of networks that were not finetuned.
 pytestmark = pytest.mark.filterwarnings("ignore:These scores are SDS")
 
 # Height, width and a grid.
@@ -31,7 +31,7 @@ IMAGES = 5
 
 
 def has_a_grid(function):
-    """Tell the options of a function that are grids: those of which [3, 3] is taken for 3."""
+    """Return the options of a function that are grids: those for which [3, 3] equals 3."""
     return [name for name in options_of(function) if normalise_grid_options({name: [3, 3]}, function)[name] == 3]
 
 
@@ -49,7 +49,7 @@ EXPLAINING = sorted(
 
 
 class Network(torch.nn.Module):
-    """Sides count: no two patches matter alike."""
+    """A network for which no two patches matter equally, and for which rows and columns differ."""
 
     def __init__(self, height, width):
         super().__init__()
@@ -62,7 +62,7 @@ class Network(torch.nn.Module):
 
 
 class Transposed(torch.nn.Module):
-    """What a network says of images whose rows and columns have changed places."""
+    """A network whose outputs are those for images with rows and columns exchanged."""
 
     def __init__(self, network):
         super().__init__()
@@ -99,7 +99,7 @@ def without(images, patch):
 
 
 def written_out(name, entry, network, images, targets, maps, size, grid):
-    """Return the scores of a metric of patches by hand; None for one of another kind."""
+    """Return the scores of a metric of patches computed by hand; None for a metric of another kind."""
     patches = list(slices(size, grid))
     sums = np.stack([maps[:, rows, columns].sum((1, 2)).numpy() for rows, columns in patches], axis=1)
     whole = logits(network, images, targets)
@@ -117,7 +117,7 @@ def written_out(name, entry, network, images, targets, maps, size, grid):
 
 
 def curve_by_hand(sequence, network, images, targets, maps, size):
-    """Return the logits along a sequence, (N, S): patches by their sums, one after another."""
+    """Return the logits along a sequence, (N, S), with patches ordered by their sums."""
     patches = list(slices(size, sequence.grid))
     found = []
     for image, target, one in zip(images, targets, maps, strict=True):
@@ -236,7 +236,7 @@ def test_in_painting_of_patches_is_transposed_with_them(size, grid):
     turned = grid if isinstance(grid, int) else tuple(reversed(grid))
     other = baseline_images("neighbours", images.mT.contiguous(), ["a", "b", "c"], 0, None, turned).mT
     torch.testing.assert_close(filled, other)
-    # The first patch has a border below or to its right alone: its last pixel lies next to it.
+    # The first patch has a border only below or to its right, next to its last pixel.
     rows, columns = next(slices(size, grid))
     near = [images[:, :, rows.stop - 1, columns.stop]]
     if rows.stop < size[0]:

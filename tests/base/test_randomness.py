@@ -1,4 +1,4 @@
-"""Seeds and draws depend on seed, purpose and image alone, and are the same on every machine."""
+"""Seeds and random numbers depend only on seed, purpose and image, and are the same on every machine."""
 
 import itertools
 
@@ -21,7 +21,7 @@ from heatproof.base.randomness import (
 
 
 def test_seeds_are_fixed_for_good():
-    """Published numbers depend on these."""
+    """Published numbers depend on these seeds."""
     assert derive_seed(0, "rise masks") == 6811335599302766059
     assert derive_seed(0, "random baseline", "digits-0001") == 7353360614306042668
 
@@ -84,7 +84,7 @@ def test_published_numbers_depend_on_these():
 class TestDraws:
     @pytest.fixture(autouse=True)
     def small_pieces(self, monkeypatch):
-        """Several images, and then several pieces of an image, at once."""
+        """Draw several images at once, and then several parts of an image."""
         monkeypatch.setattr("heatproof.base.randomness.BLOCKS_ON_CPU", 8)
 
     @pytest.mark.parametrize("shape", [(), (3,), (2, 5), (3, 7, 5)])
@@ -142,7 +142,7 @@ def test_normal_numbers():
 
 
 def test_streams_are_independent():
-    """Between images and purposes, and between neighbours in one stream, which are made of one block."""
+    """Between images and purposes, and between neighbours in one stream, which come from one block."""
     several = torch.cat([counter_normal(0, purpose, IDS[:3], (40_000,)) for purpose in ("x", "y")])
     neighbours = several[0].reshape(-1, 4).T
     for rows in (several, neighbours, several.square(), neighbours.square()):

@@ -1,4 +1,4 @@
-"""The tables find every planted fault, and pass what is sound."""
+"""The rules detect every planted fault, and accept sound functions."""
 
 import re
 from dataclasses import replace
@@ -24,7 +24,7 @@ FACTS = {"higher_is_better": True, "range": (-np.inf, 1e5), "source": "here"}
 
 @pytest.fixture(autouse=True)
 def as_before(monkeypatch, tmp_path):
-    """Undo what planted faults do to the process, and what tests register."""
+    """Undo the changes of planted faults to the process, and the registrations of tests."""
     explainers, metrics, kinds = dict(EXPLAINERS), dict(METRICS), dict(KINDS)
     with restored_process():
         monkeypatch.chdir(tmp_path)
@@ -46,13 +46,13 @@ def _name(fault):
 
 
 def broken(checks, rule):
-    # What one rule let it leave must not hide it from the next.
+    # Changes that it left during one rule must not hide it from the next.
     assert checks[0].outcome
     (check,) = [one for one in checks if one.name == rule]
     assert check.outcome.state == "failed"
     with pytest.raises(AssertionError, match=rule):
         check()
-    # What was seen, and what to do.
+    # The message has the observation and the remedy.
     assert len(check.outcome.text.split(": ")) >= 3
 
 

@@ -264,7 +264,7 @@ class _CachedOutputs:
     The attributes are slots, so that the cache is not part of the network's state, which calls restore.
     """
 
-    __slots__ = ("known", "most")
+    __slots__ = ("known", "maximum")
 
     def __init__(self, maximum: int) -> None:
         self.known: dict[bytes, torch.Tensor] = {}
