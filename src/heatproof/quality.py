@@ -84,8 +84,8 @@ def image_scores(
         for method, values in study.maps.items():
             result = study.score(name, options, values)
             columns = {"metric": name, "method": method, "image": study.image_names, "score": result["score"].values}
-            of_rows = {"target": result["target"].values} if study.image_names != study.ids else {}
-            parts.append(pd.DataFrame({**columns, **of_rows, "higher_is_better": is_higher_better(result)}))
+            target_column = {"target": result["target"].values} if study.image_names != study.ids else {}
+            parts.append(pd.DataFrame({**columns, **target_column, "higher_is_better": is_higher_better(result)}))
     return pd.concat(parts, ignore_index=True)
 
 

@@ -271,51 +271,57 @@ def _choose(judging: _Judge, domain: Domain, right: torch.Tensor | None) -> Choi
     planned = _planned(len(kinds), images[1], level)
     print(planned)
     report_progress(f"First half: {images[0]} images pick options of {len(named_methods)} methods.")
-    tried = judging.scored(first, named_methods)
+    first_half = judging.scored(first, named_methods)
     # For each explainer, the method with the highest mean score, over all options, signed or absolute.
-    means = np.mean([np.nan_to_num(values).mean(1) for values in tried.scores.values()], axis=0)
+    means = np.mean([np.nan_to_num(values).mean(1) for values in first_half.scores.values()], axis=0)
     best: dict[str, str] = {}
     for place in np.argsort(-means, kind="stable"):
-        row = tried.rows[place]
-        if row not in tried.undefined:
-            best.setdefault(_kind(named_methods[tried.parent[row]]), row)
-    parents = {tried.parent[row] for row in best.values()}
+        row = first_half.rows[place]
+        if row not in first_half.undefined:
+            best.setdefault(_kind(named_methods[first_half.parent[row]]), row)
+    parents = {first_half.parent[row] for row in best.values()}
     report_progress(f"Second half: {images[1]} images score {len(parents)} methods.")
     picked = {name: one for name, one in named_methods.items() if name in parents}
-    reported = judging.scored(second, picked, set(best.values()))
-    rows = reported.rows
-    outside = [row for row in rows if named_methods[tried.parent[row]].ablates]
+    second_half = judging.scored(second, picked, set(best.values()))
+    rows = second_half.rows
+    ablating = [row for row in rows if named_methods[first_half.parent[row]].ablates]
     weights_note = f"on the {'finetuned' if domain.finetuned else 'given'} weights"
     is_per_image = right is not None and not run.source.kind
     conclusion = judge(
-        {words[name]: table.loc[rows] for name, table in reported.tables.items()},
+        {words[name]: table.loc[rows] for name, table in second_half.tables.items()},
         REFERENCES,
         weights_note,
         level=level,
-        ablating=outside,
+        ablating=ablating,
         right=int(right[second].sum()) if right is not None and is_per_image else None,
     )
     if right is not None and not is_per_image and conclusion.verdict == FOUND:
         warning = describe_low_accuracy(int(right[second].sum()), len(second), of_labels=True)
         conclusion = replace(conclusion, sentence=conclusion.sentence + warning)
-    table = _table(reported, rows, outside, conclusion, run.seed, level)
+    table = _table(second_half, rows, ablating, conclusion, run.seed, level)
     unscored = {
-        name: reason for name, reason in tried.undefined.items() if _kind(named_methods[tried.parent[name]]) not in best
+        name: reason
+        for name, reason in first_half.undefined.items()
+        if _kind(named_methods[first_half.parent[name]]) not in best
     }
-    raw = {one.name for one in tried.methods if one.transform == "raw"}
-    missing = {**tried.gaps, **{name: reason for name, reason in unscored.items() if name in raw}, **reported.gaps}
+    raw = {one.name for one in first_half.methods if one.transform == "raw"}
+    missing = {
+        **first_half.gaps,
+        **{name: reason for name, reason in unscored.items() if name in raw},
+        **second_half.gaps,
+    }
     gaps = pd.DataFrame({"method": list(missing), "reason": list(missing.values()), "in_set": False})
     return Choice(
         typed_table(pd.concat([table, gaps] if len(gaps) else [table], ignore_index=True)),
         conclusion,
-        [row for row in tried.rows if row not in best.values() and row not in unscored],
+        [row for row in first_half.rows if row not in best.values() and row not in unscored],
         scorers,
         words,
         images,
         planned,
         level,
         run.network.check_passes,
-        _by_label(run, second, reported, words, weights_note, outside, level)
+        _by_label(run, second, second_half, words, weights_note, ablating, level)
         if run.source.kind == "multilabel"
         else None,
     )
@@ -350,7 +356,7 @@ def _by_label(
     reported: _Scored,
     words: Mapping[str, str],
     weights_note: str,
-    outside: Sequence[str],
+    ablating: Sequence[str],
     level: float,
 ) -> pd.DataFrame:
     """Return the verdict on the reported images with each label, one row for each label."""
@@ -366,9 +372,9 @@ def _by_label(
         if count >= MINIMUM_IMAGES:
             tables = {
                 words[name]: pd.DataFrame(_mean_by_image(values[:, has_label], numbers), reported.rows)
-                for name, values in reported.of_rows.items()
+                for name, values in reported.row_scores.items()
             }
-            judged = judge(tables, REFERENCES, weights_note, level=level, ablating=outside)
+            judged = judge(tables, REFERENCES, weights_note, level=level, ablating=ablating)
             verdict = judged.verdict
             best = ", ".join(judged.best) if verdict == FOUND else ""
         rows.append([names[label] if names else str(label), count, best, verdict])
@@ -401,7 +407,7 @@ class _Scored:
     parent: Mapping[str, str]
     facts: Mapping[str, list[Any]]
     scores: Mapping[str, np.ndarray]
-    of_rows: Mapping[str, np.ndarray]
+    row_scores: Mapping[str, np.ndarray]
     gaps: Mapping[str, str]
     undefined: Mapping[str, str]
 
@@ -455,7 +461,7 @@ class _Judge:
         scores_by_metric = Scoring(
             run, with_maps["attribution"], methods, [keys[name] for name in names], metrics
         ).scores()
-        of_rows = {
+        row_scores = {
             name: np.stack([scored[one.name].score for one in methods]) for name, scored in scores_by_metric.items()
         }
         image_numbers = _image_numbers(run).numpy()
@@ -463,8 +469,8 @@ class _Judge:
             methods,
             dict(zip([one.name for one in methods], (parents[name] for name in names[places]), strict=True)),
             {key: with_maps[key].values[places].tolist() for key in ("passes", "seconds", "options")},
-            {name: _mean_by_image(values, image_numbers) for name, values in of_rows.items()},
-            of_rows,
+            {name: _mean_by_image(values, image_numbers) for name, values in row_scores.items()},
+            row_scores,
             gaps,
             {
                 one.name: f"no score on any image: {next(iter(scores_by_metric.values()))[one.name].reason}"
@@ -593,7 +599,7 @@ def _described(metrics: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], d
 
 
 def _table(
-    scored: _Scored, rows: list[str], outside: Sequence[str], verdict: Verdict, seed: int, level: float
+    scored: _Scored, rows: list[str], ablating: Sequence[str], verdict: Verdict, seed: int, level: float
 ) -> pd.DataFrame:
     """Return the table of the selected methods, the best first and those that are not contenders last."""
     from heatproof.metrics.bootstrap import summarise
@@ -601,7 +607,7 @@ def _table(
     columns: dict[str, Any] = {"method": list(rows)}
     abstains = any(one.reason for one in verdict.measures.values())
     columns["in_set"] = pd.array([pd.NA if abstains else row in verdict.best for row in rows], dtype="boolean")
-    contends = np.array([row not in outside for row in rows])
+    is_contender = np.array([row not in ablating for row in rows])
     means = []
     for name, table in scored.tables.items():
         summary = summarise(table.loc[rows].to_numpy(), seed, level=level)
@@ -610,6 +616,6 @@ def _table(
     columns |= scored.facts
     mean = pd.DataFrame(means).mean().to_numpy()
     result = pd.DataFrame(columns).astype({"passes": "Int64"})
-    result["reason"] = np.where(contends, "", ABLATION_REASON)
+    result["reason"] = np.where(is_contender, "", ABLATION_REASON)
     is_best = np.array([row in verdict.best for row in rows])
-    return result.iloc[np.lexsort((-mean, ~is_best, ~contends))]
+    return result.iloc[np.lexsort((-mean, ~is_best, ~is_contender))]

@@ -196,18 +196,18 @@ def evaluate(
     common = {key: options.pop(key) for key in COMMON_OPTIONS if key in options}
     check_plain_values(_plain_options, common, "heatproof.evaluate")
     # A string is an option of the metric, and a function defines the target.
-    value = options.get("target")
-    function = options.pop("target", None) if value is None or callable(value) else None
+    option = options.get("target")
+    function = options.pop("target", None) if option is None or callable(option) else None
     target_spec = TargetSpec(common.get("task"), function)
     domain = domain_of(model, images, target_spec.kind)
     metrics = select_metrics({metric: {}} if isinstance(metric, str) else metric, options, domain)
     ranking, explain, seed = common.get("ranking"), common.get("explain"), int(common.get("seed", 0))
     responses = [response for one in metrics.values() for response in one.responses.values()]
-    for name, value, reads in (
+    for name, option, reads in (
         ("ranking", ranking, any(response.orders_pixels for response in responses)),
         ("explain", explain, any(response.recomputes_maps for response in responses)),
     ):
-        if value is not None and not reads:
+        if option is not None and not reads:
             raise HeatproofError(f"None of the metrics reads {name!r}: leave it out, or name one that does.")
     if explain is not None:
         from heatproof.models.reachable import check_eval_mode
@@ -218,8 +218,8 @@ def evaluate(
     seed = int(common.get("seed", 0))
     named_device = None if common.get("device") is None else _device(common["device"])
     # The device counts for a network without parameters.
-    device_of = torch.empty(0, device=named_device) if named_device else images
-    with adapt_network(model, device_of, seed, target_spec.reader()) as network:
+    device_reference = torch.empty(0, device=named_device) if named_device else images
+    with adapt_network(model, device_reference, seed, target_spec.reader()) as network:
         # Without targets, labelled maps are scored by the class that they explain, and others by the predicted class.
         source = read_inputs(
             model, images, targets, common.get("image_ids"), maps=maps, network=network, target_spec=target_spec
@@ -260,8 +260,8 @@ def evaluate(
         )
         batch = Batch(images, labels, source.ids)
         method_maps = MethodMaps(values, methods_of(dict.fromkeys(names or ["map"], False)))
-        applying = {name: one for name, one in metrics.items() if name not in not_applicable}
-        by_method = score_metrics(network_run, batch, applying, method_maps, bool(common.get("details")))
+        applicable = {name: one for name, one in metrics.items() if name not in not_applicable}
+        by_method = score_metrics(network_run, batch, applicable, method_maps, bool(common.get("details")))
         scored = ScoredImages(source.ids, labels.cpu().numpy(), (values.shape[2], values.shape[3]), seed)
         missing = {
             name: {one.name: _without_scores(metrics[name], scored, why) for one in method_maps.methods}
@@ -325,10 +325,10 @@ class SelectedMetric(NamedTuple):
 
 def select_metrics(metrics: Metrics, common: Mapping[str, Any], domain: Domain) -> dict[str, SelectedMetric]:
     """Return the metrics by name, each with the options that it has."""
-    mapping = isinstance(metrics, Mapping) and all(
+    is_mapping = isinstance(metrics, Mapping) and all(
         isinstance(metric_options, Mapping) for metric_options in metrics.values()
     )
-    if not (mapping or isinstance(metrics, list | tuple)) or not all(isinstance(name, str) for name in metrics):
+    if not (is_mapping or isinstance(metrics, list | tuple)) or not all(isinstance(name, str) for name in metrics):
         raise HeatproofError(
             f"The metrics are {short_repr(metrics)}: give a name, a list of names, or a mapping from names to options."
         )
@@ -347,12 +347,12 @@ def select_metrics(metrics: Metrics, common: Mapping[str, Any], domain: Domain) 
     selected = {}
     for name, entry in entries.items():
         metric_options = {key: value for key, value in by_name[name].items() if key != "metric"}
-        given_options = {key: value for key, value in common.items() if key in entry.options} | metric_options
-        given_options = {key: to_python_numbers(value) for key, value in given_options.items()}
+        requested_options = {key: value for key, value in common.items() if key in entry.options} | metric_options
+        requested_options = {key: to_python_numbers(value) for key, value in requested_options.items()}
         # Plain values, by their annotations, are checked like the options of a config.
         for function in filter(None, (entry.options_function, entry.function, entry.reads.options)):
-            check_plain_values(function, given_options, f"metric {entry.name!r}")
-        options = domain.complete(entry.reads.complete(entry.complete_options(given_options), domain.reference))
+            check_plain_values(function, requested_options, f"metric {entry.name!r}")
+        options = domain.complete(entry.reads.complete(entry.complete_options(requested_options), domain.reference))
         reported_name = entry.name
         if reported_name in ("idsds", "sds"):
             look_up(BASELINES, options["baseline"], "baseline")
@@ -378,13 +378,13 @@ def metric_inputs(
         If the network run lacks something that a response needs.
     """
     shared = shared_responses(response for selected in metrics.values() for response in selected.responses.values())
-    readings = []
+    inputs = []
     for argument, needed in metric.responses.items():
         response, points = shared[needed]
-        if unsupported_reason := response.missing_inputs(network_run):
-            raise HeatproofError(f"The metric {metric.entry.name!r} needs {unsupported_reason}.")
-        readings.append(MetricInput(argument, response, points, metric.options.get("output", "logit")))
-    return readings
+        if missing := response.missing_inputs(network_run):
+            raise HeatproofError(f"The metric {metric.entry.name!r} needs {missing}.")
+        inputs.append(MetricInput(argument, response, points, metric.options.get("output", "logit")))
+    return inputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -396,7 +396,7 @@ class _Scorer:
     method_maps: MethodMaps
     metrics: Mapping[str, SelectedMetric]
     details: bool
-    answers: dict[tuple[Any, ...], Mapping[str, np.ndarray]] = field(default_factory=dict)
+    arrays_by_response: dict[tuple[Any, ...], Mapping[str, np.ndarray]] = field(default_factory=dict)
 
     def score(self, metric: SelectedMetric) -> dict[str, xarray.Dataset]:
         """Return the scores of each method by a metric."""
@@ -428,11 +428,11 @@ class _Scorer:
     ) -> Mapping[str, np.ndarray]:
         """Return the arrays of a response as a store would return them."""
         key = (response, *(id(value) for value in caller_inputs.values()))
-        if key not in self.answers:
+        if key not in self.arrays_by_response:
             batch = replace(self.batch, intact=self._intact) if response.needs_intact else self.batch
             arrays = response.run(network_run, batch, self.method_maps)
-            self.answers[key] = stored_arrays(response, arrays)
-        return self.answers[key]
+            self.arrays_by_response[key] = stored_arrays(response, arrays)
+        return self.arrays_by_response[key]
 
     @cached_property
     def _intact(self) -> Mapping[str, np.ndarray]:
@@ -448,13 +448,13 @@ def _scored_targets(
     """Return what the metrics score: the targets, the predictions of the network, or both."""
     from heatproof.models.adapter import predict_classes
 
-    of_predicted = [one.options.get("target") == "predicted" for one in metrics.values()]
-    scored = [] if all(of_predicted) and source.kind in ("", "multilabel") else [ScoredTargets(source.explained)]
+    scores_prediction = [one.options.get("target") == "predicted" for one in metrics.values()]
+    scored = [] if all(scores_prediction) and source.kind in ("", "multilabel") else [ScoredTargets(source.explained)]
     # Only labelled maps record what they explain.
-    if any(of_predicted) and source.kind in ("", "multilabel") and explained_classes(maps, source) is not None:
-        answers = [one for _, part in source.batches() for one in predict_classes(network, part).tolist()]
+    if any(scores_prediction) and source.kind in ("", "multilabel") and explained_classes(maps, source) is not None:
+        predictions = [one for _, part in source.batches() for one in predict_classes(network, part).tolist()]
         remedy = "give maps that explain the predicted classes, or leave target='predicted' out"
-        scored.append(ScoredTargets(describe_targets(source.kind, answers, None), "the network predicts", remedy))
+        scored.append(ScoredTargets(describe_targets(source.kind, predictions, None), "the network predicts", remedy))
     return scored
 
 

@@ -258,7 +258,7 @@ class ExplainRun:
         digests, probe = self.digests, self.source.read([0])
         if probe.element_size() > 4:
             # Digests of images are computed from float32, which would confuse images of higher precision.
-            digests = [identity_of(one) for _, select_images in self.source.batches() for one in select_images]
+            digests = [identity_of(one) for _, part in self.source.batches() for one in part]
         targets = self.source.explained if self.source.kind else self.labels.tolist()
         identities = zip(digests, self.ids, targets, strict=True)
         return [digest([str(probe.dtype), *one]) for one in identities]
@@ -338,36 +338,32 @@ class ExplainRun:
                     seconds, passes = cached.cost(self.keys)
                     for name, values in memory.items():
                         values[len(facts) : len(facts) + len(one.maps)] = cached.read(self.keys)[name].swapaxes(0, 1)
-                facts_of_method = {"reason": reason, "seconds": seconds, "passes": round(passes)}
+                method_facts = {"reason": reason, "seconds": seconds, "passes": round(passes)}
                 # Whether a custom function is signed is read off its maps.
                 for index, signed in enumerate(one.entry.maps.values() if one.entry else [self._is_signed(cached)]):
-                    facts.append(
-                        {**facts_of_method, "options": json.dumps(_plain(one.options)), "signed": bool(signed)}
-                    )
+                    facts.append({**method_facts, "options": json.dumps(_plain(one.options)), "signed": bool(signed)})
                     sources.append(None if cached is None else (cached, index))
         finally:
             if is_stored:
                 self.method_keys.remember()
         applies = {name for name, one in zip(names, facts, strict=True) if not one["reason"]}
-        of_methods = {key: ("method", [one[key] for one in facts]) for key in facts[0]}
-        of_targets: dict[str, Any] = {TASK: self.source.kind} if self.source.kind else {}
+        method_variables = {key: ("method", [one[key] for one in facts]) for key in facts[0]}
+        target_coordinates: dict[str, Any] = {TASK: self.source.kind} if self.source.kind else {}
         if self.source.target_digests is not None:
-            of_targets[TARGET_DIGEST] = ("image", list(self.source.target_digests))
-        values_of = {
-            name: memory.get(name, None if memory else self._lazily(name, sources)) for name in self._arrays(1)
-        }
+            target_coordinates[TARGET_DIGEST] = ("image", list(self.source.target_digests))
+        arrays = {name: memory.get(name, None if memory else self._lazily(name, sources)) for name in self._arrays(1)}
         return xarray.Dataset(
             {
-                "attribution": (("method", "image", "y", "x"), values_of["maps"]),
-                "convergence_delta": (("method", "image"), values_of["convergence_delta"]),
-                **of_methods,
+                "attribution": (("method", "image", "y", "x"), arrays["maps"]),
+                "convergence_delta": (("method", "image"), arrays["convergence_delta"]),
+                **method_variables,
             },
             coords={
                 "method": names,
                 "image": self.ids,
                 "target": ("image", reported_targets(self.source)),
                 IMAGE_DIGEST: ("image", list(self.digests)),
-                **of_targets,
+                **target_coordinates,
             },
             attrs={
                 "seed": self.seed,
@@ -392,7 +388,7 @@ class ExplainRun:
         """Tell whether any of the maps has a negative value."""
         size = self.images_at_once
         parts = [self.keys[low : low + size] for low in range(0, len(self.keys), size)]
-        return cached is None or any(bool((cached.read(select_images)["maps"] < 0).any()) for select_images in parts)
+        return cached is None or any(bool((cached.read(part)["maps"] < 0).any()) for part in parts)
 
     def _layer_of(self, named_methods: Sequence[NamedMethod]) -> str:
         """Return the name of the layer that class activation maps of the methods read; "" if no method reads one."""

@@ -85,31 +85,31 @@ class Scoring:
     def _score(self, metric: SelectedMetric) -> dict[str, Scores]:
         caller_inputs = {key: metric.options[key] for key in metric.entry.reads.evaluate_only_options}
         network_run = replace(self._network_run, caller_inputs=caller_inputs)
-        readings = metric_inputs(metric, self.metrics, network_run)
+        inputs = metric_inputs(metric, self.metrics, network_run)
         cached = {
             (metric_input.argument, method): self._respond(metric_input.response, network_run, method)
-            for metric_input in readings
+            for metric_input in inputs
             for method in (self.methods if metric_input.response.needs_maps else [None])
         }
-        sizes = [metric_input.response.images_at_once(self.run.images_at_once) for metric_input in readings]
+        sizes = [metric_input.response.images_at_once(self.run.images_at_once) for metric_input in inputs]
         count = len(self.run.keys)
         step = count if None in sizes else min([self.run.images_at_once, *(size for size in sizes if size is not None)])
         parts: dict[str, list[Scores]] = {method.name: [] for method in self.methods}
         for low in range(0, count, step):
             rows = range(low, min(low + step, count))
-            for name, part in self._of_rows(metric, readings, cached, rows):
+            for name, part in self._score_rows(metric, inputs, cached, rows):
                 parts[name].append(part)
         return {
             name: Scores(
-                np.concatenate([part.score for part in parts_of_method]),
-                np.concatenate([part.valid for part in parts_of_method]),
-                next((part.reason for part in parts_of_method if part.reason), ""),
+                np.concatenate([part.score for part in method_parts]),
+                np.concatenate([part.valid for part in method_parts]),
+                next((part.reason for part in method_parts if part.reason), ""),
             )
-            for name, parts_of_method in parts.items()
+            for name, method_parts in parts.items()
         }
 
-    def _of_rows(
-        self, metric: SelectedMetric, readings: Sequence[MetricInput], cached: Mapping[Any, CachedArrays], rows: range
+    def _score_rows(
+        self, metric: SelectedMetric, inputs: Sequence[MetricInput], cached: Mapping[Any, CachedArrays], rows: range
     ) -> Iterator[tuple[str, Scores]]:
         run, keys = self.run, self.run.keys[rows.start : rows.stop]
         labels = run.labels[rows.start : rows.stop].cpu().numpy()
@@ -117,11 +117,13 @@ class Scoring:
         shared = {name: cached_arrays.read(keys) for (name, method), cached_arrays in cached.items() if method is None}
         # Methods are scored one by one, so that the maps of only one are in memory.
         for method in self.methods:
-            of_method = {
-                name: cached_arrays.read(keys) for (name, of_name), cached_arrays in cached.items() if of_name == method
+            method_arrays = {
+                name: cached_arrays.read(keys)
+                for (name, method_of_key), cached_arrays in cached.items()
+                if method_of_key == method
             }
-            explained = ExplainerMaps([replace(method, index=0)], self._maps(method, rows), of_method)
-            for scored in score_batch(metric.entry, metric.options, images, readings, shared, [explained]):
+            explained = ExplainerMaps([replace(method, index=0)], self._maps(method, rows), method_arrays)
+            for scored in score_batch(metric.entry, metric.options, images, inputs, shared, [explained]):
                 undefined = np.flatnonzero(~scored.valid)
                 reason = undefined_reason(scored.inputs["maps"][undefined[0]], metric.entry) if len(undefined) else ""
                 yield method.name, Scores(scored.score, scored.valid, reason)
