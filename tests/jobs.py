@@ -19,9 +19,9 @@ MACHINE = {"batch_size": 64, "threads": 1, "device": "cpu"}
 
 def spec_file(folder: Path, run: str, spec: Mapping[str, Any]) -> str:
     """Write the spec of a job into a folder, and return its path."""
-    told = {"run": run, "spec": spec}
-    path = Path(folder) / f"job-{digest(told)}.json"
-    write_json(path, told)
+    content = {"run": run, "spec": spec}
+    path = Path(folder) / f"job-{digest(content)}.json"
+    write_json(path, content)
     return str(path)
 
 

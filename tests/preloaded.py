@@ -97,14 +97,14 @@ def answer(connection: socket.socket) -> int:
     length, _, text = message.partition(b"\n")
     while len(text) < int(length):
         text += connection.recv(SIZE)
-    asked = json.loads(text)
+    request = json.loads(text)
     process = os.fork()
     if not process:
         connection.close()
         for number, file in enumerate(files):
             os.dup2(file, number)
             os.close(file)
-        run(**asked)
+        run(**request)
     for file in files:
         os.close(file)
     ended = os.pidfd_open(process)
@@ -125,9 +125,9 @@ def run(command: str, arguments: list[str], folder: str, environment: dict[str, 
     os.environ.clear()
     os.environ.update(environment)
     safe = arguments[0] == "-P" or bool(environment.get("PYTHONSAFEPATH"))
-    given = arguments[arguments[0] == "-P" :]
-    is_module = given[0] == "-m"
-    what, *rest = given[1:] if is_module else [os.path.abspath(given[0]), *given[1:]]
+    remaining = arguments[arguments[0] == "-P" :]
+    is_module = remaining[0] == "-m"
+    what, *rest = remaining[1:] if is_module else [os.path.abspath(remaining[0]), *remaining[1:]]
     here = folder if is_module else os.path.dirname(what)
     path = environment.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:0] = [entry for entry in ([] if safe else [here]) + path if entry]
@@ -159,8 +159,8 @@ def run(command: str, arguments: list[str], folder: str, environment: dict[str, 
 
 def ask(place: str, command: str, *arguments: str) -> int:
     """Ask for a run with the files, folder and environment of this process, and return its exit status."""
-    told = {"command": command, "arguments": arguments, "folder": os.getcwd(), "environment": dict(os.environ)}
-    text = json.dumps(told).encode()
+    request = {"command": command, "arguments": arguments, "folder": os.getcwd(), "environment": dict(os.environ)}
+    text = json.dumps(request).encode()
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(place)
         files = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))]

@@ -88,12 +88,14 @@ def test_maps_are_those_without_a_cache_and_no_pass_is_made_twice(explain, tmp_p
 
 
 def test_maps_are_read_when_they_are_asked_for(explain, tmp_path, network, images, targets):
-    made, whole = explain(), explain(cache=None)["attribution"].values
+    made, uncached = explain(), explain(cache=None)["attribution"].values
     lazy = made["attribution"]
     assert not isinstance(lazy.variable._data, np.ndarray)
     for key in [(0, 3), (slice(None), [7, 2, 7]), (slice(1, 3), slice(8, 2, -3), slice(4), 5), (-1, -1), ([2, 0], [])]:
-        np.testing.assert_array_equal(lazy[key].values, whole[np.ix_(*ranges(whole.shape, key))].squeeze(scalars(key)))
-    np.testing.assert_array_equal(lazy.isel(image=made["image"] == "4").values[:, 0], whole[:, 4])
+        np.testing.assert_array_equal(
+            lazy[key].values, uncached[np.ix_(*ranges(uncached.shape, key))].squeeze(scalars(key))
+        )
+    np.testing.assert_array_equal(lazy.isel(image=made["image"] == "4").values[:, 0], uncached[:, 4])
     scored = heatproof.evaluate("idsds", network, images, targets, made)
     plain = heatproof.evaluate("idsds", network, images, targets, explain(cache=None))
     assert scored.identical(plain)
@@ -209,8 +211,8 @@ class Scaled(nn.Module):
 def test_a_forward_that_answers_otherwise_has_maps_of_its_own(others, explain, network, images, tmp_path):
     first = explain(["saliency"], model=Scaled(network, 1.0))["attribution"].values
     # Outputs are compared on images of this call, or on images in the cache.
-    shown = torch.randn(12, 3, 16, 16) if others else images
-    explain(["saliency"], model=Scaled(network, 1.5), images=shown)
+    probe_images = torch.randn(12, 3, 16, 16) if others else images
+    explain(["saliency"], model=Scaled(network, 1.5), images=probe_images)
     assert explain.passes >= 12
     np.testing.assert_array_equal(explain(["saliency"], model=Scaled(network, 1.0))["attribution"], first)
     assert explain.passes == 0
@@ -406,21 +408,21 @@ def test_a_gap_is_kept_where_it_is_no_fault_of_the_machine(error, again, explain
     images = images.clone()
     images[5] = 7
     calls.clear()
-    own = Failing(error)
+    failing = Failing(error)
     for _ in range(2):
         with pytest.warns(UserWarning, match="'own' is left out: .*no such thing"):
-            made = explain({"own": own, "saliency": "saliency"}, images=images)
+            made = explain({"own": failing, "saliency": "saliency"}, images=images)
         assert made["reason"].values.tolist()[1] == ""
         assert np.isnan(made["attribution"][0]).all()
         first, *_ = made["reason"].values.tolist()
     assert "no such thing" in first
     once = len(calls)
     with pytest.warns(UserWarning, match="left out"):
-        explain({"own": own}, images=images)
+        explain({"own": failing}, images=images)
     assert (len(calls) > once) == again
     # Without the image that it fails on, the method is applicable.
     rest = [row for row in range(12) if row != 5]
-    made = explain({"own": own}, images=images[rest], targets=[0] * 11)
+    made = explain({"own": failing}, images=images[rest], targets=[0] * 11)
     assert made["reason"].values.tolist() == [""]
 
 
@@ -441,7 +443,7 @@ class Stops:
 
 def test_an_interrupt_keeps_batches_and_the_same_call_goes_on(explain, tmp_path):
     stops = Stops()
-    whole = explain(["saliency", stops], cache=None)
+    uncached = explain(["saliency", stops], cache=None)
     stops.left = 3
     before = len(files(tmp_path))
     with pytest.warns(UserWarning, match="Interrupted in Stops: .*; the same call resumes"):
@@ -451,7 +453,7 @@ def test_an_interrupt_keeps_batches_and_the_same_call_goes_on(explain, tmp_path)
     again = explain(["saliency", stops])
     # Only the last batch.
     assert stops.left == -1
-    np.testing.assert_array_equal(again["attribution"], whole["attribution"])
+    np.testing.assert_array_equal(again["attribution"], uncached["attribution"])
 
 
 KILLED = """
@@ -496,9 +498,9 @@ def test_three_kills_leave_the_same_answer_and_lose_a_batch_each(function, tmp_p
 
     def ended(*arguments):
         process = run(*arguments)
-        told, _ = process.communicate(timeout=300)
+        text, _ = process.communicate(timeout=300)
         assert process.returncode == 0
-        return told
+        return text
 
     plain = ended()
     times = np.random.default_rng(function == "choose").uniform(0.5, 3, 3)
@@ -536,8 +538,8 @@ def test_memory_does_not_grow_with_the_number_of_images(tmp_path):
 
 @pytest.mark.parametrize("ending", ["*.batch", "*.json"])
 def test_a_damaged_byte_anywhere_is_noticed_and_made_again(ending, explain, tmp_path):
-    whole = explain([*METHODS, mine])
-    whole = whole.drop_vars(TIMES).load()
+    uncached = explain([*METHODS, mine])
+    uncached = uncached.drop_vars(TIMES).load()
     rng = np.random.default_rng(0)
     for path in sorted((tmp_path / "cache").rglob(ending)):
         content = bytearray(path.read_bytes())
@@ -546,8 +548,8 @@ def test_a_damaged_byte_anywhere_is_noticed_and_made_again(ending, explain, tmp_
             damaged[place] ^= 1 << int(rng.integers(8))
             path.write_bytes(bytes(damaged))
             again = explain([*METHODS, mine]).drop_vars(TIMES).load()
-            np.testing.assert_array_equal(again["attribution"], whole["attribution"])
-            assert again["passes"].values.tolist() == whole["passes"].values.tolist()
+            np.testing.assert_array_equal(again["attribution"], uncached["attribution"])
+            assert again["passes"].values.tolist() == uncached["passes"].values.tolist()
 
 
 def test_a_cut_file_is_made_again_alone(explain, tmp_path):
@@ -564,8 +566,8 @@ def forge(path, **changes):
     import hashlib
 
     kind, _, line, data = path.read_bytes().split(b"\n", 3)
-    told = {**json.loads(line), **changes}
-    line = json.dumps(told).encode() + b"\n"
+    text = {**json.loads(line), **changes}
+    line = json.dumps(text).encode() + b"\n"
     path.write_bytes(kind + b"\n" + hashlib.sha256(line).hexdigest().encode() + b"\n" + line + data)
 
 
@@ -586,19 +588,19 @@ def forge(path, **changes):
     ids=str,
 )
 def test_a_crafted_file_counts_as_damaged(changes, explain, tmp_path):
-    whole = explain(["saliency"])["attribution"].values
+    uncached = explain(["saliency"])["attribution"].values
     forge(next((tmp_path / "cache").rglob("maps/*/*.batch")), **changes)
-    np.testing.assert_array_equal(explain(["saliency"])["attribution"], whole)
+    np.testing.assert_array_equal(explain(["saliency"])["attribution"], uncached)
     assert explain.passes > 0
 
 
 def test_two_exchanged_files_are_those_of_their_images_still(explain, tmp_path):
-    whole = explain(["saliency"])["attribution"].values
+    uncached = explain(["saliency"])["attribution"].values
     one, other, *_ = sorted((tmp_path / "cache").rglob("maps/*/*.batch"))
     first, second = one.read_bytes(), other.read_bytes()
     one.write_bytes(second)
     other.write_bytes(first)
-    np.testing.assert_array_equal(explain(["saliency"])["attribution"], whole)
+    np.testing.assert_array_equal(explain(["saliency"])["attribution"], uncached)
 
 
 def test_a_folder_of_other_files_a_file_and_another_version_are_refused(explain, tmp_path, counted):
@@ -649,9 +651,9 @@ def test_two_threads_at_once_wait_or_are_refused(network, images, targets, tmp_p
     found = []
 
     def call():
-        own = Counted(copy.deepcopy(network))
+        failing = Counted(copy.deepcopy(network))
         try:
-            made = heatproof.explain(own, images, targets, [slow], batch_size=4, cache=tmp_path / "cache")
+            made = heatproof.explain(failing, images, targets, [slow], batch_size=4, cache=tmp_path / "cache")
             found.append(made["attribution"].values)
         except HeatproofError as error:
             found.append(str(error))
@@ -725,15 +727,15 @@ def test_scores_in_batches_are_those_of_all_images_at_once(network, many):
         source = read_inputs(network, many, targets)
         run = ExplainRun(one, source, source.digests, 0, 5, None, None)
         check_network(one, many[:4])
-        asked = {name: select_methods(name)[0] for name in ("saliency", "input_x_gradient")}
-        judging = _Judge(run, asked, select_metrics(measures, {}, domain_of(network)), 0.95)
-        found = judging.scored(torch.arange(36), asked)
-    maps = heatproof.explain(network, many, targets, list(asked), batch_size=5)
-    whole = heatproof.evaluate(measures, network, many, targets, maps, batch_size=5)
+        named_methods = {name: select_methods(name)[0] for name in ("saliency", "input_x_gradient")}
+        judging = _Judge(run, named_methods, select_metrics(measures, {}, domain_of(network)), 0.95)
+        found = judging.scored(torch.arange(36), named_methods)
+    maps = heatproof.explain(network, many, targets, list(named_methods), batch_size=5)
+    uncached = heatproof.evaluate(measures, network, many, targets, maps, batch_size=5)
     for name, scores in found.scores.items():
         for row, method in enumerate(found.rows):
             if not method.endswith("_abs"):
-                known = whole[name]["score"].sel({"method": method})
+                known = uncached[name]["score"].sel({"method": method})
                 np.testing.assert_allclose(scores[row], known, rtol=1e-6, atol=1e-7, err_msg=f"{name} of {method}")
 
 
@@ -744,10 +746,10 @@ def test_values_come_back_bit_for_bit(tmp_path):
     rng = np.random.default_rng(0)
     arrays = {"b": rng.normal(size=(3, 4)), "a": rng.integers(0, 9, (3,)), "c": rng.random((3, 2, 2)) < 0.5}
     BatchFolder(tmp_path / "kept").add(["x", "y", "z"], arrays, 1.5, 6)
-    kept = BatchFolder(tmp_path / "kept")
-    assert kept.missing(["z", "w", "x"]) == [1]
-    found = kept.read(["z", "x"])
+    folder = BatchFolder(tmp_path / "kept")
+    assert folder.missing(["z", "w", "x"]) == [1]
+    found = folder.read(["z", "x"])
     for name, values in arrays.items():
         assert found[name].dtype == values.dtype
         np.testing.assert_array_equal(found[name], values[[2, 0]])
-    assert kept.cost(["x"]) == (0.5, 2.0)
+    assert folder.cost(["x"]) == (0.5, 2.0)

@@ -209,9 +209,9 @@ def test_few_distinct_images_are_one_sentence(distinct, verb, network, many):
 
 
 def test_copies_among_many_images_are_warned_of(network, many):
-    with pytest.warns(UserWarning, match="2 of the 22 images are copies of others") as told:
+    with pytest.warns(UserWarning, match="2 of the 22 images are copies of others") as messages:
         heatproof.choose(network, torch.cat([many[:20], many[:2]]), methods="saliency")
-    assert told[0].filename == __file__
+    assert messages[0].filename == __file__
 
 
 class Cells(nn.Module):
@@ -250,10 +250,10 @@ def test_the_layer_of_cams_is_named():
 def test_a_cam_that_is_negative_everywhere_says_so(name):
     torch.manual_seed(0)
     images = torch.randn(4, 3, 16, 16)
-    said = "each of its maps is negative everywhere, so zero after its ReLU: try hires_cam or another layer"
+    reason = "each of its maps is negative everywhere, so zero after its ReLU: try hires_cam or another layer"
     reasons = [heatproof.explain(Cells(sign).eval(), images, None, name)["reason"].item() for sign in (1, -1)]
     # The weights of Score-CAM are a softmax, which is never negative.
-    assert reasons == ["", "" if name == "score_cam" else said]
+    assert reasons == ["", "" if name == "score_cam" else reason]
     dead = Cells(-1).eval()
     with torch.no_grad():
         dead.stem.weight.zero_()

@@ -160,8 +160,8 @@ def test_a_part_in_training_mode_is_refused_before_it_changes(way, monkeypatch):
 def test_a_ranking_must_be_a_permutation():
     model, images, labels, maps = problem()
     right = np.argsort(-maps.numpy().reshape(COUNT, -1), axis=1)
-    own = heatproof.evaluate("ids", model, images, labels, maps)["score"]
-    assert own.equals(heatproof.evaluate("ids", model, images, labels, maps, ranking=right)["score"])
+    by_map = heatproof.evaluate("ids", model, images, labels, maps)["score"]
+    assert by_map.equals(heatproof.evaluate("ids", model, images, labels, maps, ranking=right)["score"])
     twice = right.copy()
     twice[2, 0] = twice[2, 1]
     for metric in ("ids", "rise_difference", "road_morf", "sic"):
@@ -179,9 +179,9 @@ def test_a_ranking_must_be_a_permutation():
 @pytest.mark.parametrize("metric", ["idsds", "sensitivity_n", "deletion_morf", "patch_insertion"])
 def test_an_offset_of_float64_logits_changes_no_difference(metric):
     model, images, labels, maps = problem(dtype=torch.float64)
-    given = {"output": "logit"} if metric == "deletion_morf" else {}
+    options = {"output": "logit"} if metric == "deletion_morf" else {}
     scores = [
-        heatproof.evaluate(metric, lambda x, offset=offset: model(x) + offset, images, labels, maps, **given)["score"]
+        heatproof.evaluate(metric, lambda x, offset=offset: model(x) + offset, images, labels, maps, **options)["score"]
         for offset in (0, 1e5)
     ]
     moved = scores[1] - (1e5 if metric == "deletion_morf" else 0)

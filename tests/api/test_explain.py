@@ -103,9 +103,9 @@ def test_an_interrupt_keeps_what_is_made(network, images, targets):
 
 def test_neither_batches_nor_neighbours_change_a_map(network, images, targets):
     methods = ["saliency", {"rise": {"masks": 16}}, "random"]
-    whole = heatproof.explain(network, images, targets, methods, batch_size="auto")
+    at_once = heatproof.explain(network, images, targets, methods, batch_size="auto")
     parts = heatproof.explain(network, images, targets, methods, batch_size=5)
-    np.testing.assert_allclose(parts["attribution"], whole["attribution"], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(parts["attribution"], at_once["attribution"], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -124,9 +124,9 @@ def test_neither_batches_nor_neighbours_change_a_map(network, images, targets):
     ],
 )
 def test_bad_input_is_one_sentence(given, sentence, network, images, targets):
-    asked = {"model": network, "images": images, "targets": targets, "methods": "saliency"} | given
+    arguments = {"model": network, "images": images, "targets": targets, "methods": "saliency"} | given
     with pytest.raises(heatproof.HeatproofError, match=sentence) as caught:
-        heatproof.explain(**asked)
+        heatproof.explain(**arguments)
     assert "\n" not in str(caught.value)
 
 

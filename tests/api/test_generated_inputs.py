@@ -62,10 +62,10 @@ def sentence_or_result(function, *arguments, **options):
     try:
         function(*arguments, **options)
     except heatproof.HeatproofError as error:
-        told = str(error)
-        assert told
-        assert "\n" not in told.strip()
-        assert "Traceback" not in told
+        message = str(error)
+        assert message
+        assert "\n" not in message.strip()
+        assert "Traceback" not in message
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -283,8 +283,8 @@ def test_parts_and_their_drops_are_joined(network, images, targets, made):
         "drops": xarray.DataArray(np.random.default_rng(1).random((12, 3)), known, ("image", "part")),
     }
 
-    def score(**given):
-        found = heatproof.evaluate("part_deletion", network, images, targets, maps, image_ids=NAMES, **given)
+    def score(**options):
+        found = heatproof.evaluate("part_deletion", network, images, targets, maps, image_ids=NAMES, **options)
         return found["score"].values
 
     for other in ("removed", "drops"):
@@ -415,10 +415,10 @@ def test_recomputed_maps_and_masks_have_named_axes_in_any_order(network, images,
     def labelled(pictures, classes):
         return xarray.DataArray(pictures.abs().sum(1).numpy(), dims=AXES).T
 
-    given = {"update": True, "steps": 4}
+    options = {"update": True, "steps": 4}
     plain = lambda pictures, classes: pictures.abs().sum(1)  # noqa: E731
     found, right = (
-        heatproof.evaluate("deletion_morf", network, images, targets, made, explain=one, **given)["score"]
+        heatproof.evaluate("deletion_morf", network, images, targets, made, explain=one, **options)["score"]
         for one in (labelled, plain)
     )
     np.testing.assert_array_equal(found, right)

@@ -16,7 +16,7 @@ BOXES = torch.tensor([[4.0, 4, 16, 16], [12.0, 12, 30, 30]]).repeat(COUNT // 2, 
 def matched(output, boxes):
     """Return the score of the box that overlaps most with the target box."""
     overlaps = [torchvision.ops.box_iou(box[None], one["boxes"])[0] for one, box in zip(output, boxes, strict=True)]
-    return torch.stack([one["scores"][own.argmax()] for one, own in zip(output, overlaps, strict=True)])
+    return torch.stack([one["scores"][overlap.argmax()] for one, overlap in zip(output, overlaps, strict=True)])
 
 
 def _backbone() -> torch.nn.Module:

@@ -46,8 +46,8 @@ def by_metric(table):
 
 def test_an_offset_moves_only_metrics_of_values(planted):
     metrics = {"rise_insertion": FEW, "deletion_morf": FEW, "ids": FEW, "sds": {}, "sic": {}, "mas_insertion": FEW}
-    kept = {"output": "probability", "imputation": "baseline", "rescale": False}
-    metrics |= {"mas_difference": FEW, "completeness": kept}
+    options = {"output": "probability", "imputation": "baseline", "rescale": False}
+    metrics |= {"mas_difference": FEW, "completeness": options}
     found = by_metric(heatproof.quality.offset_sensitivity(*planted, metrics, (0.05, 0.5)))
     assert list(found["ids"]["offset"]) == [0.05, 0.5]
     for metric in ("rise_insertion", "deletion_morf", "ids", "sic"):

@@ -98,10 +98,10 @@ def test_the_result_says_how_it_was_made(network, images, targets, made):
 
 def test_settings_that_follow_from_options_are_told(network, images, targets, made):
     result = heatproof.evaluate("mas_difference", network, images, targets, made)
-    told = json.loads(result.attrs["responses"])
-    assert told["insertion"]["baseline"] == "blur"
-    assert told["deletion"]["baseline"] == "zeros"
-    assert told["insertion"]["steps"] == told["deletion"]["steps"] == result.sizes["step"] - 1
+    settings = json.loads(result.attrs["responses"])
+    assert settings["insertion"]["baseline"] == "blur"
+    assert settings["deletion"]["baseline"] == "zeros"
+    assert settings["insertion"]["steps"] == settings["deletion"]["steps"] == result.sizes["step"] - 1
     assert result.attrs["range"] == [-1, 1]
     # The area under a curve of logits is unbounded.
     assert "range" not in heatproof.evaluate("ids", network, images, targets, made, output="logit", steps=4).attrs
@@ -166,5 +166,5 @@ def test_maps_of_a_run_are_read(network, images, targets, made):
 def test_maps_of_bfloat16_are_read(network, images, targets, made):
     maps = torch.from_numpy(made["attribution"].values[0]).bfloat16()
     lower = heatproof.evaluate("idsds", network, images, targets, maps)
-    whole = heatproof.evaluate("idsds", network, images, targets, maps.float())
-    np.testing.assert_array_equal(lower["score"], whole["score"])
+    expected = heatproof.evaluate("idsds", network, images, targets, maps.float())
+    np.testing.assert_array_equal(lower["score"], expected["score"])

@@ -145,10 +145,10 @@ def test_choose_takes_loaders_and_classes(network):
     images = torch.randn(90, 3, 16, 16, generator=torch.Generator().manual_seed(8))
     with torch.no_grad():
         labels = network(images).argmax(1)
-    kept = [int(one) for one in labels.bincount().argsort()[-2:]]
+    classes = [int(one) for one in labels.bincount().argsort()[-2:]]
     loader = DataLoader(TensorDataset(images, labels), 16)
-    found = heatproof.choose(network, loader, None, ["saliency", "input_x_gradient"], classes=kept)
-    rows = sum(labels == one for one in kept).bool()
+    found = heatproof.choose(network, loader, None, ["saliency", "input_x_gradient"], classes=classes)
+    rows = sum(labels == one for one in classes).bool()
     right = heatproof.choose(network, images[rows], labels[rows], ["saliency", "input_x_gradient"])
     assert found.sentence == right.sentence
     assert sum(found.images) == int(rows.sum())
@@ -433,12 +433,12 @@ def test_a_transform_beside_a_tensor_is_refused(network, images, targets):
 @pytest.mark.parametrize("form", ["tensor", "loader"])
 def test_a_part_of_the_classes_keeps_its_names(form, classes, network, images):
     labels = torch.arange(12) % 4
-    given = (images, labels) if form == "tensor" else (DataLoader(TensorDataset(images, labels), 5), None)
-    found = heatproof.explain(network, *given, ["saliency", "random"], classes=classes)
-    whole = heatproof.explain(network, images, labels, ["saliency", "random"])
+    inputs = (images, labels) if form == "tensor" else (DataLoader(TensorDataset(images, labels), 5), None)
+    found = heatproof.explain(network, *inputs, ["saliency", "random"], classes=classes)
+    expected = heatproof.explain(network, images, labels, ["saliency", "random"])
     rows = [row for row in range(12) if row % 4 in (1, 3)]
     assert found["image"].values.tolist() == [str(row) for row in rows]
-    np.testing.assert_array_equal(found["attribution"], whole["attribution"][:, rows])
+    np.testing.assert_array_equal(found["attribution"], expected["attribution"][:, rows])
 
 
 def test_classes_of_a_folder_have_names(network, photos):
@@ -493,8 +493,8 @@ def test_choose_shows_how_far_all_of_its_parts_are(progress, lines, shown, netwo
     images = torch.randn(16, 3, 16, 16, generator=torch.Generator().manual_seed(8))
     heatproof.choose(network, images, None, ["saliency"], progress=progress)
     written = shown()
-    for told in ("First half: 8 images", "Second half: 8 images", "maps: 0 of 3 method", "scores: 0 of 2 metric"):
-        assert (told in written) == lines
+    for line in ("First half: 8 images", "Second half: 8 images", "maps: 0 of 3 method", "scores: 0 of 2 metric"):
+        assert (line in written) == lines
 
 
 def test_a_line_now_and_then_says_how_long_is_left(shown, monkeypatch):

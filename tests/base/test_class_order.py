@@ -60,22 +60,22 @@ def test_choose_warns_of_labels_in_another_order(shift, warned, recwarn):
     images = torch.randn(24, 3, 16, 16) * 0.3
     images[torch.arange(24), labels] += 1.5
     heatproof.choose(Colour().eval(), images, (labels + shift) % 3, ["saliency"])
-    said = [str(one.message) for one in recwarn if "predicts the target" in str(one.message)]
-    assert bool(said) == warned
+    messages = [str(one.message) for one in recwarn if "predicts the target" in str(one.message)]
+    assert bool(messages) == warned
     if warned:
-        assert "on 0 of 24 images: if the targets are labels, check" in said[0]
+        assert "on 0 of 24 images: if the targets are labels, check" in messages[0]
         assert (
             f"It would be right on 24 if labels were exchanged one to one, 0 as {(-shift) % 3}, 1 as {(1 - shift) % 3},"
-            in said[0]
+            in messages[0]
         )
 
 
 def test_choose_says_no_order_of_a_network_that_is_seldom_right(recwarn):
     torch.manual_seed(0)
     heatproof.choose(Colour().eval(), torch.randn(24, 3, 16, 16), torch.arange(24) % 3, ["saliency"])
-    said = [str(one.message) for one in recwarn if "predicts the target" in str(one.message)]
-    assert len(said) == 1
-    assert "exchanged" not in said[0]
+    messages = [str(one.message) for one in recwarn if "predicts the target" in str(one.message)]
+    assert len(messages) == 1
+    assert "exchanged" not in messages[0]
 
 
 def test_an_exchange_among_many_classes_takes_little_memory():
