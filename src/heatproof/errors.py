@@ -71,7 +71,7 @@ def first_line(error: BaseException) -> str:
 def _text(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # an error of foreign code can fail to say what it is
+    except Exception:  # the __str__ of foreign errors can fail
         return "the error has no message"
 
 
@@ -88,11 +88,11 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def machine_fault(error: BaseException) -> str | None:
     """Return the sentence for a fault of the machine (disk, permissions, memory or GPU); None for other errors."""
-    seen: list[BaseException] = []
+    visited: list[BaseException] = []
     current: BaseException | None = error
     # Libraries often wrap an error of the system in their own error.
-    while current is not None and current not in seen:
-        seen.append(current)
+    while current is not None and current not in visited:
+        visited.append(current)
         sentence = _sentence(current)
         if sentence:
             return sentence

@@ -259,7 +259,7 @@ def _choose(judging: _Judge, domain: Domain, right: torch.Tensor | None) -> Choi
     from heatproof.base.batches import report_progress
 
     run, named_methods, level = judging.run, judging.named_methods, judging.level
-    scorers, words = _described(judging.metrics)
+    scorers, words = _describe_measures(judging.metrics)
     # All rows of an image are in the same half.
     image_numbers = _image_numbers(run)
     count = int(image_numbers.max()) + 1
@@ -306,13 +306,13 @@ def _choose(judging: _Judge, domain: Domain, right: torch.Tensor | None) -> Choi
     }
     raw = {one.name for one in first_half.methods if one.transform == "raw"}
     missing = {
-        **first_half.gaps,
+        **first_half.not_applicable,
         **{name: reason for name, reason in unscored.items() if name in raw},
-        **second_half.gaps,
+        **second_half.not_applicable,
     }
-    gaps = pd.DataFrame({"method": list(missing), "reason": list(missing.values()), "in_set": False})
+    not_applicable = pd.DataFrame({"method": list(missing), "reason": list(missing.values()), "in_set": False})
     return Choice(
-        typed_table(pd.concat([table, gaps] if len(gaps) else [table], ignore_index=True)),
+        typed_table(pd.concat([table, not_applicable] if len(not_applicable) else [table], ignore_index=True)),
         conclusion,
         [row for row in first_half.rows if row not in best.values() and row not in unscored],
         scorers,
@@ -397,7 +397,7 @@ class _Scored:
         Mapping from measures to scores (M, P) of images, NaN where undefined.
     of_rows
         The same scores (M, N) for rows; an image has a row for each of its labels.
-    gaps
+    not_applicable
         Mapping from names of maps to the reason why the method is not applicable.
     undefined
         Mapping from methods to the reason why they have no score on any image by any measure.
@@ -408,7 +408,7 @@ class _Scored:
     facts: Mapping[str, list[Any]]
     scores: Mapping[str, np.ndarray]
     row_scores: Mapping[str, np.ndarray]
-    gaps: Mapping[str, str]
+    not_applicable: Mapping[str, str]
     undefined: Mapping[str, str]
 
     @property
@@ -444,7 +444,7 @@ class _Judge:
         is_applicable = dataset["reason"].values == ""
         names = dataset["method"].values[is_applicable]
         with_maps, missing = dataset.isel(method=is_applicable), dataset["reason"][~is_applicable]
-        gaps = dict(zip(missing["method"].values.tolist(), missing.values.tolist(), strict=True))
+        not_applicable = dict(zip(missing["method"].values.tolist(), missing.values.tolist(), strict=True))
         # The first half decides whether a function's maps are signed, and the second half keeps this.
         signed = {
             name: name not in REFERENCES and (picked is not None or has_signs)
@@ -471,7 +471,7 @@ class _Judge:
             {key: with_maps[key].values[places].tolist() for key in ("passes", "seconds", "options")},
             {name: _mean_by_image(values, image_numbers) for name, values in row_scores.items()},
             row_scores,
-            gaps,
+            not_applicable,
             {
                 one.name: f"no score on any image: {next(iter(scores_by_metric.values()))[one.name].reason}"
                 for one in methods
@@ -543,11 +543,11 @@ def _unique(names: Sequence[str]) -> list[str]:
     return unique
 
 
-def _warn_of_targets(answers: np.ndarray, targets: np.ndarray, classes: int) -> None:
+def _warn_of_targets(predictions: np.ndarray, targets: np.ndarray, classes: int) -> None:
     """Warn the caller of `choose` if the network seldom predicts the target, and name a likely cause."""
-    right = int((answers == targets).sum())
+    right = int((predictions == targets).sum())
     if right < MOSTLY_RIGHT * len(targets):
-        exchanged = describe_exchange(answers, targets, classes)
+        exchanged = describe_exchange(predictions, targets, classes)
         warnings.warn(
             f"The network predicts the target on {right} of {len(targets)} images: if the targets are labels, "
             f"check that their numbers are the network's classes.{' ' * bool(exchanged)}{exchanged}",
@@ -573,7 +573,7 @@ def _default_measures(images: ImageSource, domain: Domain) -> dict[str, dict[str
     return measures
 
 
-def _described(metrics: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+def _describe_measures(metrics: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
     """Return the options of each measure as `heatproof.evaluate` takes them, and a description of each.
 
     The ``metric`` in the options is the name that fits the network, ``idsds`` or ``sds``.

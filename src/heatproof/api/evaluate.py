@@ -226,7 +226,7 @@ def evaluate(
         )
         warn_of_range(source.images, model)
         warn_out_of_domain([one.options for one in metrics.values() if one.is_renamed], domain)
-        values, names, gaps = read_maps(maps, source, _scored_targets(metrics, network, source, maps))
+        values, names, missing_methods = read_maps(maps, source, _scored_targets(metrics, network, source, maps))
         aligned: dict[int, Any] = {}
         metrics = {
             key: one._replace(options=align_options(one.options, source, aligned)) for key, one in metrics.items()
@@ -268,7 +268,7 @@ def evaluate(
             for name, why in not_applicable.items()
         }
         by_method = {name: {**missing, **by_method}[name] for name in metrics}
-    results = {name: _concatenate(scored, names, gaps) for name, scored in by_method.items()}
+    results = {name: _concatenate(scored, names, missing_methods) for name, scored in by_method.items()}
     for one in results.values():
         one.attrs |= {"task": network.task, "check_passes": network.check_passes}
         if source.kind:
@@ -615,7 +615,9 @@ def _attribute(value: Any) -> Any:
     return f"{type(value).__name__} {tuple(value.shape)}" if hasattr(value, "shape") else str(value)
 
 
-def _concatenate(scored: dict[str, Any], names: Sequence[str] | None, gaps: Mapping[str, str]) -> xarray.Dataset:
+def _concatenate(
+    scored: dict[str, Any], names: Sequence[str] | None, missing_methods: Mapping[str, str]
+) -> xarray.Dataset:
     """Return the scores of one method, or concatenate those of all methods; methods without maps come last."""
     import xarray
 
@@ -624,10 +626,10 @@ def _concatenate(scored: dict[str, Any], names: Sequence[str] | None, gaps: Mapp
     joined = xarray.concat(
         list(scored.values()), xarray.DataArray(list(scored), dims="method", name="method"), combine_attrs="override"
     )
-    if gaps:
-        joined = joined.reindex({"method": [*scored, *gaps]})
+    if missing_methods:
+        joined = joined.reindex({"method": [*scored, *missing_methods]})
         joined["valid"] = joined["valid"].fillna(False).astype(bool)
-        for name, reason in gaps.items():
+        for name, reason in missing_methods.items():
             joined["reason"].loc[{"method": name}] = reason
     joined.attrs["undefined"] = int((~joined["valid"].values).sum())
     return joined

@@ -177,8 +177,8 @@ def finetune(
         if learns_outputs and loss == SQUARED:
             with counted_as_check(), torch.no_grad():
                 parts = images[order[validation_count:][:SCALED]].split(batch_size)
-                answers = torch.cat([network.network(network.copy_to_device(part)).float().cpu() for part in parts])
-            scale = scale_of(answers) if target is None else reader.scale_of(answers)
+                outputs = torch.cat([network.network(network.copy_to_device(part)).float().cpu() for part in parts])
+            scale = scale_of(outputs) if target is None else reader.scale_of(outputs)
     if not (learns_outputs or target_spec.kind) and len(only := labels.unique()) == 1:
         warnings.warn(
             f"All {len(images)} images are of class {int(only)}, so that the copy learns to predict it for every "
