@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import torch
 
-    from heatproof.api.evaluate import Metrics
+    from heatproof.api.selected_metrics import Metrics
 
 BASELINES = ("zeros", "random", "blur", "mean")
 

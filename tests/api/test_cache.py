@@ -714,9 +714,9 @@ def test_choose_says_the_same_with_a_cache_and_passes_nothing_twice(counted, man
 
 def test_scores_in_batches_are_those_of_all_images_at_once(network, many):
     from heatproof.api.choose import _Judge
-    from heatproof.api.evaluate import select_metrics
     from heatproof.api.explain import ExplainRun
     from heatproof.api.named_methods import select_methods
+    from heatproof.api.selected_metrics import select_metrics
     from heatproof.inputs.finetuned import domain_of
     from heatproof.inputs.read import read_inputs
     from heatproof.models.adapter import adapt_network, check_network

@@ -130,7 +130,7 @@ BAD = {
     "one label each": (3, torch.zeros(COUNT).long(), {"task": "multilabel"}, "one column for each label"),
     "columns of others": (3, LABELS[:, :2], {"task": "multilabel"}, r"returns 3 numbers"),
     "numbers of others": (3, torch.randn(COUNT), {"task": "regression"}, r"returns 3 numbers"),
-    "no numbers": (1, torch.full((COUNT,), float("nan")), {"task": "regression"}, "no finite number"),
+    "no numbers": (1, torch.full((COUNT,), float("nan")), {"task": "regression"}, "is not finite"),
     "labels of a classifier": (3, LABELS, {}, "task='multilabel'"),
 }
 

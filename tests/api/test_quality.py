@@ -164,7 +164,7 @@ def test_an_image_goes_through_the_network_once():
     torch.testing.assert_close(model(twice), inner(twice))
     torch.testing.assert_close(first, inner(images))
     assert (model.requested, model.passes) == (11, 7)
-    full = CachedNetwork(inner, most=0)
+    full = CachedNetwork(inner, maximum=0)
     torch.testing.assert_close(full(images), full(images))
     assert full.passes == 12
 

@@ -31,7 +31,8 @@ from heatproof._testing.surroundings import (
     restored_process,
     seed_everything,
 )
-from heatproof.api.evaluate import SelectedMetric, evaluate, score_metrics
+from heatproof.api.evaluate import evaluate, score_metrics
+from heatproof.api.selected_metrics import SelectedMetric
 from heatproof.base.methods import methods_of
 from heatproof.base.tasks import CALLABLE, TASKS, task_provides
 from heatproof.errors import HeatproofError, NotApplicable

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from heatproof.api.evaluate import STUDY_OPTIONS, Metrics, evaluate
+from heatproof.api.evaluate import STUDY_OPTIONS, evaluate
+from heatproof.api.selected_metrics import Metrics
 from heatproof.base.registry import look_up
 from heatproof.data.few import probe_rows_of_images
 from heatproof.errors import HeatproofError

@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import pandas as pd
 
-from heatproof.api.choice import BY_LABEL, DELETION_METRICS, Choice, typed_table
+from heatproof.api.choice import BY_LABEL, Choice, typed_table
+from heatproof.api.measures import check_needs, default_measures, describe_measures, select_measures
 from heatproof.base.class_order import MOSTLY_RIGHT, describe_exchange
 from heatproof.base.methods import Method, methods_of
 from heatproof.base.options import BatchSize, Bounds, check_arguments
 from heatproof.base.tasks import task_provides
 from heatproof.errors import HeatproofError
-from heatproof.metrics.single_deletion import PatchDeletion
 from heatproof.ranking.best import images_to_distinguish
-from heatproof.ranking.verdict import FOUND, TOO_FEW, Verdict, describe_deletion, describe_low_accuracy, judge
+from heatproof.ranking.verdict import FOUND, TOO_FEW, Verdict, describe_low_accuracy, judge
 
 if TYPE_CHECKING:
     import torch
 
-    from heatproof.api.evaluate import SelectedMetric
     from heatproof.api.explain import ExplainRun
     from heatproof.api.named_methods import NamedMethod
+    from heatproof.api.selected_metrics import SelectedMetric
     from heatproof.inputs.finetuned import Domain
     from heatproof.inputs.source import ImageSource
     from heatproof.models.adapter import AdaptedNetwork
@@ -156,7 +156,7 @@ def choose(
     named_methods |= {name: select_methods(name)[0] for name in REFERENCES if name not in named_methods}
     target_spec = TargetSpec(task, target)
     domain = domain_of(model, images, target_spec.kind)
-    metrics = _select_measures(measures, domain) if measures else {}
+    metrics = select_measures(measures, domain) if measures else {}
     if measures:
         warn_out_of_domain([one.options for one in metrics.values() if one.is_renamed], domain)
     opened = adapt_network(model, images, seed, target_spec.reader())
@@ -188,8 +188,8 @@ def choose(
         right = _predicts_targets(network, source) if inputs.is_labelled else None
         check_no_probabilities(network)
         warn_of_probabilities(network)
-        metrics = metrics or _select_measures(_default_measures(source, domain), domain)
-        _check_needs(metrics, network.task)
+        metrics = metrics or select_measures(default_measures(source, domain), domain)
+        check_needs(metrics, network.task)
         aligned: dict[int, Any] = {}
         joined = {key: align_options(one.options, inputs, aligned) for key, one in metrics.items()}
         metrics = {
@@ -229,29 +229,6 @@ def _predicts_targets(network: AdaptedNetwork, source: ImageSource) -> torch.Ten
     return targets == predictions
 
 
-def _check_needs(metrics: Mapping[str, SelectedMetric], task: str) -> None:
-    """Refuse measures that read an output that the task does not provide."""
-    for name, one in metrics.items():
-        if reason := one.entry.unsupported_reason(task, one.options):
-            raise HeatproofError(
-                f"The measure {name!r} is not applicable, because {reason}: use sds, which reads any number."
-            )
-
-
-def _select_measures(measures: Mapping[str, Mapping[str, Any]], domain: Domain) -> dict[str, SelectedMetric]:
-    """Return the metrics of the measures, and refuse those for which lower is better."""
-    from heatproof.api.evaluate import select_metrics
-
-    metrics = select_metrics(measures, {}, domain)
-    for name, scored in metrics.items():
-        if not scored.entry.is_higher_better(scored.options):
-            raise HeatproofError(
-                f"The measure {name!r} is {scored.entry.name!r}, for which lower is better: take one for which higher "
-                "is better, and rank by others with heatproof.compare."
-            )
-    return metrics
-
-
 def _choose(judging: _Judge, domain: Domain, right: torch.Tensor | None) -> Choice:
     """Return the choice for a checked network; `right` (N,) holds whether the network predicts the target."""
     import torch
@@ -259,7 +236,7 @@ def _choose(judging: _Judge, domain: Domain, right: torch.Tensor | None) -> Choi
     from heatproof.base.batches import report_progress
 
     run, named_methods, level = judging.run, judging.named_methods, judging.level
-    scorers, words = _describe_measures(judging.metrics)
+    scorers, words = describe_measures(judging.metrics)
     # All rows of an image are in the same half.
     image_numbers = _image_numbers(run)
     count = int(image_numbers.max()) + 1
@@ -395,7 +372,7 @@ class _Scored:
         ``passes``, ``seconds`` and ``options`` of each method.
     scores
         Mapping from measures to scores (M, P) of images, NaN where undefined.
-    of_rows
+    row_scores
         The same scores (M, N) for rows; an image has a row for each of its labels.
     not_applicable
         Mapping from names of maps to the reason why the method is not applicable.
@@ -553,49 +530,6 @@ def _warn_of_targets(predictions: np.ndarray, targets: np.ndarray, classes: int)
             f"check that their numbers are the network's classes.{' ' * bool(exchanged)}{exchanged}",
             stacklevel=4,
         )
-
-
-def _default_measures(images: ImageSource, domain: Domain) -> dict[str, dict[str, Any]]:
-    """Return the default measures: the baseline of the finetuning or else the mean colour, and a second baseline."""
-    import torch
-
-    sums = torch.stack([part.double().mean((2, 3)).sum(0) for _, part in images.batches()]).sum(0)
-    mean = {"baseline": "mean", "baseline_options": {"value": (sums / len(images)).tolist()}}
-    blur: dict[str, Any] = {"baseline": "blur"}
-    first, second = mean, blur
-    if domain.finetuned is not None:
-        first = {"baseline": domain.finetuned.baseline, "baseline_options": domain.record["baseline_options"]}
-        second = {"baseline": "mean"} if domain.finetuned.baseline == "blur" else blur
-    measures = {}
-    for place, one in enumerate((first, second)):
-        family = "IDSDS" if domain.finetuned is not None and not place else "SDS"
-        measures[f"{family}, {PatchDeletion(domain.reference[0], one['baseline'])}"] = {"metric": "idsds", **one}
-    return measures
-
-
-def _describe_measures(metrics: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-    """Return the options of each measure as `heatproof.evaluate` takes them, and a description of each.
-
-    The ``metric`` in the options is the name that fits the network, ``idsds`` or ``sds``.
-    """
-    from heatproof.inputs.finetuned import deletion_of
-
-    scorers, words = {}, {}
-    for name, one in metrics.items():
-        # None means that an option is not set.
-        scorers[name] = {
-            "metric": one.reported_name,
-            **{key: value for key, value in one.options.items() if value is not None},
-        }
-        words[name] = one.entry.name
-        if one.reported_name in DELETION_METRICS:
-            words[name] = describe_deletion(deletion_of(one.options), one.reported_name, one.options["output"])
-    # Measures may differ in options that the description does not mention.
-    repeated = [description for description in words.values() if list(words.values()).count(description) > 1]
-    return scorers, {
-        name: f"{description}, {name!r}" if description in repeated else description
-        for name, description in words.items()
-    }
 
 
 def _table(

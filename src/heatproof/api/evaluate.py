@@ -2,40 +2,34 @@
 
 from __future__ import annotations
 
-import json
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from heatproof.base.grids import patch_sums
+from heatproof.api.score_datasets import add_details, changed_shares, concatenate_methods, score_dataset
+from heatproof.api.selected_metrics import Metrics, SelectedMetric, metric_inputs, select_metrics
 from heatproof.base.methods import Method, methods_of
-from heatproof.base.options import BatchSize, check_plain_values, short_repr, to_python_numbers
-from heatproof.base.registry import look_up, suggest_name
+from heatproof.base.options import BatchSize, check_plain_values, short_repr
 from heatproof.base.tasks import describe_targets
 from heatproof.errors import HeatproofError, first_line
 from heatproof.inputs.arrays import warn_of_range
-from heatproof.inputs.finetuned import Domain, deletion_of, domain_of, warn_out_of_domain
+from heatproof.inputs.finetuned import domain_of, warn_out_of_domain
 from heatproof.inputs.labels import ScoredTargets, align_options, align_to_images
 from heatproof.inputs.maps import explained_classes, read_maps
 from heatproof.inputs.read import read_inputs
 from heatproof.inputs.targets import TargetSpec, check_columns, reported_targets
-from heatproof.metrics.registry import METRICS, Metric
 from heatproof.metrics.scoring import ExplainerMaps, Scored, score_batch
-from heatproof.metrics.single_deletion import single_deletion_name
-from heatproof.perturbation.baselines import BASELINES
 from heatproof.responses.base import (
     Batch,
     Explain,
     MethodMaps,
-    MetricInput,
     NetworkRun,
     Response,
     ScoredImages,
-    shared_responses,
 )
 
 if TYPE_CHECKING:
@@ -46,18 +40,9 @@ if TYPE_CHECKING:
     from heatproof.models.adapter import AdaptedNetwork
 
 EXACT_OUTPUTS = ("logit", "log_probability")
-# Axes of the arrays that a metric reads from a response, after the axis of images.
-RESPONSE_AXES = {
-    "patches": ("patch",),
-    "subsets": ("subset",),
-    "parts": ("part",),
-    "curves": ("step", "target"),
-    "pictures": ("picture", "target"),
-}
 # Options of every metric; studies of metrics take the first ones as well.
 STUDY_OPTIONS = ("seed", "batch_size", "device", "image_ids", "task")
 COMMON_OPTIONS = (*STUDY_OPTIONS, "ranking", "explain", "details")
-Metrics = Sequence[str] | Mapping[str, Mapping[str, Any]]
 
 
 @overload
@@ -268,7 +253,7 @@ def evaluate(
             for name, why in not_applicable.items()
         }
         by_method = {name: {**missing, **by_method}[name] for name in metrics}
-    results = {name: _concatenate(scored, names, missing_methods) for name, scored in by_method.items()}
+    results = {name: concatenate_methods(scored, names, missing_methods) for name, scored in by_method.items()}
     for one in results.values():
         one.attrs |= {"task": network.task, "check_passes": network.check_passes}
         if source.kind:
@@ -309,84 +294,6 @@ def score_metrics(
     return results
 
 
-class SelectedMetric(NamedTuple):
-    """A metric with complete options, the responses that it reads, and the name under which its scores are reported."""
-
-    entry: Metric
-    options: dict[str, Any]
-    responses: dict[str, Response]
-    reported_name: str
-
-    @property
-    def is_renamed(self) -> bool:
-        """Whether IDSDS was requested and the scores are SDS, because the network was not finetuned accordingly."""
-        return self.entry.name == "idsds" != self.reported_name
-
-
-def select_metrics(metrics: Metrics, common: Mapping[str, Any], domain: Domain) -> dict[str, SelectedMetric]:
-    """Return the metrics by name, each with the options that it has."""
-    is_mapping = isinstance(metrics, Mapping) and all(
-        isinstance(metric_options, Mapping) for metric_options in metrics.values()
-    )
-    if not (is_mapping or isinstance(metrics, list | tuple)) or not all(isinstance(name, str) for name in metrics):
-        raise HeatproofError(
-            f"The metrics are {short_repr(metrics)}: give a name, a list of names, or a mapping from names to options."
-        )
-    by_name = metrics if isinstance(metrics, Mapping) else {name: {} for name in metrics}
-    if not by_name:
-        raise HeatproofError("No metric is given: name at least one.")
-    entries = {
-        name: look_up(METRICS, metric_options.get("metric", name), "metric") for name, metric_options in by_name.items()
-    }
-    known_options = {key for entry in entries.values() for key in entry.options}
-    for key in common:
-        if key not in known_options:
-            # For a single metric, its own message names the option.
-            next(iter(entries.values())).complete_options({key: None} if len(entries) == 1 else {})
-            raise HeatproofError(f"None of the metrics has an option {key!r}: {suggest_name(key, known_options)}")
-    selected = {}
-    for name, entry in entries.items():
-        metric_options = {key: value for key, value in by_name[name].items() if key != "metric"}
-        requested_options = {key: value for key, value in common.items() if key in entry.options} | metric_options
-        requested_options = {key: to_python_numbers(value) for key, value in requested_options.items()}
-        # Plain values, by their annotations, are checked like the options of a config.
-        for function in filter(None, (entry.options_function, entry.function, entry.reads.options)):
-            check_plain_values(function, requested_options, f"metric {entry.name!r}")
-        options = domain.complete(entry.reads.complete(entry.complete_options(requested_options), domain.reference))
-        reported_name = entry.name
-        if reported_name in ("idsds", "sds"):
-            look_up(BASELINES, options["baseline"], "baseline")
-            reported_name = (
-                single_deletion_name(domain.finetuned, deletion_of(options))
-                if reported_name == "idsds"
-                else reported_name
-            )
-        selected[name] = SelectedMetric(entry, options, entry.responses(options), reported_name)
-    return selected
-
-
-def metric_inputs(
-    metric: SelectedMetric, metrics: Mapping[str, SelectedMetric], network_run: NetworkRun
-) -> list[MetricInput]:
-    """Return the responses that a metric reads.
-
-    If another of the metrics needs the same response in finer steps, both metrics share the finer one.
-
-    Raises
-    ------
-    HeatproofError
-        If the network run lacks something that a response needs.
-    """
-    shared = shared_responses(response for selected in metrics.values() for response in selected.responses.values())
-    inputs = []
-    for argument, needed in metric.responses.items():
-        response, points = shared[needed]
-        if missing := response.missing_inputs(network_run):
-            raise HeatproofError(f"The metric {metric.entry.name!r} needs {missing}.")
-        inputs.append(MetricInput(argument, response, points, metric.options.get("output", "logit")))
-    return inputs
-
-
 @dataclass(frozen=True, eq=False)
 class _Scorer:
     """A model, images and maps, with the responses that were computed so far."""
@@ -412,13 +319,13 @@ class _Scorer:
             for metric_input in inputs
         }
         options = metric.options | {"seed": network_run.seed, "batch_size": network_run.batch_size}
-        shares = _shares(inputs[0], size) if inputs else None
+        shares = changed_shares(inputs[0], size) if inputs else None
         explained = [ExplainerMaps(self.method_maps.methods, self.method_maps.maps, arrays)]
         results = {}
         for scored in score_batch(metric.entry, metric.options, images, inputs, arrays, explained):
-            results[scored.method] = _dataset(metric, options, images, scored)
+            results[scored.method] = score_dataset(metric, options, images, scored)
             if self.details:
-                _add_details(results[scored.method], metric, scored.inputs)
+                add_details(results[scored.method], metric, scored.inputs)
             if shares is not None and results[scored.method].sizes.get("step") == len(shares):
                 results[scored.method].coords["share"] = ("step", shares)
         return results
@@ -470,7 +377,7 @@ def _without_scores(metric: SelectedMetric, images: ScoredImages, reason: str) -
     """Return the result of a metric that is not applicable: no scores, and the reason."""
     count = len(images.ids)
     undefined = Scored("", np.full(count, np.nan), np.zeros(count, bool), {}, {"maps": np.zeros((count, 1, 1))})
-    result = _dataset(metric, metric.options, images, undefined)
+    result = score_dataset(metric, metric.options, images, undefined)
     result["reason"] = ("image", [reason] * count)
     return result
 
@@ -523,67 +430,6 @@ def _device(name: Any) -> Any:
         ) from None
 
 
-def _dataset(metric: SelectedMetric, options: dict[str, Any], images: ScoredImages, scored: Scored) -> xarray.Dataset:
-    import xarray
-
-    entry, valid = metric.entry, scored.valid
-    reasons = [
-        "" if is_valid else undefined_reason(image_map, entry)
-        for is_valid, image_map in zip(valid, scored.inputs["maps"], strict=True)
-    ]
-    variables: dict[str, Any] = {
-        name: ("image", values) for name, values in (("score", scored.score), ("valid", valid), ("reason", reasons))
-    }
-    variables |= {name: (("image", "step")[-values.ndim :], values) for name, values in scored.curves.items()}
-    attributes = {
-        "metric": metric.reported_name,
-        "higher_is_better": int(entry.is_higher_better(options)),
-        "source": entry.source,
-        "undefined": int((~valid).sum()),
-        # For each argument of the metric, including defaults that depend on other options, such as the steps.
-        "responses": {name: dict(response.settings) for name, response in metric.responses.items()},
-        **{key: value for key, value in options.items() if value is not None},
-    }
-    # The range of a metric over probabilities does not hold for logits.
-    if options.get("output") != "logit" or entry.options["output"] == "logit":
-        attributes["range"] = list(entry.range)
-    attributes = {key: _attribute(value) for key, value in attributes.items()}
-    result = xarray.Dataset(variables, coords={"image": list(images.ids)}, attrs=attributes)
-    result["score"].attrs = {"long_name": entry.summary, "higher_is_better": attributes["higher_is_better"]}
-    return result
-
-
-def _add_details(result: xarray.Dataset, metric: SelectedMetric, inputs: Mapping[str, Any]) -> None:
-    """Add the inputs of the metric: outputs along its responses, and for patch drops the maps' sums over patches."""
-    several = len(metric.responses) > 1
-    for argument, response in metric.responses.items():
-        value = inputs[argument]
-        axes = RESPONSE_AXES.get(response.kind, ())
-        parts = {argument: value} if isinstance(value, np.ndarray) else getattr(value, "arrays", value)
-        for part, array in parts.items():
-            if not isinstance(array, np.ndarray) or array.ndim < 1 or len(array) != result.sizes["image"]:
-                continue
-            name = f"{argument}_{part}" if several else part
-            names = [*axes, *(f"{name}_{number}" for number in range(len(axes) + 1, array.ndim))][: array.ndim - 1]
-            names = [f"{name}_{axis}" if result.sizes.get(axis, n) != n else axis
-                   for axis, n in zip(names, array.shape[1:], strict=True)]  # fmt: skip
-            if name not in result:
-                result[name] = (("image", *names), array)
-        if response.kind == "patches":
-            result[argument].attrs["units"] = metric.options["output"]
-            sums = patch_sums(inputs["maps"], response.settings["grid"], truncate=metric.options.get("truncate", False))
-            result["patch_sums"] = (("image", "patch"), sums)
-
-
-def _shares(metric_input: MetricInput, size: tuple[int, int]) -> np.ndarray | None:
-    """Return the share of the pixels that is changed at each point of a curve; None if it differs between maps."""
-    sequence = getattr(metric_input.response, "sequence", None)
-    if sequence is None or sequence.thresholds is not None:
-        return None
-    shares = np.asarray(sequence.counts(*size)) / sequence.units(*size)
-    return shares if metric_input.points is None else shares[metric_input.points]
-
-
 def stored_arrays(response: Response, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return the arrays of a response as a store returns them.
 
@@ -591,45 +437,3 @@ def stored_arrays(response: Response, arrays: Mapping[str, np.ndarray]) -> dict[
     """
     exact = {name: arrays[name] for name in EXACT_OUTPUTS if name in arrays and arrays[name].dtype == np.float64}
     return {**response.cast(arrays), **exact}
-
-
-def undefined_reason(image_map: np.ndarray, entry: Metric) -> str:
-    """Return why a map (H, W) has no score by a metric."""
-    if image_map.min() == image_map.max():
-        return "the map has one value everywhere"
-    if image_map.max() <= 0:
-        return "the map has no positive value"
-    return entry.undefined or "the metric is not defined on what the network says of this image"
-
-
-def _attribute(value: Any) -> Any:
-    """Return an option as a value that files can hold."""
-    if isinstance(value, bool):
-        return int(value)
-    if isinstance(value, int | float | str):
-        return value
-    if isinstance(value, tuple | list) and all(isinstance(one, int | float | str) for one in value):
-        return list(value)
-    if isinstance(value, dict):
-        return json.dumps(value, default=_attribute, sort_keys=True)
-    return f"{type(value).__name__} {tuple(value.shape)}" if hasattr(value, "shape") else str(value)
-
-
-def _concatenate(
-    scored: dict[str, Any], names: Sequence[str] | None, missing_methods: Mapping[str, str]
-) -> xarray.Dataset:
-    """Return the scores of one method, or concatenate those of all methods; methods without maps come last."""
-    import xarray
-
-    if names is None:
-        return next(iter(scored.values()))
-    joined = xarray.concat(
-        list(scored.values()), xarray.DataArray(list(scored), dims="method", name="method"), combine_attrs="override"
-    )
-    if missing_methods:
-        joined = joined.reindex({"method": [*scored, *missing_methods]})
-        joined["valid"] = joined["valid"].fillna(False).astype(bool)
-        for name, reason in missing_methods.items():
-            joined["reason"].loc[{"method": name}] = reason
-    joined.attrs["undefined"] = int((~joined["valid"].values).sum())
-    return joined

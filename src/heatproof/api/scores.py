@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from heatproof.api.evaluate import SelectedMetric, metric_inputs, stored_arrays, undefined_reason
+from heatproof.api.evaluate import stored_arrays
+from heatproof.api.score_datasets import undefined_reason
+from heatproof.api.selected_metrics import SelectedMetric, metric_inputs
 from heatproof.base.methods import Method
 from heatproof.base.provenance import code_digest
 from heatproof.inputs.identity import identity_of
@@ -65,7 +67,7 @@ class Scoring:
     keys
         For each map a digest of everything that determines it except the images.
     metrics
-        As `heatproof.api.evaluate.select_metrics` returns them.
+        As `heatproof.api.selected_metrics.select_metrics` returns them.
     """
 
     run: ExplainRun
