@@ -394,7 +394,7 @@ def test_pictures_of_maps_are_found_by_name(images, made):
     first = drawn(made, image="3", picture=images[3])[0]
     for picture in (pictures, pictures.sel(image="3"), pictures.sel(image="3").transpose("y", "x", "channel")):
         np.testing.assert_array_equal(drawn(made, image="3", picture=picture)[0], first)
-    with pytest.raises(HeatproofError, match="picture. is image '4'"):
+    with pytest.raises(HeatproofError, match="`picture` is image '4'"):
         drawn(made, image="3", picture=pictures.sel(image="4"))
 
 
