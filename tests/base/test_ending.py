@@ -17,7 +17,7 @@ from heatproof.stages.prepare import Prepare
 
 SENTENCE = (
     "heatproof: The {what} was ended by {name}, for example by a time limit, preemption or a user: run the same "
-    "command again; what was finished is kept.\n"
+    "command again; finished work is kept.\n"
 )
 # The job's own module, with less patience.
 HASTY = "from heatproof import ending, job\nending.GRACE = 0.5\nending.as_process(job.main, 'job')"

@@ -150,7 +150,7 @@ REFUSED = {
     "a tab": ("a:\n\t- 1", "a tab stands there"),
     "nothing": ("", "must be a mapping of keys to values"),
     "a list": ("- a", "must be a mapping of keys to values"),
-    "a template": ("__use_yte__: true\n?print('x'): {}", "Snakemake runs what stands in the other keys: remove it"),
+    "a template": ("__use_yte__: true\n?print('x'): {}", "Snakemake runs the other keys as code: remove it"),
 }
 
 

@@ -95,7 +95,7 @@ def test_a_field_more_or_less_or_of_another_type_is_found(name):
         load_spec(reference(spec), {key: plain[key] for key in ("results", "files", "manifest", "key")})
     with pytest.raises(ValueError, match=r"the job\.key"):
         load_spec(reference(spec), {**plain, "key": [1]})
-    with pytest.raises(ValueError, match=r"the job\.key is 1, which is no str"):
+    with pytest.raises(ValueError, match=r"the job\.key is 1, which is not of type str"):
         load_spec(reference(spec), {**plain, "key": [1, "two"]})
 
 

@@ -42,7 +42,7 @@ SAID = {
     "oneDNN": (RuntimeError("could not create a primitive"), "Memory ran out"),
     "shared GPU": (
         RuntimeError("CUDA error: CUDA-capable device(s) is/are busy or unavailable\nCUDA kernel"),
-        "is taken",
+        "is used exclusively",
     ),
     "new GPU": (
         RuntimeError("CUDA error: no kernel image is available for execution on the device"),
@@ -52,8 +52,8 @@ SAID = {
         RuntimeError("The NVIDIA driver on your system is too old (found version 11040)."),
         "update the driver",
     ),
-    "lost GPU": (RuntimeError("CUDA error: unspecified launch failure"), "vanished or failed"),
-    "no GPU left": (RuntimeError("No CUDA GPUs are available"), "or take another one"),
+    "lost GPU": (RuntimeError("CUDA error: unspecified launch failure"), "disappeared or failed"),
+    "no GPU left": (RuntimeError("No CUDA GPUs are available"), "or use another one"),
     "torch": (torch.OutOfMemoryError("CUDA: no room"), "Memory ran out"),
 }
 

@@ -232,6 +232,6 @@ def explainer_of(job: ResponseStage, network_run: NetworkRun, name: str, method:
             targets=targets.to(network_run.device),
             image_ids=tuple(one for one in batch.ids for _ in range(len(images) // len(batch.ids))),
         )
-        return torch.from_numpy(method.of(explain_batch(maker, context)))
+        return torch.from_numpy(method.select_maps(explain_batch(maker, context)))
 
     return explain

@@ -23,7 +23,7 @@ from heatproof.base.options import (
     short_repr,
 )
 from heatproof.base.registry import import_callable, is_reference, look_up, suggest_name
-from heatproof.config.types import MOST_IMAGES
+from heatproof.config.types import MAXIMUM_IMAGES
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS, Metric
 from heatproof.perturbation.baselines import BASELINES
@@ -94,9 +94,9 @@ def read_metric(
         One sentence for the first thing that is wrong.
     """
     kind, images, sizes = given.pop("metric", name), given.pop("images", None), list(sizes)
-    if images is not None and (type(images) is not int or not 2 <= images <= MOST_IMAGES):
+    if images is not None and (type(images) is not int or not 2 <= images <= MAXIMUM_IMAGES):
         raise HeatproofError(
-            f"'images' of the metric {name!r} must be a whole number of at least 2 and at most {MOST_IMAGES}, not "
+            f"'images' of the metric {name!r} must be a whole number of at least 2 and at most {MAXIMUM_IMAGES}, not "
             f"{short_repr(images)}."
         )
     metric = _referenced(kind) if is_reference(kind) else look_up(METRICS, kind, "metric")
