@@ -1,7 +1,7 @@
-"""YAML of configs, of which every value means one thing, and which breaks no machine.
+"""Read and write the YAML of configs: unambiguous values only, with limits on size and nesting.
 
-YAML 1.1, which most programs of Python read, and YAML 1.2 understand some words differently: ``no`` is false or a text,
-``017`` is 15 or 17, ``1:30`` is 90 or a text. What they understand alike is read; all else is refused and not guessed.
+YAML 1.1, which most Python programs read, and YAML 1.2 disagree on some values: ``no`` is false or text, ``017`` is 15
+or 17, ``1:30`` is 90 or text. Only values on which they agree are read; all others raise an error.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from heatproof.errors import HeatproofError
 from heatproof.files.publishing import escaped
 from heatproof.files.reading import open_regular, printable_path
 
-# Far above what anybody writes. Nodes are counted where they are used, so that aliases of aliases do not multiply.
+# Far above any config. Nodes of an alias are counted each time it is used, so that aliases of aliases cannot multiply.
 MOST_BYTES = 2**20
 MOST_NODES = 100_000
 DEEPEST = 50
 LONGEST_NUMBER = 400
-# With libyaml where PyYAML has it, which is ten times as fast.
+# libyaml is ten times as fast, where PyYAML includes it.
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 CONSTANTS = {
@@ -35,7 +35,7 @@ CONSTANTS = {
 WHOLE = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 HEXADECIMAL = re.compile(r"0x[0-9a-fA-F]+")
 REAL = re.compile(r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+][0-9]+)?")
-# What one version of YAML at least takes for something else than a text: (pattern, what it is, what to write instead).
+# Texts that at least one version of YAML takes for something else: (pattern, what it is, what to write instead).
 UNCLEAR = [
     (
         re.compile("y|n|yes|no|on|off", re.IGNORECASE),
@@ -58,13 +58,13 @@ UNCLEAR = [
     (re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?([eE][-+]?[0-9]+)?|[-+]?\.[0-9][0-9_]*([eE][-+]?[0-9]+)?"), "", ""),
     (re.compile("="), "the default value of a mapping to some programs", "it as a text"),
 ]
-# Ends of lines to some programs alone, and characters that turn the order of letters round: what stands behind them is
-# not what a reader sees.
+# Characters that end lines in some programs only, and characters that reverse the order of letters: a reader sees
+# another text than the program.
 DECEPTIVE = re.compile("[\x85\u2028\u2029\u202a-\u202e\u2066-\u2069]|\r(?!\n)")
 
 
 def read_mapping(path: str | Path) -> dict[str, Any]:
-    """Read the mapping of keys to values that a config is.
+    """Return the mapping in a config file.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def read_mapping(path: str | Path) -> dict[str, Any]:
     Raises
     ------
     HeatproofError
-        One sentence with the file, the line and the remedy, whatever the file holds.
+        If the file cannot be read or is not valid; the message names the file, the line and the remedy.
     """
     name = f"The config {escaped(printable_path(path), keep='')}"
     try:
@@ -102,7 +102,7 @@ def load(text: str, name: str = "The YAML") -> Any:
     text
         One document.
     name
-        What it is, as a sentence begins with it.
+        Subject of error messages.
 
     Raises
     ------
@@ -125,12 +125,13 @@ def load(text: str, name: str = "The YAML") -> Any:
 
 
 def meaning(text: str) -> Any:
-    """Return what a text without quotes and tag means.
+    """Return the value of a scalar without quotes and tag.
 
     Raises
     ------
     ValueError
-        If programs do not agree on it, with what it is to some and what to write instead.
+        If programs do not agree on its meaning. The arguments are what some programs take it for, and what to write
+        instead.
     """
     if text in CONSTANTS:
         return CONSTANTS[text]
@@ -153,7 +154,7 @@ def meaning(text: str) -> Any:
 
 
 def _number(text: str) -> str:
-    """Return how a number is written that all programs take for one."""
+    """Return a number in a notation that all programs take for a number."""
     mantissa, _, exponent = text.replace("_", "").lower().partition("e")
     if not exponent:
         return mantissa
@@ -162,14 +163,14 @@ def _number(text: str) -> str:
 
 
 class _Reader:
-    """Builds the value of one document from the parser's events, and counts as it goes."""
+    """Builds the value of one document from the events of the parser, and counts nodes and depth."""
 
     def __init__(self, text: str, name: str) -> None:
         self.name, self.nodes = name, 0
         self.events: Iterator[Any] = yaml.parse(text, Loader=LOADER)
-        # The value of each anchor, how many nodes it has, and how deep it is.
+        # For each anchor: its value, the number of its nodes, and its depth.
         self.anchors: dict[str, tuple[Any, int, int]] = {}
-        # How deep the value is that is being read, from the document down.
+        # Depth of the deepest node of the value that is being read, counted from the document.
         self.reached = 0
 
     def document(self) -> Any:
@@ -243,7 +244,7 @@ class _Reader:
 
     def mapping(self, depth: int) -> dict[Any, Any]:
         given: dict[Any, Any] = {}
-        # By their letters, since 18 and "18" name the same file.
+        # Keys are compared as text, because 18 and "18" would name the same file.
         lines: dict[str, int] = {}
         merged: Any = []
         while not isinstance(event := next(self.events), events.MappingEndEvent):
@@ -291,7 +292,7 @@ def _short(text: str) -> str:
 
 
 def _where(error: yaml.YAMLError, text: str) -> str:
-    """Return where a file is no YAML, and the usual cause."""
+    """Return the position of a syntax error and its usual cause, as the end of a sentence."""
     mark = getattr(error, "problem_mark", None)
     place = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
     lines = text.splitlines()
@@ -307,10 +308,10 @@ def _where(error: yaml.YAMLError, text: str) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes texts in double quotes where they would mean something else without."""
+    """Writes texts in double quotes if they would mean something else without quotes."""
 
     def ignore_aliases(self, data: Any) -> bool:
-        """Write what is there twice, twice."""
+        """Write an object that occurs twice in full both times."""
         return True
 
 
@@ -326,17 +327,19 @@ _Dumper.add_representer(str, _write_text)
 
 
 def dump(value: Any) -> str:
-    """Return YAML that `load` reads back as the same value, and whose comments nothing in the value can end.
+    """Return YAML that `load` reads back as the same value.
+
+    No text in the value can end a comment that is written before it.
 
     Parameters
     ----------
     value
-        Mappings, lists, texts, numbers, truths and None.
+        Mappings, lists, texts, numbers, booleans and None.
     """
 
     def written(unicode: bool) -> str:
         return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=unicode, width=110)
 
-    # The letters of all languages, unless some of them would not be seen for what they are.
+    # Letters of all languages are written as they are, unless some of them could not be recognised by a reader.
     text = written(True)
     return text if escaped(text) == text else written(False)

@@ -1,4 +1,4 @@
-"""What a config names: datasets, models and explainers under the names that it gives them."""
+"""Read the datasets, models and explainers of a config."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SCHEMES = ("https://", "http://", "file://")
 
 
 class DatasetChoice(TypedDict):
-    """A dataset under the name that the config gives it; ``size`` is height and width, None where not known."""
+    """A dataset of the config; ``size`` is height and width of its images, None if not known."""
 
     kind: str
     task: str
@@ -36,7 +36,25 @@ class DatasetChoice(TypedDict):
 
 @dataclass(frozen=True)
 class ExplainerChoice:
-    """An explainer under the name that the config gives it."""
+    """An explainer of the config.
+
+    Attributes
+    ----------
+    name
+        Name in the config.
+    kind
+        Name in the registry, or ``package.module:function``.
+    options
+        All of its options, with defaults filled in.
+    maps
+        Name of each map to whether it is signed.
+    needs
+        Facts of the model that it needs, such as the layer for CAMs.
+    uses_model
+        Whether its maps depend on the model.
+    module
+        Module of its code.
+    """
 
     name: str
     kind: str
@@ -54,20 +72,42 @@ class ExplainerChoice:
 
     @property
     def rows(self) -> list[Method]:
-        """Every map raw, and a signed one absolute as well: method, place of its map in the store, and transform."""
+        """The methods: each map raw, and each signed map also as absolute values."""
         return methods_of(self.maps)
 
 
-# Whose networks `LIBRARY:NAME` names, in short for the architecture `LIBRARY_model` and its option `name`.
+# `LIBRARY:NAME` is short for the architecture `LIBRARY_model` with the option `name`.
 LIBRARIES = ("timm", "torchvision", "transformers")
 
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """A model under the name that the config gives it.
+    """A model of the config.
 
-    Models of one ``kind`` are an entry of the config and its copies with other seeds of training. ``stated`` are the
-    input facts that the config itself names.
+    Attributes
+    ----------
+    name
+        Name of the model; copies for other training seeds have their own.
+    kind
+        Name of the entry in the config, the same for its copies with other training seeds.
+    architecture, options, module
+        The architecture with its options, and the module of its code.
+    facts
+        Facts about its input, such as size, mean and deviation.
+    design
+        Facts about its design.
+    datasets
+        Names of the datasets that it is for.
+    checkpoint, sha256
+        Path or address of published weights, and their SHA-256.
+    transfer
+        Whether a training begins with the checkpoint.
+    pretraining, finetuning
+        Settings of its trainings.
+    stated
+        Names of the facts that the config itself gives.
+    expected_accuracy
+        Accuracy that the checkpoint must reach.
     """
 
     name: str
@@ -88,19 +128,23 @@ class ModelChoice:
 
 
 def _find(table: Mapping[str, Any], kind: str, what: str, name: str, given: Mapping[str, Any]) -> Any:
-    """Look up a kind; an entry that has settings and no kind may be one under a name of the user's own."""
+    """Look up a name in a registry.
+
+    If an entry with settings is not found, it may have a custom name and lack the key that says its kind; the error
+    then mentions that key.
+    """
     try:
         return look_up_architecture(kind) if what == "architecture" else look_up(table, kind, what)
     except HeatproofError as error:
         if kind != name or not given:
             raise
         raise HeatproofError(
-            f"{error} Under a name of your own, `{what}` among the settings says which it is."
+            f"{error} An entry with a custom name needs the key `{what}` among its settings."
         ) from None
 
 
 def read_dataset(name: str, given: dict[str, Any]) -> DatasetChoice:
-    """Return what the config says of a dataset."""
+    """Return a dataset of the config."""
     kind = given.pop("dataset", name)
     entry = None if is_reference(kind) else _find(DATASETS, kind, "dataset", name, given)
     load = entry.load if entry else import_callable(kind, "dataset")
@@ -111,14 +155,14 @@ def read_dataset(name: str, given: dict[str, Any]) -> DatasetChoice:
 
 
 def _task_of(load: Callable[..., Any], name: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the task of a dataset, and the options of its loader, which gets the task where it takes it.
+    """Return the task of a dataset, and the options of its loader, with the task if the loader has that option.
 
-    Without the key, it is what the loader says by its default or by an attribute `task`, as a class can have.
+    Without the key `task`, the task is the loader's default, or an attribute `task` of the loader, such as a class has.
     """
     options = dict(given)
     try:
         takes = options_of(load)
-    except (TypeError, ValueError):  # said by whoever checks the options
+    except (TypeError, ValueError):  # `check_options` raises the error
         takes = {}
     stated, own = options.pop("task", None), takes.get("task", getattr(load, "task", None))
     if stated is not None and stated not in TASKS:
@@ -130,7 +174,7 @@ def _task_of(load: Callable[..., Any], name: str, given: dict[str, Any]) -> tupl
 
 
 def read_explainer(name: str, given: dict[str, Any]) -> ExplainerChoice:
-    """Return what the config says of an explainer, options filled in."""
+    """Return an explainer of the config, with default options filled in."""
     kind = given.pop("explainer", name)
     if is_reference(kind):
         function = import_callable(kind, "explainer")
@@ -156,7 +200,7 @@ def read_explainer(name: str, given: dict[str, Any]) -> ExplainerChoice:
 
 
 def read_model(name: str, given: Mapping[str, Any], config: Config) -> ModelChoice:
-    """Return what the config says of a model, laid over what its architecture says of itself."""
+    """Return a model of the config: its settings override those of its architecture."""
     architecture = given.get("architecture", name)
     options = dict(given.get("options", {}))
     library, _, called = architecture.partition(":")
@@ -182,23 +226,21 @@ def read_model(name: str, given: Mapping[str, Any], config: Config) -> ModelChoi
         )
     if checkpoint and "://" in checkpoint and not sha256:
         raise HeatproofError(
-            f"The checkpoint of model {name!r} is a URL: give its sha256 beside it, so that what arrives is what "
-            "you mean."
+            f"The checkpoint of model {name!r} is a URL: give its sha256 as well, to verify the download."
         )
     if sha256 and not checkpoint:
         raise HeatproofError(
-            f"The model {name!r} has a sha256 and no checkpoint that it could be of: give the checkpoint, or leave the "
-            "sha256 out."
+            f"The model {name!r} has a sha256 and no checkpoint: give the checkpoint, or leave the sha256 out."
         )
     if transfer and not checkpoint:
         raise HeatproofError(
-            f"The model {name!r} is to be transferred and has no checkpoint to begin with: give the checkpoint, or "
-            "leave transfer out."
+            f"The model {name!r} has transfer: true and no checkpoint to begin with: give the checkpoint, or leave "
+            "transfer out."
         )
     expected = given.get("expected_accuracy")
     if expected is not None and (transfer or not checkpoint):
         raise HeatproofError(
-            f"The model {name!r} has an expected_accuracy and no checkpoint that is scored as it is: leave it out."
+            f"The model {name!r} has an expected_accuracy and no checkpoint that is scored unchanged: leave it out."
         )
     return ModelChoice(
         name=name,

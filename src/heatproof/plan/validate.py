@@ -1,4 +1,4 @@
-"""The plan as a whole: a config is checked against all that it names before work starts."""
+"""Build the plan of a config, and check the config against everything that it names before any job starts."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from heatproof.plan.resolve import ModelChoice
 
 
 def make_plan(config: Mapping[str, Any]) -> Plan:
-    """Check a config and build its plan.
+    """Check a config, and return its plan.
 
     Raises
     ------
     HeatproofError
-        One sentence for the first thing that is wrong, before any work starts.
+        A sentence about the first error.
     """
     own: dict[str, None] = {}
     verified = shorten_baseline_names(normalise(config), own)
@@ -42,7 +42,7 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
         if name != PRETRAINED and not given and get_close_matches(name, [PRETRAINED], cutoff=0.7):
             raise HeatproofError(
                 f"The weights {name!r} would be finetuned like `finetuned`: did you mean {PRETRAINED!r}? Any other "
-                "name is one of your own."
+                "name is a custom one."
             )
     for entry in plan.models.values():
         _check_preprocessing(entry)
@@ -65,7 +65,7 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
 
 
 def _check_leaderboard(plan: Plan) -> None:
-    """Refuse a leaderboard of metrics or methods that the config does not have."""
+    """Raise an error if the leaderboard names metrics or methods that the config does not have."""
     asked = plan.config["leaderboard"]
     if not asked["metrics"]:
         return
@@ -81,7 +81,7 @@ def _check_leaderboard(plan: Plan) -> None:
 
 
 def _check_preprocessing(model: ModelChoice) -> None:
-    """Refuse weights that come from elsewhere without the preprocessing that they were trained with."""
+    """Raise an error if a user's architecture has published weights without the preprocessing of their training."""
     ready = model.checkpoint or not model.pretraining["epochs"]
     missing = [key for key in ("mean", "std") if key not in model.stated]
     if is_reference(model.architecture) and ready and missing:
@@ -93,7 +93,7 @@ def _check_preprocessing(model: ModelChoice) -> None:
 
 
 def _check_trained(plan: Plan, dataset: str) -> None:
-    """Refuse to train on a dataset whose pictures are all for evaluation."""
+    """Raise an error if a model is to be trained on a dataset whose images are all for evaluation."""
     trained = [model for model, _ in plan.trainings() if model in plan.models_of(dataset)]
     if trained and plan.datasets[dataset]["options"].get("evaluation") == 1:
         raise HeatproofError(
@@ -104,7 +104,7 @@ def _check_trained(plan: Plan, dataset: str) -> None:
 
 
 def _check_tasks(plan: Plan) -> None:
-    """Refuse what needs classes where a network gives a number alone, and losses that are not those of a task."""
+    """Raise an error for settings that need classes on a task without them, and for losses of another task."""
     for dataset in plan.datasets:
         task = plan.task_of(dataset)
         if not task_provides(task, "decision"):
@@ -132,7 +132,7 @@ def _check_tasks(plan: Plan) -> None:
 
 
 def _of_classes(plan: Plan, dataset: str) -> Iterator[tuple[str, Any]]:
-    """Yield the keys of a config, with their values, that mean something of classes alone."""
+    """Yield the keys of a config, with their values, that need classes."""
     config = plan.config
     for key in ("only_correct", "balanced"):
         if config["evaluation"][key]:
@@ -182,7 +182,7 @@ def _check_devices(plan: Plan) -> None:
 
 
 def _check_patch_sums(plan: Plan) -> None:
-    """Refuse what reads maps of pixels where stores have sums over patches alone."""
+    """Raise an error if something reads maps of pixels, and stores have only sums over patches."""
     if plan.config["attribution"]["stored_as"] != "patch_sums":
         return
     if len(plan.config["drops"]["grids"]) > 1:
@@ -199,12 +199,12 @@ def _check_patch_sums(plan: Plan) -> None:
 
 
 def require_size(plan: Plan, dataset: str, model: str) -> None:
-    """Hold the size that a network of heatproof's own is built for against that of a dataset's images.
+    """Check that a network of heatproof is built for the size of a dataset's images.
 
     Raises
     ------
     HeatproofError
-        If both are known and differ.
+        If both sizes are known and differ.
     """
     entry, given = plan.models[model], plan.datasets[dataset]["size"]
     known = ARCHITECTURES.get(entry.architecture)
@@ -241,12 +241,19 @@ def _check_grids(plan: Plan, dataset: str, model: str) -> None:
 
 
 def _with_counts(plan: Plan, unset: Collection[str]) -> Plan:
-    """Return the plan with as many evaluation images as each dataset has, where no config says how many.
+    """Return the plan with numbers of images that the config leaves open lowered to what each dataset has.
+
+    Parameters
+    ----------
+    plan
+        The plan.
+    unset
+        Keys of `evaluation` that the config leaves open.
 
     Raises
     ------
     HeatproofError
-        If a config asks for more than there are, or a dataset has fewer than two.
+        If the config requests more images than a dataset has, or a dataset has fewer than two.
     """
     counts = {name: count for name in plan.datasets if (count := _count(plan, name, unset)) is not None}
     fewest = min(counts.values(), default=None)
@@ -272,9 +279,9 @@ def _with_counts(plan: Plan, unset: Collection[str]) -> Plan:
 
 
 def _count(plan: Plan, dataset: str, unset: Collection[str]) -> int | None:
-    """Return the number of evaluation images of a dataset; None where it cannot be known before work starts.
+    """Return the number of evaluation images of a dataset; None if it cannot be known before any job starts.
 
-    A loader of the user's own is called only where the number decides how many images are scored.
+    A user's loader is called only if the number determines how many images are scored.
     """
     listed = plan.splits_from_results(dataset)
     if listed:
@@ -291,12 +298,12 @@ def _count(plan: Plan, dataset: str, unset: Collection[str]) -> int | None:
     except Exception:
         if entry is not None:
             raise
-        # It can fail in any way, which `heatproof.workflow.trial` and the job that opens it say.
+        # A user's loader can raise any exception, which `trial` and the job that opens the dataset report.
         return None
 
 
 def _check_parts(plan: Plan, dataset: str) -> None:
-    """Refuse a metric over parts where a dataset is known to have none; one of the user's own is asked by the stage."""
+    """Raise an error if a metric needs parts, and a dataset of heatproof has none; a job checks a user's dataset."""
     entry = DATASETS.get(plan.datasets[dataset]["kind"])
     if plan.part_metrics and entry is not None and not entry.parts:
         with_parts = " or ".join(repr(name) for name, known in DATASETS.items() if known.parts)

@@ -1,4 +1,4 @@
-"""A store as an xarray.Dataset of which every byte is checked when it is read."""
+"""Open a store as an xarray.Dataset whose arrays are verified when they are read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from heatproof.stores.store import ArrayMetadata, Store, open_store, read, read_
 
 
 class _Checked(BackendArray):
-    """An array of a store; xarray asks for the part that is needed."""
+    """An array of a store, of which xarray reads the parts that it needs."""
 
     def __init__(self, store: Store, name: str, facts: ArrayMetadata) -> None:
         self._store, self._name = store, name
@@ -36,26 +36,25 @@ class _Checked(BackendArray):
 
 
 def open_lazily(store: str | Path) -> xarray.Dataset:
-    """Return the images of a store that were computed, with arrays that are read and checked when they are asked for.
-
-    Along ``image`` stand the names of the images.
+    """Return the images of a store that have been computed; arrays are read and verified on access.
 
     Parameters
     ----------
     store
-        A ``.zarr`` group, with the manifests of its shards beside it.
+        A ``.zarr`` group, with the manifests of its shards in the same folder.
 
     Returns
     -------
     xarray.Dataset
-        Arrays (image, …); coordinates ``image_id``, ``label`` and names along other dimensions; the attributes of the
-        store, and ``gap``, the reason, where an explainer does not apply and there are no images.
+        Arrays (image, …), with the ids of the images along ``image``; coordinates ``image_id``, ``label`` and names
+        along other dimensions; the attributes of the store. If an explainer is not applicable, there are no images, and
+        the attribute ``gap`` holds the reason.
 
     Raises
     ------
     HeatproofError
-        If the store is damaged. Reading a part of an array raises it where a shard is missing, damaged, of other config
-        or code than its manifest, or through a link.
+        If the store is damaged. Reading a part of an array raises it if a shard is missing, damaged, a symbolic link,
+        or from another config or code than its manifest.
     """
     opened = open_store(store)
     ranges, gap = [], None
@@ -77,6 +76,6 @@ def open_lazily(store: str | Path) -> xarray.Dataset:
 
 
 def _as_slice(rows: list[int]) -> slice | list[int]:
-    """Return rows that follow each other as a slice, which leaves arrays lazy and is read in one piece."""
+    """Return consecutive rows as a slice, which keeps arrays lazy and is read at once; return other rows as a list."""
     follows = rows == list(range(rows[0], rows[0] + len(rows))) if rows else True
     return slice(rows[0] if rows else 0, rows[-1] + 1 if rows else 0) if follows else rows
