@@ -2,6 +2,7 @@
 
 import ast
 import graphlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,12 +12,12 @@ import pytest
 import heatproof
 
 ROOT = Path(heatproof.__file__).parent
-# Each room may import the rooms named here, and itself.
-ALLOWED = {
+# Each room may import the rooms named here, and itself. A room stands below all that it imports.
+ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     # Names, options, random numbers, grids: what every room uses. No torch.
     "base": {"errors"},
-    # Files are read and written here, safely.
+    # Files from others are read here, and files are written, safely.
     "files": {"errors"},
     # ---- the library: networks, images, maps and scores in memory; it knows no results folder and no workflow
     "data": {"base", "errors", "files"},
@@ -29,32 +30,10 @@ ALLOWED = {
     "metrics": {"base", "errors", "responses"},
     "ranking": {"base", "errors", "metrics"},
     "claims": {"base", "metrics", "ranking"},
+    # What callers pass to the API.
+    "inputs": {"base", "data", "errors", "metrics", "models", "perturbation"},
     # ---- results on disk
     "stores": {"base", "errors", "files"},
-    # ---- what people call with a model in memory, or on the results of a run
-    "inputs": {"base", "data", "errors", "metrics", "models", "perturbation"},
-    "api": {
-        "attribution",
-        "base",
-        "data",
-        "errors",
-        "files",
-        "inputs",
-        "metrics",
-        "models",
-        "perturbation",
-        "ranking",
-        "report",
-        "responses",
-        "stores",
-        "training",
-    },
-    # Maps have the colours of the report.
-    "plot": {"base", "errors", "report"},
-    "quality": {"api", "errors", "metrics", "ranking"},
-    # Rules that explainers and metrics keep, of heatproof's own or of a user's.
-    "testing": {"_testing", "base"},
-    "_testing": {"api", "attribution", "base", "errors", "metrics", "models", "responses"},
     # ---- the workflow: a config becomes jobs, jobs fill stores, stores become a report
     "config": {"base", "errors", "files"},
     # Reads the registries of the library, and loads none of its code.
@@ -100,7 +79,30 @@ ALLOWED = {
         "ranking",
         "stores",
     },
-    # Declares the jobs, and imports what a job runs when it runs.
+    # ---- what people call with a model in memory, or on the results of a run
+    "api": {
+        "attribution",
+        "base",
+        "data",
+        "errors",
+        "files",
+        "inputs",
+        "metrics",
+        "models",
+        "perturbation",
+        "ranking",
+        "report",
+        "responses",
+        "stores",
+        "training",
+    },
+    # Maps have the colours of the report.
+    "plot": {"base", "errors", "report"},
+    "quality": {"api", "errors", "metrics", "ranking"},
+    # Rules that explainers and metrics keep, heatproof's own or a user's.
+    "_testing": {"api", "attribution", "base", "errors", "metrics", "models", "responses"},
+    "testing": {"_testing", "base"},
+    # ---- the workflow again: declares the jobs, and imports what a job runs when it runs
     "stages": {
         "attribution",
         "base",
@@ -212,8 +214,18 @@ def test_a_room_imports_only_what_it_may(room):
     assert wrong == []
 
 
-def test_rooms_make_no_circle():
-    graphlib.TopologicalSorter(ALLOWED).prepare()
+def test_a_room_stands_below_all_that_it_imports():
+    above: set[str] = set()
+    for room, imported in ALLOWED.items():
+        assert imported <= above, f"{room} may import what stands below it"
+        above.add(room)
+
+
+def test_the_page_has_the_rooms_in_this_order():
+    page = (ROOT.parents[1] / "docs/architecture.md").read_text(encoding="utf-8")
+    rows = page.partition("\n## Rooms\n")[2].partition("\n## ")[0]
+    named = re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in rows.splitlines() if line.startswith("| `")))
+    assert named == [room for room in ALLOWED if not room.startswith("_")]
 
 
 def test_every_arrow_is_used():
