@@ -41,7 +41,7 @@ from heatproof.config.files import read_config  # noqa: E402
 from heatproof.files.reading import read_json  # noqa: E402
 from heatproof.plan.graph import Graph, Job  # noqa: E402
 from heatproof.plan.validate import make_plan  # noqa: E402
-from heatproof.stores.manifest import whole  # noqa: E402
+from heatproof.stores.manifest import read_if_intact  # noqa: E402
 from heatproof.stores.sources import FileRecord, read_record  # noqa: E402
 
 CONFIG = "micro.yaml"
@@ -147,7 +147,7 @@ class Run:
         found = []
         for path in self.folder.glob("results/**/[!.]*.json"):
             recorded = read_json(path)
-            if recorded and "files" in recorded and not whole(path, recorded["key"]):
+            if recorded and "files" in recorded and not read_if_intact(path, recorded["key"]):
                 found.append(path.name)
         return found
 

@@ -41,7 +41,7 @@ WRITTEN = ["results/logs/", "results/logs/drops/", "results/logs/drops/a.log", "
 def test_no_run_begins_where_snakemake_would_write_through_a_link(outside, path):
     linked(outside, path)
     with pytest.raises(HeatproofError, match="is a symbolic link"):
-        workflow.begin(Graph(make_plan(default_config())), "results", dry_run=False)
+        workflow.start_run(Graph(make_plan(default_config())), "results", dry_run=False)
     assert (outside.read_text(), outside.stat().st_mtime) == ("private", 1)
 
 

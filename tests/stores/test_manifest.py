@@ -54,17 +54,17 @@ def test_the_key_follows_spec_inputs_and_more(made):
 def test_whole(made, tmp_path):
     path, inputs = made
     key = manifest.key_with_inputs(KEY, inputs)[0]
-    assert manifest.whole(path, key)["key"] == key
-    assert manifest.whole(path, "other") is None
-    assert manifest.whole(tmp_path / "none.json", key) is None
+    assert manifest.read_if_intact(path, key)["key"] == key
+    assert manifest.read_if_intact(path, "other") is None
+    assert manifest.read_if_intact(tmp_path / "none.json", key) is None
     (tmp_path / "tables/b.csv").write_text("b.csw")
-    assert manifest.whole(path, key) is None, "same size, other bytes"
+    assert manifest.read_if_intact(path, key) is None, "same size, other bytes"
     (tmp_path / "tables/b.csv").unlink()
-    assert manifest.whole(path, key) is None
+    assert manifest.read_if_intact(path, key) is None
 
 
 @pytest.mark.parametrize(
-    "asked", [manifest.verified_path, lambda file: manifest.whole(file.parent / "tables.json", "k")]
+    "asked", [manifest.verified_path, lambda file: manifest.read_if_intact(file.parent / "tables.json", "k")]
 )
 def test_a_file_that_is_far_too_large_is_refused_by_its_size(tmp_path, monkeypatch, asked):
     """A digest of 8 GiB takes a minute on a busy machine."""
@@ -83,7 +83,7 @@ def test_a_folder_can_be_moved(made, tmp_path):
     (tmp_path / "new").mkdir()
     os.rename(tmp_path / "there", tmp_path / "new/tables")
     os.rename(path, tmp_path / "new/tables.json")
-    assert manifest.whole(tmp_path / "new/tables.json", key)
+    assert manifest.read_if_intact(tmp_path / "new/tables.json", key)
 
 
 def test_touch_dates_the_manifest_and_its_files(made, tmp_path):

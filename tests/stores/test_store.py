@@ -201,7 +201,7 @@ def test_another_key_with_the_same_cut_keeps_the_shards(path):
     write_shard(path, "attribution", 0, 0, values(0))
     ensure_metadata(path, layout(key="other"))
     assert describe_store(path)["attributes"]["key"] == "other"
-    with pytest.raises(HeatproofError, match=r"s\.0\.json are of different configs or code"):
+    with pytest.raises(HeatproofError, match=r"s\.0\.json are from different configs or code"):
         read(path, "attribution", 0, 4)
     write_shard(path, "logit", 0, 0, np.zeros((4, 5), np.float32))
     np.testing.assert_array_equal(read(path, "attribution", 0, 4), values(0))

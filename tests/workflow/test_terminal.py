@@ -119,8 +119,8 @@ def test_the_sentence_of_a_failed_job_stands_last(graph, tmp_path, capsys):
 def test_an_error_of_python_is_named_with_its_log(tmp_path):
     log = tmp_path / "job.log"
     log.write_text("Traceback (most recent call last):\nValueError: no such luck\n")
-    assert failure_sentence([str(log)]) == f"ValueError: no such luck - the whole is in {log}."
-    assert "no word" in failure_sentence([str(tmp_path / "none.log")])
+    assert failure_sentence([str(log)]) == f"ValueError: no such luck - the full log is {log}."
+    assert "without writing a log" in failure_sentence([str(tmp_path / "none.log")])
 
 
 def test_the_end_names_tables_and_the_best_methods(tmp_path, monkeypatch, capsys):

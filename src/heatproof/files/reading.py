@@ -65,8 +65,8 @@ def refuse_links(path: str | Path) -> Path:
         part = os.sep.join(parts[:end])
         if part and os.path.islink(part):
             raise HeatproofError(
-                f"{printable_path(part)} is a symbolic link, and nothing is read or written through one below {FOLDER}/: put "
-                f"the files in its place, or make {FOLDER} itself the link."
+                f"{printable_path(part)} is a symbolic link, and nothing is read or written through one below "
+                f"{FOLDER}/: put the files in its place, or make {FOLDER} itself the link."
             )
     return path
 

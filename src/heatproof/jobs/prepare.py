@@ -68,7 +68,7 @@ def prepare(spec: DatasetSpec, manifest: str) -> None:
     record = _record(dataset, spec, facts, began, read_record(path))
     write_record(path, record)
     read = ImagesRead(spec.name, record)
-    write_checksummed(manifest, {**facts, "data": read.data(*read.whole(*NAMES))})
+    write_checksummed(manifest, {**facts, "data": read.data(*read.all_images_of(*NAMES))})
 
 
 def _evaluation_of(dataset: Rows) -> dict[str, list[Any]]:

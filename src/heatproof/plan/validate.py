@@ -122,7 +122,8 @@ def _check_tasks(plan: Plan) -> None:
             if loss not in ("auto", *LOSSES[training_task]):
                 raise HeatproofError(
                     f"The {weights} weights of {model!r} are trained with loss: {loss} on {dataset!r}, and what is "
-                    f"learnt is {TASK_NAMES[training_task]}: leave loss out, or set it to {' or '.join(LOSSES[training_task])}."
+                    f"learnt is {TASK_NAMES[training_task]}: leave loss out, or set it to "
+                    f"{' or '.join(LOSSES[training_task])}."
                 )
             if settings["label_smoothing"] and not task_provides(training_task, "decision"):
                 raise HeatproofError(
@@ -235,8 +236,8 @@ def _check_grids(plan: Plan, dataset: str, model: str) -> None:
             square = isinstance(grid, int) and size[0] == size[1]
             every = f"take one of {', '.join(map(str, square_grids(*size)[1:]))}"
             raise HeatproofError(
-                f"The grid {format_grid(grid)} in {where} does not divide the {size[0]}×{size[1]} images of {dataset!r}: "
-                f"{every if square else grid_remedy(grid, *size)}."
+                f"The grid {format_grid(grid)} in {where} does not divide the {size[0]}×{size[1]} images of "
+                f"{dataset!r}: {every if square else grid_remedy(grid, *size)}."
             )
 
 
@@ -308,6 +309,6 @@ def _check_parts(plan: Plan, dataset: str) -> None:
     if plan.part_metrics and entry is not None and not entry.parts:
         with_parts = " or ".join(repr(name) for name, known in DATASETS.items() if known.parts)
         raise HeatproofError(
-            f"The metric {plan.part_metrics[0]!r} needs a dataset whose parts are known, and {dataset!r} has none: take "
-            f"{with_parts}, or leave the metric out."
+            f"The metric {plan.part_metrics[0]!r} needs a dataset whose parts are known, and {dataset!r} has none: "
+            f"take {with_parts}, or leave the metric out."
         )

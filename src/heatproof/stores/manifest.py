@@ -423,7 +423,7 @@ def write_manifest(path: str | Path, files: Iterable[str | Path], *, spec_key: K
     write_checksummed(path, {**base, **facts, **{name: public(facts[name]) for name in REASONS & facts.keys()}})
 
 
-def whole(path: str | Path, key: str) -> dict[str, Any] | None:
+def read_if_intact(path: str | Path, key: str) -> dict[str, Any] | None:
     """Return a manifest if it has this key and all files that it lists are undamaged; otherwise None."""
     recorded = read_checksummed(path)
     if recorded is None or recorded.get("key") != key:

@@ -342,7 +342,7 @@ class ImagesRead:
             of_split.append([start, stop, self.record.digest(split, start, stop) or ""])
         return found
 
-    def whole(self, *splits: str) -> list[tuple[str, int, int]]:
+    def all_images_of(self, *splits: str) -> list[tuple[str, int, int]]:
         """Return the ranges of all images of some splits."""
         counts = self.record.listed if self.record else {}
         return [(split, 0, counts[split][1]) for split in splits if split in counts]
