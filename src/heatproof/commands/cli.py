@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def work() -> None:
         options = vars(_parser().parse_args(arguments))
-        # What a command needs is imported when it runs. It prints by itself, or returns what is to be printed.
+        # Modules of a command are imported when it runs. A command prints, or returns text to print.
         told = resolve_name(options.pop("run"))(*options.pop("paths", ()), **options)
         if told is not None:
             print(escaped(told))
@@ -175,7 +175,7 @@ def _throughput(given: str) -> tuple[str, float] | str:
 
 
 def accept(*paths: str) -> str:
-    """Keep results of other code whose values are the same, and return what differs."""
+    """Keep results from other code whose values are unchanged, and return a report."""
     from heatproof.commands.accept import report
     from heatproof.config.files import read_config
     from heatproof.files.lock import locked_folder
@@ -189,7 +189,7 @@ def accept(*paths: str) -> str:
 
 
 def rank(*paths: str, **options: Any) -> None:
-    """Rank tables, of bundles and runs as well."""
+    """Rank methods by tables, bundles and results folders."""
     from heatproof.commands.bundle import tables
     from heatproof.report.tables import ranking
 
@@ -197,7 +197,7 @@ def rank(*paths: str, **options: Any) -> None:
 
 
 def show(output: str, methods: list[str] | None, **options: Any) -> str:
-    """Draw a picture of maps, and return where it is."""
+    """Draw maps of an image, and return the path of the figure."""
     from heatproof.report.figures import map_figure
 
     map_figure.show(**options, methods=methods or None, output=output)

@@ -1,4 +1,4 @@
-"""Two runs compared: which scores moved, and whether by more than chance in their images explains."""
+"""`heatproof diff`: compare the scores of two runs, and test whether changes exceed the uncertainty of their images."""
 
 from __future__ import annotations
 
@@ -23,22 +23,23 @@ from heatproof.report.tables.score_import import FIRST_ROW
 KEY = [*CASE, "method"]
 NUMBERS = ["score", "ci_low", "ci_high", "rank"]
 LEVEL = 0.95
-# Lines of a kind that are printed; the table has all of them.
+# Largest number of lines of each kind that are printed; the table has all.
 MOST = 10
 
 
 @dataclass(frozen=True)
 class Difference:
-    """What differs between two runs.
+    """The differences between two runs.
 
     Attributes
     ----------
     table
-        A row a score of either run: ``before`` and ``after``, ``change`` with ``change_low`` and ``change_high``, ``p``
-        of no change, ``moved``, ranks and sets before and after, and ``only`` ("before" or "after") where one run lacks
-        it. Those that moved come first, then by the size of the change.
+        One row for each score of either run: ``before`` and ``after``; ``change`` with its interval ``change_low`` to
+        ``change_high``; ``p``, the p-value of no change; ``moved``, whether the change is significant; ranks, and
+        whether the method is in the best set, before and after; and ``only``, "before" or "after" if one run lacks the
+        score. Significant changes come first, then larger changes.
     sentences
-        What there is to say, the most important first.
+        A summary, most important lines first.
     """
 
     table: pd.DataFrame
@@ -51,16 +52,16 @@ class Difference:
 def diff(before: str | Path, after: str | Path, *, level: float = LEVEL) -> Difference:
     """Compare the scores of two runs.
 
-    The interval of a change is that of a difference of two independent means: its variance is the sum of those that the
-    intervals of the scores tell. On the same images scores of two runs vary together, so that it is then too wide
-    rather than too narrow. Probabilities are corrected over all scores (Holm).
+    The interval of a change is that of a difference of two independent means: its variance is the sum of the variances
+    that follow from the intervals of the two scores. On the same images, scores of two runs are correlated, and the
+    interval is too wide rather than too narrow. p-values are corrected over all scores by Holm's method.
 
     Parameters
     ----------
     before, after
-        Results, or bundles.
+        Results folders or bundles.
     level
-        Coverage of the intervals in the tables, and of those here.
+        Coverage of the intervals in the tables, and of the intervals of changes.
 
     Raises
     ------
@@ -102,7 +103,7 @@ def _beside(before: pd.DataFrame, after: pd.DataFrame, level: float) -> pd.DataF
     error = np.hypot(*errors)
     change = both["score_after"] - both["score_before"]
     with np.errstate(divide="ignore", invalid="ignore"):
-        # Equal scores without a width have not moved.
+        # Equal scores whose intervals have no width have not changed.
         sizes = np.where(change == 0, 0.0, change.abs() / error)
     p = pd.Series(2 * norm.sf(sizes), index=both.index)
     moved = pd.Series(False, index=both.index)
@@ -159,7 +160,7 @@ def _sentences(table: pd.DataFrame) -> Iterator[str]:
 
 
 def print_diff(before: str, after: str, out: str | None = None) -> None:
-    """Print what moved; write the table or a page where asked to."""
+    """Print the differences between two runs, and write them to a table or a page if `out` is given."""
     found = diff(before, after)
     print(escaped(str(found)))
     if out is None:

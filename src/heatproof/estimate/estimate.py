@@ -1,4 +1,4 @@
-"""`heatproof estimate`: hours, jobs, disk and memory of a config, from a few images on this device."""
+"""`heatproof estimate`: estimate hours, jobs, disk space and memory of a config, from a few images on this device."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Seconds of timing after which the other networks are told from one pass of theirs.
+# Seconds after which further networks are estimated from one pass.
 BUDGET = 300.0
-# Of the share of images that fits a budget: to a five-hundredth.
+# Bisection steps for the share of images that fits a budget: to 1/512.
 HALVINGS = 9
 RANDOM = "Weights were random: an explainer that applies to yours alone is not counted."
 NVIDIA = "NVIDIA, DeepLearningExamples, ResNet-50 v1.5 for PyTorch, inference"
 SCALED = f"{NVIDIA}; the A100's from its training against the V100's there"
 TIMM = "timm, results/benchmark-infer-amp-nchw"
-# Images of 224 pixels a second through a ResNet-50 in large batches, by precision, as others measured and published
-# it; half precision stands for bfloat16.
+# Published throughputs of a ResNet-50 in images per second, by precision: images of 224 pixels, large batches. Numbers
+# for half precision are used for bfloat16.
 GPUS: dict[str, tuple[dict[str, float], str]] = {
     "t4": ({"float32": 428, "bfloat16": 1198}, NVIDIA),
     "v100": ({"float32": 1261, "bfloat16": 3382}, NVIDIA),
@@ -59,34 +59,36 @@ def estimate(
     as_if: tuple[str, float] | str | None = None,
     within: float | None = None,
 ) -> str:
-    """Return what a config costs, as text.
+    """Return an estimate of the costs of a config, as text.
 
     Parameters
     ----------
     paths
-        A config, and others laid over it.
+        A config, and others merged into it in turn.
     workers
-        GPUs, or jobs at once on a CPU.
+        Number of GPUs, or of parallel jobs on a CPU.
     device
-        ``auto``, ``cpu``, ``cuda`` or ``mps``; None for the config's.
+        ``auto``, ``cpu``, ``cuda`` or ``mps``; None for that of the config.
     images
-        How many are timed; None for 16 of up to 64 pixels, and for 2 of more.
+        Number of images that are timed; None for 16 images of up to 64 pixels, or 2 larger ones.
     responses
-        Whether ``results/scores.csv`` is wanted, and so responses along every map, beside the IDSDS table.
+        Whether to include ``results/scores.csv``, which needs responses along the rankings of all maps, and not only
+        the IDSDS table.
     budget
-        Seconds after which further networks are not timed with every explainer: what one pass of theirs takes, over
-        one of a network that was, stands in.
+        Seconds after which further networks are not timed with every explainer. Their times are those of a network
+        that was timed, scaled by the ratio of the times of one pass.
     as_if
-        A model of the config, or DATASET/MODEL, and how many images a second go through it on the device that is meant:
-        everything that runs a network is scaled by that over what is measured here. Or the name of a GPU in
-        `GPUS`, whose published throughput of a ResNet-50 is held against this device's.
+        Estimate for another device. Either a model of the config (or DATASET/MODEL) and its throughput on that device
+        in images per second, or the name of a GPU in `GPUS`, whose published throughput of a ResNet-50 is compared with
+        that of this device. Times of all jobs that run a network are scaled by the ratio.
     within
-        Seconds that a run may take: the most images that fit are told as lines of the config. None for its `budget`.
+        Seconds that a run may take; the output then has the lines of the config with the most images that fit. None
+        for the `budget` of the config.
 
     Raises
     ------
     HeatproofError
-        If the config is wrong, `as_if` names no model of it, or a stage fails on the first images.
+        If the config is wrong, `as_if` names no model of the config, or a stage fails on the first images.
     """
     if workers < 1 or (images is not None and images < 1):
         raise HeatproofError("--gpus and --images have to be at least 1.")
@@ -130,7 +132,7 @@ def _maps_told(plan: Plan) -> str:
 
 
 def _fitting_told(plan: Plan, measured: account.Measured, workers: int, responses: bool, within: float) -> str:
-    """Return the lines of the config with which a run lasts no longer than `within` seconds."""
+    """Return the lines of the config with which a run takes no longer than `within` seconds."""
     given = plan.images_of_kinds
 
     def lasts(share: float) -> tuple[dict[str, int], float]:
@@ -172,7 +174,7 @@ def _pair_of(plan: Plan, name: str, images_per_second: float) -> tuple[str, str]
 
 
 def throughput(name: str, precision: str) -> tuple[float, str]:
-    """Return the images a second that go through a ResNet-50 on a GPU, and the source.
+    """Return the published throughput of a ResNet-50 on a GPU, in images per second, and its source.
 
     Parameters
     ----------
@@ -184,7 +186,7 @@ def throughput(name: str, precision: str) -> tuple[float, str]:
     Raises
     ------
     HeatproofError
-        If there is no such GPU here, or no number of it in this precision.
+        If there is no published number for the GPU in this precision.
     """
     if name not in GPUS:
         raise HeatproofError(
@@ -201,17 +203,17 @@ def throughput(name: str, precision: str) -> tuple[float, str]:
 
 
 def images_to_time(size: int) -> int:
-    """Return how many images of this side in pixels are timed."""
+    """Return the number of images that are timed, from their side in pixels."""
     return 16 if size <= 64 else 2
 
 
 def plan_of(paths: Sequence[str | Path], device: str | None, images: int | None = None) -> tuple[Plan, list[str]]:
-    """Return the plan of configs laid over each other, and the datasets that are not here, in whose place noise stands.
+    """Return the plan of a config, and the names of datasets that are missing on this machine and replaced by noise.
 
     Raises
     ------
     HeatproofError
-        If the config is wrong, or a dataset is not here and nothing is known of its size.
+        If the config is wrong, or a dataset is missing and its size is not known.
     """
     config = merge(read_config(*paths), {} if device is None else {"device": device})
     datasets, missing = [], []
@@ -242,7 +244,10 @@ def _size_of(plan: Plan, dataset: str, model: str) -> int:
 
 
 def shards_to_time(graph: Graph, jobs: list[PlannedJob]) -> dict[tuple[str, str | None], dict[str, PlannedJob]]:
-    """Return a job of each kind that makes shards, by (dataset, model) and kind: all explainers, the last weights."""
+    """Return one job of each kind that makes shards, by (dataset, model) and kind.
+
+    The jobs have all explainers, and the last weights of the config.
+    """
     found: dict[tuple[str, str | None], dict[str, PlannedJob]] = {}
     fixed = {"weights": graph.plan.weights[-1], "shard": 0}
     for job in filter(account.is_shard, jobs):
@@ -256,15 +261,27 @@ def shards_to_time(graph: Graph, jobs: list[PlannedJob]) -> dict[tuple[str, str 
 def time_all(
     bench: Bench, responses: bool, budget: float, missing: Collection[str] = ()
 ) -> tuple[account.Measured, list[str]]:
-    """Time every stage on every network; return it, and the networks that were only timed by one pass.
+    """Time every stage on every network.
 
-    For `missing` datasets noise stands, of which only the number of training images is known.
+    Parameters
+    ----------
+    bench
+        Runs the timings.
+    responses, budget
+        As for `estimate`.
+    missing
+        Names of datasets that are replaced by noise, with a known number of training images.
+
+    Returns
+    -------
+    tuple
+        The measured costs, and the models that were timed by one pass only.
     """
     plan, graph, began, scaled = bench.plan, Graph(bench.plan), time.monotonic(), []
     measured = account.Measured(bench.start_up())
     jobs = account.jobs_to_tables(graph, responses)
     kinds = shards_to_time(graph, jobs)
-    # By the size of images: the seconds of a gradient, and what was timed on a network.
+    # Size of images to the seconds of a gradient, and the costs, of the network that was timed.
     known: dict[Any, tuple[float, dict[str, JobCost], TimedSteps]] = {}
     for dataset in plan.datasets if plan.reference_explainers else ():
         bench.report_progress(f"maps of {dataset} that know no model")
@@ -305,7 +322,7 @@ def _told(name: str, where: str, bench: Bench, measured: account.Measured, worke
     jobs = account.jobs_with_costs(bench.plan, measured, responses)
     target = "results/idsds_table.csv" + (" and results/scores.csv" if responses else "")
     total, disk = sum(job.seconds for job in jobs), sum(job.bytes for job in jobs)
-    # Of a run of minutes, hours would be zeros.
+    # For runs of minutes, hours would round to zero.
     unit, length = ("hours", 3600) if total > 3600 else ("seconds", 1)
     lines = [
         f"{name} to {target}, timed on {bench.images} images on this device ({where}):",
