@@ -18,7 +18,7 @@ from heatproof.estimate.account import (
     training_cost,
     wall_time,
 )
-from heatproof.estimate.estimate import _fitting_told, estimate, plan_of
+from heatproof.estimate.estimate import _describe_fitting_images, estimate, plan_of
 from heatproof.estimate.measure import Bench, JobCost
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
@@ -249,12 +249,12 @@ def test_the_images_that_fit_a_budget_do_fit_it():
     whole = lasts({"images": {"drops": 320, "curves": 80}})
     shortest = lasts({"images": 2, "accuracy_images": 0})
     budget = (whole + shortest) / 2
-    spec = _fitting_told(plan, found, 1, True, budget)
+    spec = _describe_fitting_images(plan, found, 1, True, budget)
     images = yaml.safe_load(spec.partition("\n\n")[2])["evaluation"]
     assert 0.9 * budget < lasts(images) <= budget
     assert images["images"]["drops"] == pytest.approx(4 * images["images"]["curves"], abs=4)
-    assert "is within the budget" in _fitting_told(plan, found, 1, True, 1.01 * whole)
-    assert "No number of images fits" in _fitting_told(plan, found, 1, True, 0.5 * shortest)
+    assert "is within the budget" in _describe_fitting_images(plan, found, 1, True, 1.01 * whole)
+    assert "No number of images fits" in _describe_fitting_images(plan, found, 1, True, 0.5 * shortest)
 
 
 def test_times_are_read_and_others_refused():

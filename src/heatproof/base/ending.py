@@ -36,14 +36,14 @@ class EndedBySignal(SystemExit):
 
 
 # The first signal, the thread that ends the child processes, and whether Python ignored `EndedBySignal`.
-_first: int | None = None
-_ender: threading.Thread | None = None
+_received: int | None = None
+_ending_thread: threading.Thread | None = None
 _ignored = False
 
 
 def received_signal() -> int | None:
     """Return the number of the signal that ends this process; None if there was none."""
-    return _first
+    return _received
 
 
 def describe_signal(what: str, number: int) -> str:
@@ -72,18 +72,18 @@ def install_signal_handlers(what: str = "") -> None:
     process, grace = os.getpid(), OF_COMMAND if what == "command" else GRACE
 
     def end(number: int, frame: FrameType | None) -> None:
-        global _first, _ender, _ignored
+        global _received, _ending_thread, _ignored
         if os.getpid() != process:
             # In a forked process, which its parent ends: act as if there were no handler.
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
             return
-        if _first is not None:
+        if _received is not None:
             if _ignored:
                 _ignored = False
-                raise EndedBySignal(_first)
+                raise EndedBySignal(_received)
             return
-        _first = number
+        _received = number
         if what:
             # Not through sys.stderr, which the main thread may be writing to. Errors are ignored, because the exit
             # status has the information too.
@@ -92,8 +92,8 @@ def install_signal_handlers(what: str = "") -> None:
         # A command ends only Snakemake at first. Snakemake then ends its jobs itself; if jobs ended before it, it would
         # count them as failed.
         alone = 2.0 if what == "command" else -1.0
-        _ender = threading.Thread(target=_end_children, args=(number, grace, alone), daemon=True)
-        _ender.start()
+        _ending_thread = threading.Thread(target=_end_children, args=(number, grace, alone), daemon=True)
+        _ending_thread.start()
         raise EndedBySignal(number)
 
     for number in SIGNALS:
@@ -111,7 +111,7 @@ def _unraisable(ignored: sys.UnraisableHookArgs) -> None:
     """
     global _ignored
     if not isinstance(ignored.exc_value, EndedBySignal):
-        if _first is None:
+        if _received is None:
             sys.__unraisablehook__(ignored)
         return
     _ignored = True
@@ -134,8 +134,8 @@ def signal_handling(what: str) -> Iterator[None]:
     try:
         yield
     finally:
-        if _ender is not None:
-            _ender.join()
+        if _ending_thread is not None:
+            _ending_thread.join()
         elif threading.current_thread() is threading.main_thread():
             for number, handler in before.items():
                 # None stands for a handler that was not installed from Python.
@@ -202,21 +202,21 @@ def end_processes(find: Callable[[], Iterable[psutil.Process]], grace: float = G
     """
     import psutil
 
-    received_signal: set[psutil.Process] = set()
+    asked_to_end: set[psutil.Process] = set()
     last = time.monotonic() + grace
     while True:
-        new = set(find()) - received_signal
+        new = set(find()) - asked_to_end
         for process in new:
             with suppress(psutil.Error):
                 process.terminate()
-        received_signal |= new
-        left = [process for process in received_signal if _runs(process)]
-        if not left:
+        asked_to_end |= new
+        running = [process for process in asked_to_end if _runs(process)]
+        if not running:
             return
         if time.monotonic() > last:
             break
         time.sleep(POLL_SECONDS)
-    _kill(left)
+    _kill(running)
 
 
 def children(recursive: bool = True) -> list[psutil.Process]:

@@ -40,8 +40,8 @@ class Key(NamedTuple):
     @classmethod
     def joined(cls, keys: Iterable[Key]) -> Key:
         """Return one key for several keys; their order matters."""
-        every = list(keys)
-        return cls(digest([key.config for key in every]), digest([key.code for key in every]))
+        all_keys = list(keys)
+        return cls(digest([key.config for key in all_keys]), digest([key.code for key in all_keys]))
 
 
 def digest(value: Any) -> str:
@@ -236,7 +236,7 @@ def _strip(node: ast.AST, imports: set[str]) -> None:
     for name in ("body", "orelse", "finalbody", "handlers", "cases"):
         children = getattr(node, name, None)
         if isinstance(children, list):
-            children[:] = [kept for child in children for kept in _kept(child)]
+            children[:] = [statement for child in children for statement in _without_type_checking(child)]
             for child in children:
                 _strip(child, imports)
     if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
@@ -245,10 +245,10 @@ def _strip(node: ast.AST, imports: set[str]) -> None:
             node.body = node.body[1:] or [ast.Pass()]
 
 
-def _kept(node: ast.AST) -> list[Any]:
+def _without_type_checking(node: ast.AST) -> list[Any]:
     """Return the statements that replace a statement: for a type-checking block, those of its other branch."""
     if isinstance(node, ast.If):
         name = node.test.attr if isinstance(node.test, ast.Attribute) else getattr(node.test, "id", None)
         if name == "TYPE_CHECKING":
-            return [kept for child in node.orelse for kept in _kept(child)]
+            return [statement for child in node.orelse for statement in _without_type_checking(child)]
     return [node]

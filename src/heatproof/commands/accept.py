@@ -89,13 +89,13 @@ def _sample(job: Job, todo: list[Product], differing: set[str], runtime: Runtime
     start, stop = spec.shard.images
     # The first shard is compared; if it is unchanged, later shards are taken to be unchanged.
     size = runtime.batch_size
-    few = min(start + (64 if size == "auto" else size), stop) if spec.shard.number == 0 else start
+    sample_stop = min(start + (64 if size == "auto" else size), stop) if spec.shard.number == 0 else start
     names = {product.manifest for product in todo}
-    refused = [name for name in sorted(names) if _store(name) in differing]
-    yield from ((name, "its first shard differs") for name in refused)
-    if len(refused) < len(names):
+    differing_stores = [name for name in sorted(names) if _store(name) in differing]
+    yield from ((name, "its first shard differs") for name in differing_stores)
+    if len(differing_stores) < len(names):
         with compare_with_stored() as verdicts:
-            spec.sampled((start, few), names.difference(refused)).run(runtime)
+            spec.sampled((start, sample_stop), names.difference(differing_stores)).run(runtime)
         yield from (verdict for verdict in verdicts if verdict[0] in names)
 
 

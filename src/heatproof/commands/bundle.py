@@ -98,7 +98,7 @@ def bundle(configs: Sequence[str], *, out: str) -> str:
         raise HeatproofError(f"The bundle is called {out}: give it a name that ends in .zip.")
     followed = load_named_or_last(configs)
     graph = Graph(followed.plan)
-    contents, keys = _made(graph, shlex.join(["heatproof", "run", *followed.named]))
+    contents, keys = _files_to_pack(graph, shlex.join(["heatproof", "run", *followed.named]))
     if not any(name in contents for name in RANKED):
         raise HeatproofError(f"{RESULTS} has neither {' nor '.join(RANKED)}: run the workflow to one of them first.")
     if sum(map(len, contents.values())) > MOST_UNPACKED:
@@ -118,7 +118,7 @@ def bundle(configs: Sequence[str], *, out: str) -> str:
     return f"{note}; `heatproof verify {out}` checks it. {followed.note}".rstrip()
 
 
-def _made(graph: Graph, command: str) -> tuple[dict[str, bytes], dict[str, Key]]:
+def _files_to_pack(graph: Graph, command: str) -> tuple[dict[str, bytes], dict[str, Key]]:
     """Return the bytes of the files to pack and of their manifests, by name, and the keys of the manifests.
 
     Parameters
@@ -132,7 +132,7 @@ def _made(graph: Graph, command: str) -> tuple[dict[str, bytes], dict[str, Key]]
 
     results, root = Results(graph), graph.plan.results.root
     contents, keys = dict[str, bytes](), dict[str, Key]()
-    asked: list[str] = []
+    packed: list[str] = []
     for job in graph.jobs():
         for product in job.products:
             names = {os.path.relpath(file, root): file for file in product.files if file != product.manifest}
@@ -140,22 +140,22 @@ def _made(graph: Graph, command: str) -> tuple[dict[str, bytes], dict[str, Key]]
             if not any(map(os.path.lexists, [product.manifest, *names.values()] if names else [])):
                 continue
             if results.manifest(product.manifest) is None or not results.is_complete(product):
-                lacks = next((file for file in product.files if not os.path.lexists(file)), product.manifest)
-                raise HeatproofError(f"{lacks} is missing or damaged: `{command}` makes it again; pack it then.")
-            own = os.path.relpath(product.manifest, root)
-            for name, file in {own: product.manifest, **names}.items():
+                missing = next((file for file in product.files if not os.path.lexists(file)), product.manifest)
+                raise HeatproofError(f"{missing} is missing or damaged: `{command}` makes it again; pack it then.")
+            manifest_name = os.path.relpath(product.manifest, root)
+            for name, file in {manifest_name: product.manifest, **names}.items():
                 with one_sentence_errors(file, f"`{command}` makes it again; pack it then"):
                     contents[name] = read_result_bytes(file)
-            recorded = parse_checksummed(contents[own], Path(product.manifest)) or {}
-            keys[own] = Key.of(recorded)
+            recorded = parse_checksummed(contents[manifest_name], Path(product.manifest)) or {}
+            keys[manifest_name] = Key.of(recorded)
             for name, file in names.items():
-                if _listed(recorded, own).get(name) != (digest := hashlib.sha256(contents[name]).hexdigest()):
+                if _listed(recorded, manifest_name).get(name) != (digest := hashlib.sha256(contents[name]).hexdigest()):
                     raise HeatproofError(
                         f"The bytes of {file} differ from those that {product.manifest} lists (SHA-256 {digest[:8]}…): "
                         f"remove it, and `{command}` makes it again; pack the results then."
                     )
-            asked += names.values()
-    for job in graph.jobs_leading_to(asked):
+            packed += names.values()
+    for job in graph.jobs_leading_to(packed):
         for product in job.products:
             if results.is_stale(job, product):
                 raise HeatproofError(
@@ -252,8 +252,8 @@ def _read_about(path: str | Path, members: Mapping[str, Member]) -> About:
         raise HeatproofError(f"{path} has no {lacks}: {AGAIN}.")
     with one_sentence_errors(f"{ABOUT} in {path}", AGAIN):
         value = parse_json(members[ABOUT].content)
-        made = value.get("format") if isinstance(value, dict) else FORMAT
-        if made != FORMAT:
+        version_of_format = value.get("format") if isinstance(value, dict) else FORMAT
+        if version_of_format != FORMAT:
             raise HeatproofError(
                 f"{path} is a bundle of another version of heatproof, which this version cannot check: make it again "
                 "with `heatproof bundle`, or use the other version."
@@ -269,8 +269,8 @@ def _read_about(path: str | Path, members: Mapping[str, Member]) -> About:
 def _require_manifests(path: str | Path, members: Mapping[str, Member], about: About) -> None:
     """Raise an error if no manifest lists a file as it is, or a manifest is damaged or from another config."""
     names = {name for name in members if name.endswith(".json")} - {ABOUT}
-    if odd := names ^ about.keys.keys():
-        raise HeatproofError(f"{min(odd)} in {path} is no manifest that {ABOUT} knows: {AGAIN}.")
+    if unknown := names ^ about.keys.keys():
+        raise HeatproofError(f"{min(unknown)} in {path} is no manifest that {ABOUT} knows: {AGAIN}.")
     listed, keys = dict[str, tuple[str, int]](), dict[str, Any]()
     read: list[tuple[str, dict[str, Any]]] = []
     for name in sorted(names):
@@ -292,10 +292,10 @@ def _require_manifests(path: str | Path, members: Mapping[str, Member], about: A
             raise HeatproofError(f"No manifest in {path} lists {name} with the bytes that it has: {AGAIN}.")
     digests = {file: member.sha256 for file, member in members.items()}
     for name, recorded in read:
-        for known, said in ((digests, recorded.get("input_sha256", {})), (keys, recorded.get("read", {}))):
-            for file, value in said.items():
-                own = PurePosixPath(file)
-                inside = str(own.relative_to(RESULTS)) if own.is_relative_to(RESULTS) else ""
+        for known, stated in ((digests, recorded.get("input_sha256", {})), (keys, recorded.get("read", {}))):
+            for file, value in stated.items():
+                path_in_results = PurePosixPath(file)
+                inside = str(path_in_results.relative_to(RESULTS)) if path_in_results.is_relative_to(RESULTS) else ""
                 if known.get(inside, value) != value:
                     raise HeatproofError(f"{name} in {path} was made from another {inside} than it has: {AGAIN}.")
 
@@ -335,8 +335,8 @@ def tables(paths: Sequence[str | Path]) -> list[UserTable]:
 
 def _is_of_a_run(table: Path) -> bool:
     """Return whether a table in a results folder is from a run: a file with the name of its manifest is not another."""
-    beside = table.with_suffix(".json")
-    return beside != table and (not beside.exists() or read_checksummed(beside) is not None)
+    manifest = table.with_suffix(".json")
+    return manifest != table and (not manifest.exists() or read_checksummed(manifest) is not None)
 
 
 def _require_comparable(abouts: Mapping[str, tuple[About, bytes]]) -> None:

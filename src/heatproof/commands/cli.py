@@ -22,9 +22,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def work() -> None:
         options = vars(_parser().parse_args(arguments))
         # Modules of a command are imported when it runs. A command prints, or returns text to print.
-        told = resolve_name(options.pop("run"))(*options.pop("paths", ()), **options)
-        if told is not None:
-            print(escaped(told))
+        output = resolve_name(options.pop("run"))(*options.pop("paths", ()), **options)
+        if output is not None:
+            print(escaped(output))
 
     return run_and_report_errors(work)
 
@@ -36,9 +36,9 @@ def _parser() -> argparse.ArgumentParser:
     merged = "a YAML config, and others merged into it"
     configs = argparse.ArgumentParser(add_help=False)
     configs.add_argument("paths", nargs="+", metavar="config", help=merged)
-    some = argparse.ArgumentParser(add_help=False)
+    any_configs = argparse.ArgumentParser(add_help=False)
     default = f"{merged}; without any, the default: three networks on embedded digits, some 200 jobs"
-    some.add_argument("configs", nargs="*", metavar="config", help=default)
+    any_configs.add_argument("configs", nargs="*", metavar="config", help=default)
     last = argparse.ArgumentParser(add_help=False)
     last.add_argument("configs", nargs="*", metavar="config", help=f"{merged}; without any, that of the last run here")
 
@@ -74,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     starting.add_argument("--column", dest="columns", action="append", default=[], metavar="WHAT=NAME", help=named)
 
     going = "run the workflow in this folder; a config is a file, or the name of one that comes with heatproof"
-    running = command("run", "heatproof.commands.run:run", going, parents=[some])
+    running = command("run", "heatproof.commands.run:run", going, parents=[any_configs])
     running.add_argument("--cores", metavar="N", help="how many at once; by default all")
     running.add_argument("--profile", metavar="PROFILE", help="of a cluster: slurm, or a folder of your own")
     running.add_argument("--target", dest="targets", action="append", default=[], metavar="FILE", help="instead of all")
@@ -91,8 +91,8 @@ def _parser() -> argparse.ArgumentParser:
 
     room = "what of the results can go, and what it would cost to make it again"
     pruned = command("prune", "heatproof.commands.prune:prune", room, parents=[configs])
-    asked = "what runs ask Snakemake for, instead of all"
-    pruned.add_argument("--target", dest="targets", action="append", default=[], metavar="TARGET", help=asked)
+    requested = "what runs ask Snakemake for, instead of all"
+    pruned.add_argument("--target", dest="targets", action="append", default=[], metavar="TARGET", help=requested)
     pruned.add_argument("--delete", action="append", default=[], metavar="KIND", help="remove what is of this kind")
 
     cost = "what a config costs, from a few images on this device"
@@ -150,27 +150,27 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _names(given: str) -> list[str]:
-    return [name.strip() for name in given.split(",") if name.strip()]
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _grid(given: str) -> Any:
+def _grid(text: str) -> Any:
     from heatproof.base.grids import parse_grid_name
 
-    return parse_grid_name(given)
+    return parse_grid_name(text)
 
 
-def _throughput(given: str) -> tuple[str, float] | str:
+def _throughput(text: str) -> tuple[str, float] | str:
     from heatproof.estimate.estimate import GPUS
 
-    model, _, rate = given.rpartition("=")
-    if given in GPUS:
-        return given
+    model, _, rate = text.rpartition("=")
+    if text in GPUS:
+        return text
     try:
         return model, float(rate)
     except ValueError:
         raise HeatproofError(
-            f"--as-if is {given}: give a model and its images a second, as resnet50=1200, or one of {', '.join(GPUS)}."
+            f"--as-if is {text}: give a model and its images a second, as resnet50=1200, or one of {', '.join(GPUS)}."
         ) from None
 
 

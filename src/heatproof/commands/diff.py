@@ -68,7 +68,7 @@ def diff(before: str | Path, after: str | Path, *, level: float = LEVEL) -> Diff
     HeatproofError
         If a run cannot be read, or the two have no score in common.
     """
-    table = _beside(_read(before), _read(after), level)
+    table = _join(_read(before), _read(after), level)
     if not (table["only"] == "").any():
         raise HeatproofError(f"{before} and {after} have no score in common: not one network, method and metric.")
     return Difference(table, list(_sentences(table)))
@@ -85,19 +85,19 @@ def _read(path: str | Path) -> pd.DataFrame:
         table[name] = pd.to_numeric(texts, errors="coerce").astype(float)
         wrong = ~np.isfinite(table[name]) & (texts != "")
         if wrong.any():
-            said = f"{texts[wrong].iloc[0]!r:.60} in row {wrong.idxmax() + FIRST_ROW} of {name!r}"
-            raise HeatproofError(f"The table of {path} has {said}, which is not a finite number: name another.")
+            value = f"{texts[wrong].iloc[0]!r:.60} in row {wrong.idxmax() + FIRST_ROW} of {name!r}"
+            raise HeatproofError(f"The table of {path} has {value}, which is not a finite number: name another.")
     if (twice := table.duplicated(KEY)).any():
         row = table.loc[twice, KEY].iloc[0]
         raise HeatproofError(f"The table of {path} has {' / '.join(map(str, row))} twice: take one row out.")
     return table.assign(in_best_set=table["in_best_set"] == "True")
 
 
-def _beside(before: pd.DataFrame, after: pd.DataFrame, level: float) -> pd.DataFrame:
+def _join(before: pd.DataFrame, after: pd.DataFrame, level: float) -> pd.DataFrame:
     from statsmodels.stats.multitest import multipletests
 
-    kept = [*KEY, *NUMBERS, "in_best_set"]
-    both = before[kept].merge(after[kept], on=KEY, how="outer", suffixes=("_before", "_after"), indicator="only")
+    columns = [*KEY, *NUMBERS, "in_best_set"]
+    both = before[columns].merge(after[columns], on=KEY, how="outer", suffixes=("_before", "_after"), indicator="only")
     width = norm.ppf((1 + level) / 2)
     errors = [(both[f"ci_high_{one}"] - both[f"ci_low_{one}"]) / (2 * width) for one in ("before", "after")]
     error = np.hypot(*errors)
@@ -133,9 +133,9 @@ def _beside(before: pd.DataFrame, after: pd.DataFrame, level: float) -> pd.DataF
 def _sentences(table: pd.DataFrame) -> Iterator[str]:
     shared = table[table["only"] == ""]
     moved = shared[shared["moved"]]
-    untold = int(shared["p"].isna().sum())
-    told = f"Of {len(shared)} scores in both runs, {len(moved)} moved by more than their intervals"
-    yield f"{told}{f'; {untold} have no interval in one of them' if untold else ''}."
+    without_interval = int(shared["p"].isna().sum())
+    sentence = f"Of {len(shared)} scores in both runs, {len(moved)} moved by more than their intervals"
+    yield f"{sentence}{f'; {without_interval} have no interval in one of them' if without_interval else ''}."
     for row in moved.head(MOST).to_dict("records"):
         place = f"{row['dataset']} / {row['model']} {row['weights']}, {row['metric']}"
         interval = f"{rounded(row['change_low'], 3)} to {rounded(row['change_high'], 3)}"
@@ -144,19 +144,19 @@ def _sentences(table: pd.DataFrame) -> Iterator[str]:
         yield f"  and {len(moved) - MOST} more"
     for key, part in shared.groupby(CASE, sort=True):
         case = [str(name) for name in key]
-        came, went = (
+        entered, left = (
             part.loc[part[f"best_{now}"] & ~part[f"best_{other}"], "method"].tolist()
             for now, other in (("after", "before"), ("before", "after"))
         )
-        if came or went:
-            said = [f"{join_names(came)} came in"] * bool(came) + [f"{join_names(went)} went out"] * bool(went)
-            yield f"The set of the best on {' / '.join(case[:3])}, {case[3]}: {', '.join(said)}."
+        if entered or left:
+            phrases = [f"{join_names(entered)} came in"] * bool(entered) + [f"{join_names(left)} went out"] * bool(left)
+            yield f"The set of the best on {' / '.join(case[:3])}, {case[3]}: {', '.join(phrases)}."
     for one in ("before", "after"):
         alone = table[table["only"] == one]
         if len(alone):
             methods = sorted(set(alone["method"]) - set(shared["method"]))
-            told = f", among them all of {join_names(methods[:MOST])}" if methods else ""
-            yield f"{len(alone)} scores are only in the run {one}{told}."
+            sentence = f", among them all of {join_names(methods[:MOST])}" if methods else ""
+            yield f"{len(alone)} scores are only in the run {one}{sentence}."
 
 
 def print_diff(before: str, after: str, out: str | None = None) -> None:

@@ -120,8 +120,8 @@ def init(
     sizes = sizes_below(top)
     sides = [min(size) for size in sizes]
     middle = round(median(sides))
-    told = published.pop("size", None)
-    height, width = facts.size or (height_and_width(told) if told else _fitting(sizes))
+    published_size = published.pop("size", None)
+    height, width = facts.size or (height_and_width(published_size) if published_size else _fitting(sizes))
     grids = _grids(height, width)
     counts = {name: len(known.splits[name]) for name in ("train", "validation", "evaluation")}
     spec = DatasetSpec("image_folder", "", {}, 0, task=getattr(known, "task", "multiclass"))
@@ -170,7 +170,7 @@ def init(
     about = HEAD.format(
         # Escaped, because text after a line break would not be part of the comment.
         photos=escaped(photos, keep=""),
-        classes=_kind_of(getattr(known, "task", "multiclass"), known.num_classes),
+        classes=_describe_task(getattr(known, "task", "multiclass"), known.num_classes),
         splits=", ".join(f"{count} {split}" for split, count in counts.items()),
         smallest=min(sides),
         middle=middle,
@@ -188,12 +188,17 @@ def init(
     weights = OWN_WEIGHTS if checkpoint else scratch
     about += f"# {OWN_WEIGHTS}\n" if checkpoint or not is_known else ""
     about += f"# {head.found}\n" if head.found else ""
-    about += "".join(f"# {line}\n" for line in _told_of(table))
+    about += "".join(f"# {line}\n" for line in _describe_table(table))
     write_text(out, about + dump(config))
     quoted = shlex.quote(out)
-    told = [f"{out} is written. {weights}", *([head.found] if head.found else []), *_told_of(table), "Next:"]
+    published_size = [
+        f"{out} is written. {weights}",
+        *([head.found] if head.found else []),
+        *_describe_table(table),
+        "Next:",
+    ]
     commands = (f"check {quoted}", f"estimate {quoted}", f"run {quoted} --cores 2")
-    return "\n".join([*told, *(f"  heatproof {command}" for command in commands)])
+    return "\n".join([*published_size, *(f"  heatproof {command}" for command in commands)])
 
 
 def _metrics_of(task: str) -> list[Any]:
@@ -202,10 +207,10 @@ def _metrics_of(task: str) -> list[Any]:
     return [name if task_provides(task, "probability") else {name: {"output": "logit"}} for name in names]
 
 
-def _columns_of(given: Sequence[str]) -> dict[str, Any]:
+def _columns_of(arguments: Sequence[str]) -> dict[str, Any]:
     """Return options of the dataset from arguments ``what=name``."""
     found: dict[str, list[str]] = {}
-    for one in given:
+    for one in arguments:
         what, _, name = one.partition("=")
         if not name:
             raise HeatproofError(f"--column {one}: write what it is and its name, such as label=diagnosis.")
@@ -213,17 +218,17 @@ def _columns_of(given: Sequence[str]) -> dict[str, Any]:
     return {what: names if len(names) > 1 else names[0] for what, names in found.items()}
 
 
-def _kind_of(task: str, count: int) -> str:
+def _describe_task(task: str, count: int) -> str:
     kinds = {"regression": "numbers", "multilabel": f"{count} labels, several an image"}
     return kinds.get(task, f"{count} classes")
 
 
-def _told_of(table: FoundTable | None) -> list[str]:
+def _describe_table(table: FoundTable | None) -> list[str]:
     """Return lines for comments on a table of labels."""
     if table is None:
         return []
-    said = [*(f"{note}." for note in table.table.notes), *(f"Assumed: {one}." for one in table.assumptions)]
-    return [escaped(" ".join(line.split()), keep="") for line in said]
+    lines = [*(f"{note}." for note in table.table.notes), *(f"Assumed: {one}." for one in table.assumptions)]
+    return [escaped(" ".join(line.split()), keep="") for line in lines]
 
 
 class _Head(NamedTuple):
@@ -263,8 +268,8 @@ def _read_head(settings: dict[str, Any], checkpoint: str, named: str, dataset: A
     except Exception:  # a builder or a library can raise any exception, which `heatproof check` reports
         return _Head("", False, {})
     settings["options"] = head.options or settings["options"]
-    shown = [escaped(name, keep="") for name in classes[:NAMED]]
-    order = ", ".join(shown) + (", …" if len(classes) > NAMED else "")
+    names = [escaped(name, keep="") for name in classes[:NAMED]]
+    order = ", ".join(names) + (", …" if len(classes) > NAMED else "")
     file = escaped(Path(checkpoint).name, keep="")
     if head.fits and labels:
         return _Head(f"{file} keeps its head, whose config names the class of each output.", True, labels)
@@ -277,13 +282,13 @@ def _read_head(settings: dict[str, Any], checkpoint: str, named: str, dataset: A
         )
     if head.outputs is None:
         return _Head("", False, {})
-    anew = (
+    replaced = (
         f"{file} has {head.outputs} output{'s' * (head.outputs != 1)}, and there are {len(classes)} classes: a new "
         "head is trained (transfer: true)"
     )
     known = f"outputs: {{{escaped(classes[0], keep='')}: number, …}} and num_outputs: {head.outputs}"
     among = f"; where the classes are among the {head.outputs}, give the dataset {known} instead"
-    return _Head(f"{anew}{among if head.outputs > len(classes) else ''}.", False, {})
+    return _Head(f"{replaced}{among if head.outputs > len(classes) else ''}.", False, {})
 
 
 def _weights_of(settings: Mapping[str, Any]) -> str:
@@ -297,14 +302,14 @@ def _labels_of(settings: Mapping[str, Any], classes: Sequence[str]) -> dict[str,
     """Return dataset options that map labels to outputs, if the config of a transformers model names all classes."""
     if settings["architecture"] != LIBRARIES["transformers"]:
         return {}
-    told = read_json_file(settings["options"]["name"], CONFIG).get("id2label")
-    named: dict[str, Any] = told if isinstance(told, dict) else {}
-    names = {str(name): number for number, name in named.items()}
+    id_to_label = read_json_file(settings["options"]["name"], CONFIG).get("id2label")
+    labels: dict[str, Any] = id_to_label if isinstance(id_to_label, dict) else {}
+    names = {str(name): number for number, name in labels.items()}
     try:
         outputs = {name: int(names[name]) for name in classes}
     except (KeyError, ValueError):
         return {}
-    return {"outputs": outputs, "num_outputs": len(named)}
+    return {"outputs": outputs, "num_outputs": len(labels)}
 
 
 def _require_enough(photos: str, classes: int, counts: Mapping[str, int], scored: int) -> None:

@@ -158,19 +158,19 @@ def find(graph: Graph, wanted: Sequence[Job], folder: str | Path = RESULTS) -> l
         The results folder.
     """
     results, folder = Results(graph), Path(folder)
-    jobs, asked = list(graph.jobs()), {id(job) for job in wanted}
+    jobs, requested = list(graph.jobs()), {id(job) for job in wanted}
     readers: dict[str, list[Job]] = {}
     for job in jobs:
         # Jobs that were never run and are not needed do not count as readers.
-        if id(job) in asked or any(results.manifest(product.manifest) for product in job.products):
+        if id(job) in requested or any(results.manifest(product.manifest) for product in job.products):
             for file in job.inputs:
                 readers.setdefault(file, []).append(job)
     found = [*_stores(jobs, readers, results), *_epochs(jobs, readers, results), *_others(jobs, folder)]
     found += [Prunable("targets", path.name, [path]) for path in sorted(folder.glob(".targets/*"))]
     journals = [path for name in STORED for path in sorted(folder.glob(f"{name}/**/.*.journal"))]
     # Temporary folders of shards have the name of the store with a suffix.
-    aside = [path for name in STORED for path in sorted(folder.glob(f"{name}/**/.*.zarr.*")) if path.is_dir()]
-    found.append(Prunable("leftovers", "journals and half-written shards", [*journals, *aside]))
+    temporary = [path for name in STORED for path in sorted(folder.glob(f"{name}/**/.*.zarr.*")) if path.is_dir()]
+    found.append(Prunable("leftovers", "journals and half-written shards", [*journals, *temporary]))
     return [one for one in found if one.bytes]
 
 
@@ -207,9 +207,9 @@ def _stores(jobs: Sequence[Job], readers: Mapping[str, list[Job]], results: Resu
 
 def _epochs(jobs: Sequence[Job], readers: Mapping[str, list[Job]], results: Results) -> Iterator[Prunable]:
     for product in (product for job in jobs for product in job.products):
-        kept = [file for file in product.files if "/kept/" in file and os.path.isfile(file)]
-        if _is_read(kept, readers, results):
-            yield Prunable("epochs", _named(product), list(map(Path, kept)), manifest=product.manifest)
+        files = [file for file in product.files if "/kept/" in file and os.path.isfile(file)]
+        if _is_read(files, readers, results):
+            yield Prunable("epochs", _named(product), list(map(Path, files)), manifest=product.manifest)
 
 
 def _others(jobs: Sequence[Job], folder: Path) -> Iterator[Prunable]:

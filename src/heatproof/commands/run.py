@@ -89,10 +89,15 @@ def _start(
     # After --, because options such as --configfile take any number of values.
     command += [*more, *(["--", *targets] if targets else [])]
     # Snakemake ends when this process does.
-    given = {"HEATPROOF_COMMAND": "heatproof run", "PYTHONSAFEPATH": "1", CONTROLLER: str(os.getpid()), **environment}
+    variables = {
+        "HEATPROOF_COMMAND": "heatproof run",
+        "PYTHONSAFEPATH": "1",
+        CONTROLLER: str(os.getpid()),
+        **environment,
+    }
     # Ctrl-C in a terminal reaches Snakemake too. It is blocked until Snakemake has installed its signal handlers.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    snakemake = subprocess.Popen(command, env={**os.environ, **given})  # noqa: S603
+    snakemake = subprocess.Popen(command, env={**os.environ, **variables})  # noqa: S603
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     # If a signal ends this process, its handler ends Snakemake as well and waits for it (`heatproof.base.ending`).
     code = snakemake.wait()
@@ -118,10 +123,10 @@ def refuse_code_of_snakemake() -> None:
             f"Snakemake would execute what is in {PIP_DEPLOYMENTS} of this folder, and no run of heatproof puts "
             "anything there: remove it."
         )
-    if odd := _no_file(SNAKEMAKE):
+    if irregular := _first_irregular(SNAKEMAKE):
         raise HeatproofError(
-            f"{printable_path(odd)} is neither a file nor a folder, and Snakemake would write through it or wait for "
-            "it: remove it."
+            f"{printable_path(irregular)} is neither a file nor a folder, and Snakemake would write through it or "
+            "wait for it: remove it."
         )
     profiles = os.environ.get("SNAKEMAKE_PROFILE", "").split(",")
     for profile in profiles:
@@ -132,15 +137,15 @@ def refuse_code_of_snakemake() -> None:
             )
 
 
-def _no_file(place: str) -> str | None:
+def _first_irregular(folder: str) -> str | None:
     """Return the first link, pipe or the like in Snakemake's folder, except in environments, which contain links."""
-    if os.path.islink(place):
-        return place
+    if os.path.islink(folder):
+        return folder
     try:
-        for entry in os.scandir(place):
+        for entry in os.scandir(folder):
             if entry.is_dir(follow_symlinks=False):
-                if entry.name not in ENVIRONMENTS and (odd := _no_file(entry.path)):
-                    return odd
+                if entry.name not in ENVIRONMENTS and (irregular := _first_irregular(entry.path)):
+                    return irregular
             elif not entry.is_file(follow_symlinks=False):
                 return entry.path
     except FileNotFoundError:
@@ -168,23 +173,23 @@ def report(configs: Sequence[str], *, cores: str | None = None) -> None:
     from heatproof.workflow.last_run import NAMES_VARIABLE, load_named_or_last
     from heatproof.workflow.reconcile import Results
 
-    followed = load_named_or_last(configs)
-    graph = Graph(followed.plan)
+    run_config = load_named_or_last(configs)
+    graph = Graph(run_config.plan)
     page = graph.spec("report_page").files["page"]
     results = Results(graph, changes_by_dataset(inspect_data(graph)))
-    lacking = Counter(job.stage for job in results.jobs_to_run([page]) if job.spec.runs_network)
-    if lacking:
-        stages = ", ".join(f"{count} of {stage}" for stage, count in lacking.items())
+    missing = Counter(job.stage for job in results.jobs_to_run([page]) if job.spec.runs_network)
+    if missing:
+        stages = ", ".join(f"{count} of {stage}" for stage, count in missing.items())
         raise HeatproofError(
-            f"{followed.note} The page needs {lacking.total()} jobs first that train networks or pass images through "
-            f"them ({stages}): {_command(followed.named, page)} runs them.".strip()
+            f"{run_config.note} The page needs {missing.total()} jobs first that train networks or pass images through "
+            f"them ({stages}): {_command(run_config.named, page)} runs them.".strip()
         )
-    if followed.note:
-        print(escaped(followed.note))
+    if run_config.note:
+        print(escaped(run_config.note))
     with TemporaryDirectory() as folder:
         values = Path(folder) / "config.yaml"
-        values.write_text(dump(followed.config), encoding="utf-8")
-        _start([str(values)], cores=cores, targets=[page], **{NAMES_VARIABLE: json.dumps(followed.named)})
+        values.write_text(dump(run_config.config), encoding="utf-8")
+        _start([str(values)], cores=cores, targets=[page], **{NAMES_VARIABLE: json.dumps(run_config.named)})
     print(escaped(str(Path(page).resolve()), keep=""))
 
 
@@ -200,24 +205,24 @@ def status(configs: Sequence[str]) -> str:
     from heatproof.workflow.last_run import load_named_or_last
     from heatproof.workflow.reconcile import Results
 
-    followed = load_named_or_last(configs)
-    graph = Graph(followed.plan)
+    run_config = load_named_or_last(configs)
+    graph = Graph(run_config.plan)
     seen = inspect_data(graph)
     results = Results(graph, changes_by_dataset(seen))
     stages: dict[str, list[bool]] = {}
     damaged: list[str] = []
     for job in graph.jobs_leading_to(graph.targets()):
         found = list(filter(None, map(results.damage, job.products)))
-        whole = all(results.manifest(one.manifest) and not results.is_stale(job, one) for one in job.products)
-        stages.setdefault(job.stage, []).append(whole and not found)
+        is_made = all(results.manifest(one.manifest) and not results.is_stale(job, one) for one in job.products)
+        stages.setdefault(job.stage, []).append(is_made and not found)
         damaged += found
-    every = [one for jobs in stages.values() for one in jobs]
+    are_made = [one for jobs in stages.values() for one in jobs]
     lines = [f"{stage:<16} {sum(jobs):>5} of {len(jobs):>5} jobs" for stage, jobs in stages.items()]
-    left = len(every) - sum(every)
-    rest = f", {left} are left: {_command(followed.named)} runs them." if left else "."
-    said = f"{sum(every)} of {len(every)} jobs are made{rest}"
-    spec = [
-        *filter(None, [followed.note]),
+    remaining = len(are_made) - sum(are_made)
+    rest = f", {remaining} are left: {_command(run_config.named)} runs them." if remaining else "."
+    summary = f"{sum(are_made)} of {len(are_made)} jobs are made{rest}"
+    notes = [
+        *filter(None, [run_config.note]),
         *(sentence for one in seen.values() for sentence in one.sentences),
     ]
-    return "\n".join([*spec, *damaged, *lines, "", said])
+    return "\n".join([*notes, *damaged, *lines, "", summary])

@@ -142,8 +142,8 @@ def is_shard(job: PlannedJob) -> bool:
 
 def jobs_to_tables(graph: Graph, responses: bool) -> list[PlannedJob]:
     """Return the jobs for the tables, upstream first; with `responses`, also for the table of all metrics."""
-    made = [graph.spec(name) for name in ("tables", *(["all_scores"] if responses else []))]
-    return graph.jobs_leading_to(file for spec in made for file in spec.files.values())
+    specs = [graph.spec(name) for name in ("tables", *(["all_scores"] if responses else []))]
+    return graph.jobs_leading_to(file for spec in specs for file in spec.files.values())
 
 
 def training_cost(spec: Training, found: CountedSteps, start_up: float) -> JobCost:
@@ -169,14 +169,25 @@ def jobs_with_costs(plan: Plan, measured: Measured, responses: bool) -> list[Job
         after = sorted({maker[file] for file in job.inputs if file in maker})
         maker |= dict.fromkeys(job.outputs, len(jobs))
         timed, images = measured.cost(job, plan.images_of(job.wildcards.get("metric", "")))
-        asked = [entry.name for entry in getattr(job.spec, "explainers", ())]
-        each = {name: images * timed.per_image.get(name, 0.0) for name in asked}
+        explainers = [entry.name for entry in getattr(job.spec, "explainers", ())]
+        seconds_of_explainers = {name: images * timed.per_image.get(name, 0.0) for name in explainers}
         # If each explainer has its own job, its share of the bytes of all explainers.
-        share = len(timed.per_image.keys() & set(asked)) / max(len(timed.per_image), 1) if asked else 1.0
-        stage, seconds = TABLE_OF.get(job.stage, job.stage), timed.seconds(images, asked or None)
-        training, left = job.stage in TRAININGS, timed.bytes_per_image * images * share
+        share = len(timed.per_image.keys() & set(explainers)) / max(len(timed.per_image), 1) if explainers else 1.0
+        stage, seconds = TABLE_OF.get(job.stage, job.stage), timed.seconds(images, explainers or None)
+        training, bytes_left = job.stage in TRAININGS, timed.bytes_per_image * images * share
         devices = cast("Training", job.spec).training.devices if training else 1
-        jobs.append(Job(stage, seconds, after, training or is_shard(job), devices, left, timed.memory, each))
+        jobs.append(
+            Job(
+                stage,
+                seconds,
+                after,
+                training or is_shard(job),
+                devices,
+                bytes_left,
+                timed.memory,
+                seconds_of_explainers,
+            )
+        )
     return jobs
 
 

@@ -190,15 +190,17 @@ class TimeTraining:
             with torch.no_grad():
                 labels = network(images.to(device)).cpu()
         # `fit` needs images to validate on; one is enough.
-        few = Examples(images.repeat(STEPS, 1, 1, 1), torch.cat([labels] * STEPS))
+        some_images = Examples(images.repeat(STEPS, 1, 1, 1), torch.cat([labels] * STEPS))
         one = Examples(images[:1], labels[:1])
         fit(network, Examples(images, labels), one, schedule, 0)
         started = time.process_time()
-        whole = _seconds(lambda: fit(network, few, one, schedule, 0), device, repeats=1)
-        verified = _seconds(lambda: validate(network, few, schedule.batch_size, schedule.loss), device, repeats=1)
+        training_seconds = _seconds(lambda: fit(network, some_images, one, schedule, 0), device, repeats=1)
+        validation_seconds = _seconds(
+            lambda: validate(network, some_images, schedule.batch_size, schedule.loss), device, repeats=1
+        )
         count = size * STEPS
-        start = max(started - whole / STEPS, 0.0) if device.type == "cpu" else 0.0
-        return {"train": whole / count, "validate": verified / count, "read": read, "start": start}
+        start = max(started - training_seconds / STEPS, 0.0) if device.type == "cpu" else 0.0
+        return {"train": training_seconds / count, "validate": validation_seconds / count, "read": read, "start": start}
 
 
 def _seconds(function: Any, device: Any, repeats: int = 2) -> float:

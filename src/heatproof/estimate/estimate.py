@@ -92,16 +92,16 @@ def estimate(
     """
     if workers < 1 or (images is not None and images < 1):
         raise HeatproofError("--gpus and --images have to be at least 1.")
-    plan, missing = plan_of(paths, device, images)
+    plan, missing_datasets = plan_of(paths, device, images)
     if within is None and plan.config["budget"] != "none":
         within = parse_duration(plan.config["budget"])
     precision = plan.precision_of("maps")
     pair = _pair_of(plan, *as_if) if isinstance(as_if, tuple) else None
     published = throughput(as_if, precision) if isinstance(as_if, str) else None
-    few = min(images or images_to_time(max(_size_of(plan, *pair) for pair in plan.pairs())), plan.images)
+    count = min(images or images_to_time(max(_size_of(plan, *pair) for pair in plan.pairs())), plan.images)
     with tempfile.TemporaryDirectory(prefix="heatproof-estimate-") as folder:
-        bench = Bench(plan, Path(folder), few, partial(log.info, "timing %s"))
-        measured, scaled = time_all(bench, responses, budget, missing)
+        bench = Bench(plan, Path(folder), count, partial(log.info, "timing %s"))
+        measured, scaled = time_all(bench, responses, budget, missing_datasets)
         if published:
             faster = published[0] * bench.run(TimeResnet50(precision))[2]["forward"]
             measured.scale(faster)
@@ -111,18 +111,18 @@ def estimate(
             meant = f"{as_if[0]} at {as_if[1]:g} images a second"
     where = f"{bench.device}, told for one {faster:.3g} times as fast: {meant}" if as_if else bench.device
     notes = []
-    if missing:
-        notes.append(f"Noise stood for what is not here: {', '.join(missing)}. Reading pictures comes on top.")
+    if missing_datasets:
+        notes.append(f"Noise stood for what is not here: {', '.join(missing_datasets)}. Reading pictures comes on top.")
     if scaled:
         notes.append(f"By one pass, and the explainers of another network: {', '.join(scaled)}.")
-    spec = _told(" under ".join(map(str, paths)), where, bench, measured, workers, responses)
-    spec += ["", _maps_told(plan)]
+    lines = _table(" under ".join(map(str, paths)), where, bench, measured, workers, responses)
+    lines += ["", _describe_map_sizes(plan)]
     if within is not None:
-        spec += ["", _fitting_told(plan, measured, workers, responses, within)]
-    return "\n".join([*spec, *notes, RANDOM])
+        lines += ["", _describe_fitting_images(plan, measured, workers, responses, within)]
+    return "\n".join([*lines, *notes, RANDOM])
 
 
-def _maps_told(plan: Plan) -> str:
+def _describe_map_sizes(plan: Plan) -> str:
     kinds = {"float32": (4, 0), "float16": (2, 0), "patch_sums": (16, plan.config["drops"]["grids"][0])}
     sizes = [f"{format_bytes(account.map_bytes(plan, *kind))} as {name}" for name, kind in kinds.items()]
     return (
@@ -131,12 +131,14 @@ def _maps_told(plan: Plan) -> str:
     )
 
 
-def _fitting_told(plan: Plan, measured: account.Measured, workers: int, responses: bool, within: float) -> str:
+def _describe_fitting_images(
+    plan: Plan, measured: account.Measured, workers: int, responses: bool, within: float
+) -> str:
     """Return the lines of the config with which a run takes no longer than `within` seconds."""
-    given = plan.images_of_kinds
+    images_of_kinds = plan.images_of_kinds
 
     def lasts(share: float) -> tuple[dict[str, int], float]:
-        images = {kind: max(2, round(count * share)) for kind, count in given.items()}
+        images = {kind: max(2, round(count * share)) for kind, count in images_of_kinds.items()}
         accuracy = round(plan.config["evaluation"]["accuracy_images"] * share)
         fewer = Plan(merge(plan.config, {"evaluation": {"images": images, "accuracy_images": accuracy}}))
         return images, account.wall_time(account.jobs_with_costs(fewer, measured, responses), workers)
@@ -157,9 +159,10 @@ def _fitting_told(plan: Plan, measured: account.Measured, workers: int, response
             low, images = middle, found
         else:
             high = middle
-    kept = ", ".join(f"{kind}: {count}" for kind, count in images.items())
+    images_text = ", ".join(f"{kind}: {count}" for kind, count in images.items())
     accuracy = round(plan.config["evaluation"]["accuracy_images"] * low)
-    return f"Within the budget of {_clock(within)}:\n\nevaluation:\n  images: {{{kept}}}\n  accuracy_images: {accuracy}"
+    lines = f"evaluation:\n  images: {{{images_text}}}\n  accuracy_images: {accuracy}"
+    return f"Within the budget of {_clock(within)}:\n\n{lines}"
 
 
 def _pair_of(plan: Plan, name: str, images_per_second: float) -> tuple[str, str]:
@@ -218,11 +221,11 @@ def plan_of(paths: Sequence[str | Path], device: str | None, images: int | None 
     config = merge(read_config(*paths), {} if device is None else {"device": device})
     datasets, missing = [], []
     for item in config["datasets"]:
-        name, given = (item, {}) if isinstance(item, str) else next(iter(item.items()))
-        kind = given.get("dataset", name)
+        name, settings = (item, {}) if isinstance(item, str) else next(iter(item.items()))
+        kind = settings.get("dataset", name)
         entry = DATASETS.get(kind)
-        taken = entry is not None and "task" in entry.options
-        options = {k: v for k, v in given.items() if k != "dataset" and (k != "task" or taken)}
+        takes_task = entry is not None and "task" in entry.options
+        options = {k: v for k, v in settings.items() if k != "dataset" and (k != "task" or takes_task)}
         instead = None
         if entry is not None and entry.count is not None:
             try:
@@ -232,9 +235,9 @@ def plan_of(paths: Sequence[str | Path], device: str | None, images: int | None 
                 instead = synthetic.noise_dataset_for(kind, options, entry.image_size(options))
         if instead:
             instead["evaluation_images"] = images or images_to_time(max(height_and_width(instead["size"])))
-            instead |= {"task": given["task"]} if "task" in given else {}
+            instead |= {"task": settings["task"]} if "task" in settings else {}
             missing.append(name)
-        datasets.append({name: instead or dict(given)})
+        datasets.append({name: instead or dict(settings)})
     return make_plan({**config, "datasets": datasets}), missing
 
 
@@ -318,7 +321,7 @@ def time_all(
     return measured, scaled
 
 
-def _told(name: str, where: str, bench: Bench, measured: account.Measured, workers: int, responses: bool) -> list[str]:
+def _table(name: str, where: str, bench: Bench, measured: account.Measured, workers: int, responses: bool) -> list[str]:
     jobs = account.jobs_with_costs(bench.plan, measured, responses)
     target = "results/idsds_table.csv" + (" and results/scores.csv" if responses else "")
     total, disk = sum(job.seconds for job in jobs), sum(job.bytes for job in jobs)
@@ -330,11 +333,11 @@ def _told(name: str, where: str, bench: Bench, measured: account.Measured, worke
         f"{'stage':<10} {'jobs':>7} {unit:>9} {'longest job':>12} {'disk':>10} {'memory':>8}",
     ]
     for stage in dict.fromkeys(job.stage for job in jobs):
-        own = [job for job in jobs if job.stage == stage]
-        seconds, memory = [job.seconds for job in own], max(job.memory for job in own)
+        jobs_of_stage = [job for job in jobs if job.stage == stage]
+        seconds, memory = [job.seconds for job in jobs_of_stage], max(job.memory for job in jobs_of_stage)
         lines.append(
-            f"{stage:<10} {len(own):>7} {sum(seconds) / length:>9.3g} {_clock(max(seconds)):>12} "
-            f"{format_bytes(sum(job.bytes for job in own)):>10} {f'{memory:6.1f} G' if memory else '':>8}"
+            f"{stage:<10} {len(jobs_of_stage):>7} {sum(seconds) / length:>9.3g} {_clock(max(seconds)):>12} "
+            f"{format_bytes(sum(job.bytes for job in jobs_of_stage)):>10} {f'{memory:6.1f} G' if memory else '':>8}"
         )
     network = sum(job.seconds * job.devices for job in jobs if job.network)
     wall = account.wall_time(jobs, workers)

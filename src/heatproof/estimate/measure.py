@@ -84,8 +84,8 @@ class Bench:
             If the process fails; the message has the last line of its error.
         """
         what = f"{type(job).__module__}:{type(job).__name__}"
-        given = [json.dumps(as_json(job)), json.dumps(vars(self.runtime))]
-        command = [sys.executable, "-P", "-m", "heatproof.estimate.child", what, *given]
+        arguments = [json.dumps(as_json(job)), json.dumps(vars(self.runtime))]
+        command = [sys.executable, "-P", "-m", "heatproof.estimate.child", what, *arguments]
         began = time.monotonic()
         # The allocator is configured as for jobs; otherwise a network at 224 pixels takes up to twice as long.
         environment = MALLOC | os.environ | {CONTROLLER: str(os.getpid())}
@@ -106,35 +106,35 @@ class Bench:
         timed = JobCost(seconds, memory=memory, device_memory=found["device_gib"])
         names = [entry.name for entry in getattr(spec, "explainers", ())] or [job.stage]
         for name, product in zip(names, job.products, strict=True):
-            made = read_json(product.manifest)
-            if made is None or made["gap"]:
+            manifest = read_json(product.manifest)
+            if manifest is None or manifest["gap"]:
                 continue
-            timed.per_image[name] = made["seconds"] * found["share"] / self.images
-            timed.bytes_per_image += sum(facts["bytes"] for facts in made["files"]) / self.images
-            timed.fixed -= made["seconds"] * found["share"]
+            timed.per_image[name] = manifest["seconds"] * found["share"] / self.images
+            timed.bytes_per_image += sum(facts["bytes"] for facts in manifest["files"]) / self.images
+            timed.fixed -= manifest["seconds"] * found["share"]
         timed.fixed = max(timed.fixed, 0.0)
         return timed
 
     def weights(self, dataset: str, model: str) -> TimedPass:
         """Write random weights of a model, and time its passes."""
-        every = dict.fromkeys([PRETRAINED, *self.plan.weights])
+        names = dict.fromkeys([PRETRAINED, *self.plan.weights])
         where = {"dataset": dataset, "model": model}
-        outputs = [self.plan.results.weights.format(**where, weights=weights) for weights in every]
-        of = (self.plan.dataset_spec(dataset), self.plan.model_spec(model))
+        outputs = [self.plan.results.weights.format(**where, weights=weights) for weights in names]
+        specs = (self.plan.dataset_spec(dataset), self.plan.model_spec(model))
         target = self.plan.config["target"]
-        return cast("TimedPass", self.run(TimeWeights(*of, outputs, self.images, target))[2])
+        return cast("TimedPass", self.run(TimeWeights(*specs, outputs, self.images, target))[2])
 
     def training(self, dataset: str, model: str, weights: str) -> TimedSteps:
         """Time the training of certain weights: seconds per image to train, to validate and to read."""
         # A saved epoch belongs to its training.
         trained = self.plan.saved_epochs[weights][0] if weights in self.plan.saved_epochs else weights
-        made = weights_of(Graph(self.plan), Network(dataset, model, trained))
+        spec = weights_of(Graph(self.plan), Network(dataset, model, trained))
         # For a fetched checkpoint, the time of a finetuning.
         task = self.plan.trained_on(dataset).task
-        usual = FinetuningSettings(**self.plan.training_settings(self.plan.models[model].finetuning, task))
-        settings, whole = getattr(made, "training", usual), getattr(made, "ignores_labels", False)
-        of = (self.plan.trained_on(dataset), self.plan.trained_spec(model))
-        return cast("TimedSteps", self.run(TimeTraining(*of, settings, self.images, whole))[2])
+        default_settings = FinetuningSettings(**self.plan.training_settings(self.plan.models[model].finetuning, task))
+        settings, ignores_labels = getattr(spec, "training", default_settings), getattr(spec, "ignores_labels", False)
+        specs = (self.plan.trained_on(dataset), self.plan.trained_spec(model))
+        return cast("TimedSteps", self.run(TimeTraining(*specs, settings, self.images, ignores_labels))[2])
 
     def start_up(self) -> float:
         """Return the seconds that a job takes to start and to import its modules, without the first time."""

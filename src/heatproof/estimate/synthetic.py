@@ -100,5 +100,5 @@ def noise_dataset_for(kind: str, options: dict[str, Any], size: tuple[int, int] 
     classes, train = KNOWN[kind]
     train = min(train, options.get("train_images") or train)
     side = as_size_option(size) if size else 224
-    told = {"dataset": f"{__name__}:load", "classes": classes, "size": side, "train_images": train}
-    return told | ({"parts": PARTS[kind]} if kind in PARTS else {})
+    settings = {"dataset": f"{__name__}:load", "classes": classes, "size": side, "train_images": train}
+    return settings | ({"parts": PARTS[kind]} if kind in PARTS else {})

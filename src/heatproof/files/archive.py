@@ -19,7 +19,7 @@ from heatproof.files.reading import one_sentence_errors, open_regular
 # Far above any bundle of a run: number of members, bytes of the central directory, and unpacked bytes of all members.
 MOST_MEMBERS, MOST_LISTING, MOST_UNPACKED = 10_000, 2**22, 2**30
 MOST_NAME_BYTES = 255
-PIECE = 2**20
+BLOCK_BYTES = 2**20
 # Signatures of the record that ends an archive, and of the locator that precedes it in archives of more than 4 GiB.
 END, END_BYTES, LARGE, LARGE_BYTES = b"PK\x05\x06", 22, b"PK\x06\x07", 20
 # Encrypted, a patch, strongly encrypted.
@@ -101,39 +101,39 @@ def _require_plain_end(file: io.BufferedReader) -> None:
     file.seek(0)
 
 
-def _require_plain(one: zipfile.ZipInfo) -> None:
-    name = one.filename
-    shown = escaped(name, keep="")
+def _require_plain(member: zipfile.ZipInfo) -> None:
+    name = member.filename
+    printable = escaped(name, keep="")
     parts = name.split("/")
-    is_odd = unicodedata.normalize("NFC", name) != name or any(
+    has_odd_letters = unicodedata.normalize("NFC", name) != name or any(
         unicodedata.category(letter) in HIDDEN for letter in name
     )
-    if is_odd or one.orig_filename != name or {"\\", ":"} & set(name) or {"", ".", ".."} & set(parts):
-        raise ValueError(f"the name {shown} cannot be that of a file in an archive")
+    if has_odd_letters or member.orig_filename != name or {"\\", ":"} & set(name) or {"", ".", ".."} & set(parts):
+        raise ValueError(f"the name {printable} cannot be that of a file in an archive")
     if any(len(part.encode()) > MOST_NAME_BYTES for part in parts):
-        raise ValueError(f"the name {shown[:60]}… is longer than file names can be")
-    if stat.S_IFMT(one.external_attr >> 16) not in (0, stat.S_IFREG) or one.external_attr & DOS_FOLDER:
-        raise ValueError(f"{shown} is not a regular file, but a link, a folder or the like")
-    if one.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or one.flag_bits & FOREIGN_FLAGS:
-        raise ValueError(f"{shown} is encrypted, or compressed by another method than deflate")
+        raise ValueError(f"the name {printable[:60]}… is longer than file names can be")
+    if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG) or member.external_attr & DOS_FOLDER:
+        raise ValueError(f"{printable} is not a regular file, but a link, a folder or the like")
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or member.flag_bits & FOREIGN_FLAGS:
+        raise ValueError(f"{printable} is encrypted, or compressed by another method than deflate")
 
 
-def _read(archive: zipfile.ZipFile, one: zipfile.ZipInfo, wanted: Mapping[str, int]) -> Member:
+def _read(archive: zipfile.ZipFile, listed: zipfile.ZipInfo, wanted: Mapping[str, int]) -> Member:
     # zipfile stops at the listed size. One byte more shows that a member is longer than listed.
-    longer = copy(one)
+    longer = copy(listed)
     longer.file_size += 1
-    most = next((size for ending, size in wanted.items() if one.filename.endswith(ending)), 0)
-    if most and one.file_size > most:
-        raise ValueError(f"{one.filename} has {one.file_size:,} bytes, more than {most:,}")
-    sha256, size, pieces = hashlib.sha256(), 0, []
+    limit = next((size for ending, size in wanted.items() if listed.filename.endswith(ending)), 0)
+    if limit and listed.file_size > limit:
+        raise ValueError(f"{listed.filename} has {listed.file_size:,} bytes, more than {limit:,}")
+    sha256, size, blocks = hashlib.sha256(), 0, []
     with archive.open(longer) as member:
-        while piece := member.read(PIECE):
-            size += len(piece)
-            if size > one.file_size:
+        while block := member.read(BLOCK_BYTES):
+            size += len(block)
+            if size > listed.file_size:
                 break
-            sha256.update(piece)
-            if most:
-                pieces.append(piece)
-    if size != one.file_size:
-        raise ValueError(f"{one.filename} does not have the {one.file_size:,} bytes that the archive lists")
-    return Member(sha256.hexdigest(), size, b"".join(pieces))
+            sha256.update(block)
+            if limit:
+                blocks.append(block)
+    if size != listed.file_size:
+        raise ValueError(f"{listed.filename} does not have the {listed.file_size:,} bytes that the archive lists")
+    return Member(sha256.hexdigest(), size, b"".join(blocks))

@@ -102,8 +102,8 @@ def _keeps_a_secret(key: Any) -> bool:
 
 def _public_text(text: str) -> str:
     if WHOLE_PATH.match(text) and "://" not in text:
-        return _place(text)
-    text = QUOTED.sub(lambda one: f"{one[1]}{_place(one[2])}{one[1]}", text)
+        return _without_location(text)
+    text = QUOTED.sub(lambda one: f"{one[1]}{_without_location(one[2])}{one[1]}", text)
     return TOKEN.sub(_public_token, text)
 
 
@@ -112,13 +112,13 @@ def _public_token(found: re.Match[str]) -> str:
     if kind == "address":
         scheme, slashes, rest = re.split(r"(:/+)", token, maxsplit=1)
         local = "file" in scheme.lower().split("+") or len(slashes) != len("://")
-        return _place(unquote(rest)) if local else _plain_address(token)
+        return _without_location(unquote(rest)) if local else _plain_address(token)
     if kind == "secret":
         return re.sub(r"([=:\s]).*", rf"\1{ELIDED}", token, flags=re.DOTALL)
-    return _place(token) if kind == "path" else ""
+    return _without_location(token) if kind == "path" else ""
 
 
-def _place(path: str) -> str:
+def _without_location(path: str) -> str:
     """Return the name of a file or folder without its location."""
     plain = PurePosixPath(path.replace("\\", "/"))
     # A home folder has the name of its owner, which is hidden as well.
@@ -126,8 +126,8 @@ def _place(path: str) -> str:
 
 
 def _is_home(path: PurePosixPath) -> bool:
-    own = {"", "..", "root", PurePosixPath(os.path.expanduser("~")).name}
-    return path.name in own or path.name.startswith("~") or path.parent.name.lower() in HOMES
+    homes = {"", "..", "root", PurePosixPath(os.path.expanduser("~")).name}
+    return path.name in homes or path.name.startswith("~") or path.parent.name.lower() in HOMES
 
 
 def _plain_address(address: str) -> str:
@@ -149,8 +149,8 @@ def without_secrets(text: str, address: str) -> str:
     # Short texts are skipped, because they could be parts of words. The longest secret comes first, because it may
     # contain another one.
     known = sorted((re.escape(secret) for secret in secrets if len(secret) > SHORT), key=len, reverse=True)
-    pieces = text.split(address)
-    return _plain_address(address).join(re.sub("|".join(known), "…", piece) if known else piece for piece in pieces)
+    parts = text.split(address)
+    return _plain_address(address).join(re.sub("|".join(known), "…", part) if known else part for part in parts)
 
 
 def without_formulas(table: pd.DataFrame) -> pd.DataFrame:

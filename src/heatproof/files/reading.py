@@ -200,9 +200,9 @@ def parse_json(content: bytes) -> Any:
     keys = keys if keys <= MOST_JSON_KEYS else sum(1 for _ in KEY_IN_JSON.finditer(content))
     if parts > MOST_JSON_PARTS or keys > MOST_JSON_KEYS or content.count(b",") > MOST_JSON_VALUES:
         raise ValueError("it has more values than any file of heatproof")
-    whole = _whole_number if LONG_NUMBER_IN_JSON.search(content) else None
+    parse_int = _parse_integer if LONG_NUMBER_IN_JSON.search(content) else None
     try:
-        value = json.loads(content.decode("utf-8"), object_pairs_hook=_unique, parse_int=whole)
+        value = json.loads(content.decode("utf-8"), object_pairs_hook=_unique, parse_int=parse_int)
         if ESCAPED_IN_JSON.search(content):
             # Raises an error for a lone surrogate, which cannot be written to a file or a terminal.
             json.dumps(value, ensure_ascii=False).encode("utf-8")
@@ -211,7 +211,7 @@ def parse_json(content: bytes) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
-def _whole_number(digits: str) -> int:
+def _parse_integer(digits: str) -> int:
     # Readers could fail on integers that NumPy cannot hold or Python cannot format.
     if not -(2**63) <= (number := int(digits)) < 2**63:
         raise ValueError("it has a whole number of more than 64 bits")
@@ -291,14 +291,14 @@ def one_sentence_errors(path: str | Path, remedy: str, kind: str = "") -> Iterat
         if isinstance(error, FileNotFoundError) and not kind:
             raise HeatproofError(f"{printable_path(path)} is missing: {remedy}.") from None
         what = f"cannot be read as {kind}" if kind else "cannot be read"
-        said = machine_fault(error) or f"{printable_path(path)} {what} ({reason_of(error)}): {remedy}."
-        raise HeatproofError(said) from None
+        sentence = machine_fault(error) or f"{printable_path(path)} {what} ({reason_of(error)}): {remedy}."
+        raise HeatproofError(sentence) from None
 
 
 def reason_of(error: BaseException) -> str:
     """Return the message of an error on one line of at most 200 characters."""
-    said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return " ".join(said.split())[:200] or type(error).__name__
+    message = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(message.split())[:200] or type(error).__name__
 
 
 def printable_path(path: str | Path) -> str:

@@ -88,10 +88,10 @@ def read_mapping(path: str | Path) -> dict[str, Any]:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise HeatproofError(f"{name} is not text in UTF-8.") from None
-    given = load(text, name)
-    if not isinstance(given, dict):
+    value = load(text, name)
+    if not isinstance(value, dict):
         raise HeatproofError(f"{name} must be a mapping of keys to values.")
-    return given
+    return value
 
 
 def load(text: str, name: str = "The YAML") -> Any:
@@ -243,7 +243,7 @@ class _Reader:
             self.refuse(event, f"has {_short(event.value)}, which is {what},", f"write {instead}, or quotes for a text")
 
     def mapping(self, depth: int) -> dict[Any, Any]:
-        given: dict[Any, Any] = {}
+        mapping: dict[Any, Any] = {}
         # Keys are compared as text, because 18 and "18" would name the same file.
         lines: dict[str, int] = {}
         merged: Any = []
@@ -265,16 +265,16 @@ class _Reader:
             value = self.value(value_event, depth + 1)
             if key == "<<" and event.implicit[0]:
                 merged = value if isinstance(value, list) else [value]
-                if not all(isinstance(one, dict) for one in merged):
+                if not all(isinstance(source, dict) for source in merged):
                     self.refuse(value_event, "has << before something that is no mapping", "write *NAME of a mapping")
             else:
-                given[key] = value
-        for one in merged:
-            for key, value in one.items():
+                mapping[key] = value
+        for source in merged:
+            for key, value in source.items():
                 if str(key) not in lines:
                     lines[str(key)] = 0
-                    given[key] = value
-        return given
+                    mapping[key] = value
+        return mapping
 
 
 def _line(event: Any) -> int:

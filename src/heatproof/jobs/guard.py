@@ -58,24 +58,24 @@ def guard(spec: Guard, runtime: Runtime) -> None:
     finally:
         shutil.rmtree(spec.folder, ignore_errors=True)
     rows, swapped = [], []
-    for of, (exact, lower) in both.items():
-        found, swaps = compare(exact, lower, higher_is_better=of.higher_is_better)
-        rows.append(found.assign(metric=of.metric))
-        swapped += [(of.metric, *pair) for pair in swaps]
+    for scores, (exact, lower) in both.items():
+        found, swaps = compare(exact, lower, higher_is_better=scores.higher_is_better)
+        rows.append(found.assign(metric=scores.metric))
+        swapped += [(scores.metric, *pair) for pair in swaps]
     table = pd.concat(rows, ignore_index=True)
     largest = table["difference"].abs().max()
     log.info("%s changes scores by %.2g at most, and swaps %d pairs", spec.about, largest, len(swapped))
     output = spec.files["table"]
     if swapped and spec.refuse:
         # Under another name, because Snakemake removes the outputs of a failed job.
-        kept = output.replace(".csv", ".refused.csv")
-        write_table(table[COLUMNS], kept)
-        raise HeatproofError(_refusal(spec, swapped, kept))
+        refused_table = output.replace(".csv", ".refused.csv")
+        write_table(table[COLUMNS], refused_table)
+        raise HeatproofError(_error_message(spec, swapped, refused_table))
     write_table(table[COLUMNS], output)
     publish_tables(spec, [output], [spec.weights])
 
 
-def _refusal(spec: Guard, swapped: list[tuple[str, str, str]], table: str) -> str:
+def _error_message(spec: Guard, swapped: list[tuple[str, str, str]], table: str) -> str:
     metric, one, two = swapped[0]
     more = f", and {len(swapped) - 1} more pairs" if len(swapped) > 1 else ""
     return (

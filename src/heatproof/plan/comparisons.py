@@ -96,8 +96,8 @@ class Conventions:
     def plain(self) -> str:
         """The default weights: finetuned with the settings of `finetuning` in the config, if these are scored."""
         # The number of saved epochs does not change a finetuning.
-        said = {key: value for key, value in self.plan.models[self.model].finetuning.items() if key != "keep"}
-        wanted = {"seed": self.plan.config["seed"], **said}
+        settings = {key: value for key, value in self.plan.models[self.model].finetuning.items() if key != "keep"}
+        wanted = {"seed": self.plan.config["seed"], **settings}
         plain = [name for name, settings in self.tuned.items() if settings == wanted]
         # Prefer the final weights to those of a saved epoch.
         return min(plain or self.tuned or [PRETRAINED], key=lambda name: bool(EPOCH.search(name)))
@@ -143,15 +143,19 @@ class Conventions:
         ):
             settings: dict[str, list[Level]] = {}
             for value in values:
-                whose = {"in-domain": self.tuned_for(factor, value), PRETRAINED: PRETRAINED, self.plain: self.plain}
-                for setting, weights in whose.items():
+                weights_of_setting = {
+                    "in-domain": self.tuned_for(factor, value),
+                    PRETRAINED: PRETRAINED,
+                    self.plain: self.plain,
+                }
+                for setting, weights in weights_of_setting.items():
                     if metric := self.single_deletion(weights, (*home[:place], value, *home[place + 1 :])):
-                        settings.setdefault(setting, []).append((_told(factor, value), weights, metric, "raw"))
+                        settings.setdefault(setting, []).append((_level_name(factor, value), weights, metric, "raw"))
             if self.tuned and len(settings.get("in-domain", ())) < 2:
                 # Without in-domain weights, the default weights come first.
                 settings = {name: settings[name] for name in sorted(settings, key=lambda name: name != self.plain)}
             for setting, levels in settings.items():
-                yield from _if_varied(factor, setting, levels, _told(factor, home[place]))
+                yield from _if_varied(factor, setting, levels, _level_name(factor, home[place]))
         for weights in dict.fromkeys([self.plain, PRETRAINED]):
             scored = {output: self.single_deletion(weights, (*home[:2], output)) for output in drops["outputs"]}
             found = [(output, weights, metric, "raw") for output, metric in scored.items() if metric]
@@ -181,17 +185,17 @@ class Conventions:
             return [settings.get(key) for key in ("grid", "baseline", "seed")]
 
         plain = deletion(self.settings)
-        kept = [name for name in self.plan.weights if deletion(self.tuned.get(name, self.settings)) == plain]
-        return {name: name for name in sorted(kept, key=place)}
+        same_deletion = [name for name in self.plan.weights if deletion(self.tuned.get(name, self.settings)) == plain]
+        return {name: name for name in sorted(same_deletion, key=place)}
 
     def options(self) -> Iterator[Comparison]:
         """Yield comparisons of metrics of one kind that differ in one option only."""
         groups: dict[tuple[str, str, str], list[Level]] = {}
         for name, entry in self.metrics.items():
             for option, value in entry.options.items():
-                rest = json.dumps({key: kept for key, kept in entry.options.items() if key != option}, default=str)
-                told = _told(option, value) if option != "grid" or value else "plain"
-                level = told if len(told) <= LONGEST else name
+                rest = json.dumps({key: other for key, other in entry.options.items() if key != option}, default=str)
+                label = _level_name(option, value) if option != "grid" or value else "plain"
+                level = label if len(label) <= LONGEST else name
                 groups.setdefault((option, entry.metric.name, rest), []).append((level, self.plain, name, "raw"))
         for (option, kind, _), levels in groups.items():
             # Identical entries have the same level twice.
@@ -204,7 +208,7 @@ def _if_varied(factor: str, setting: str, levels: list[Level], reference: str | 
         yield factor, setting, reference if reference in names else names[0], levels
 
 
-def _told(factor: str, value: Any) -> str:
+def _level_name(factor: str, value: Any) -> str:
     if factor != "grid":
         return str(value)
     # Grids with the same number of patches can differ in rows and columns.
@@ -215,12 +219,12 @@ def all_comparisons(plan: Plan) -> list[Compared]:
     """Return the comparisons on all networks; a comparison that several networks share is listed once."""
     found: dict[tuple[Any, ...], Compared] = {}
     for dataset, model in plan.pairs():
-        for factor, setting, named, every in comparisons(plan, model):
+        for factor, setting, named_reference, all_levels in comparisons(plan, model):
             # A metric that is not applicable has no scores to compare.
-            levels = [level for level in every if not plan.unsupported_reason(dataset, level[2])]
+            levels = [level for level in all_levels if not plan.unsupported_reason(dataset, level[2])]
             if len(levels) < 2:
                 continue
-            reference = named if named in [level[0] for level in levels] else levels[0][0]
+            reference = named_reference if named_reference in [level[0] for level in levels] else levels[0][0]
             same = (factor, setting, reference, *levels)
             found.setdefault(same, Compared(factor, setting, reference, levels, [])).networks.append((dataset, model))
     return list(found.values())

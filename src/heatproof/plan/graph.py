@@ -25,12 +25,12 @@ T = TypeVar("T")
 WILDCARDS = ("dataset", "model", "weights", "explainer", "response", "metric", "grid", "baseline", "shard")
 
 
-def _grid(value: Any) -> Grid:
+def _read_grid(value: Any) -> Grid:
     return parse_grid_name(value) if isinstance(value, str) else as_grid(value)
 
 
 # Types of wildcards, which are text in Snakemake; wildcards that are not listed are text in a plan as well.
-READ: dict[str, Callable[[Any], Any]] = {"grid": _grid, "shard": int}
+WILDCARD_TYPES: dict[str, Callable[[Any], Any]] = {"grid": _read_grid, "shard": int}
 
 
 def benchmark_of(stage: str, wildcards: Sequence[str]) -> str:
@@ -100,30 +100,30 @@ class Graph:
 
     plan: Plan
     producers: dict[str, Job] = field(default_factory=dict)
-    _known: dict[tuple[Any, ...], Job] = field(default_factory=dict)
-    _made_once: dict[tuple[Any, ...], Any] = field(default_factory=dict)
+    _jobs_by_key: dict[tuple[Any, ...], Job] = field(default_factory=dict)
+    _cache: dict[tuple[Any, ...], Any] = field(default_factory=dict)
 
     def job(self, stage: str, wildcards: Wildcards) -> Job:
         """Return one job; wildcards can be text, as in Snakemake."""
-        plain = {name: READ.get(name, str)(value) for name, value in wildcards.items()}
+        plain = {name: WILDCARD_TYPES.get(name, str)(value) for name, value in wildcards.items()}
         key = (stage, *sorted((name, str(value)) for name, value in plain.items()))
-        if key not in self._known:
-            job = self._known[key] = self._made(stage, plain)
+        if key not in self._jobs_by_key:
+            job = self._jobs_by_key[key] = self._make_job(stage, plain)
             self.producers |= dict.fromkeys(job.outputs, job)
-        return self._known[key]
+        return self._jobs_by_key[key]
 
-    def _made(self, stage: str, where: Wildcards) -> Job:
+    def _make_job(self, stage: str, where: Wildcards) -> Job:
         kind, plan = STAGES[stage], self.plan
         spec, inputs = kind.make_spec(self, **where)
         spec, sources = spec.complete(plan, **where), tuple(kind.sources(plan, **where))
         waits = tuple(dict.fromkeys([*inputs, *sources]))
         return Job(stage, where, spec, waits, tuple(spec.products()), sources)
 
-    def compute_once(self, make: Callable[..., T], *given: Any) -> T:
+    def compute_once(self, function: Callable[..., T], *arguments: Any) -> T:
         """Return what a function returns for this graph and further arguments; the result is cached."""
-        if (make, given) not in self._made_once:
-            self._made_once[make, given] = make(self, *given)
-        return cast("T", self._made_once[make, given])
+        if (function, arguments) not in self._cache:
+            self._cache[function, arguments] = function(self, *arguments)
+        return cast("T", self._cache[function, arguments])
 
     def spec(self, stage: str, **wildcards: Any) -> Any:
         """Return the spec of a job."""
@@ -135,8 +135,8 @@ class Graph:
 
     def targets(self) -> list[str]:
         """Return the files that the rule `all` requests: tables, figures and pages."""
-        asked = [name for name, kind in STAGES.items() if kind.is_requested(self.plan)]
-        jobs = [self.job(name, where) for name in asked for where in STAGES[name].all_wildcards(self.plan)]
+        requested = [name for name, kind in STAGES.items() if kind.is_requested(self.plan)]
+        jobs = [self.job(name, where) for name in requested for where in STAGES[name].all_wildcards(self.plan)]
         return [file for job in jobs for file in job.spec.files.values()]
 
     def jobs(self) -> list[Job]:
@@ -145,21 +145,22 @@ class Graph:
 
     @cached_property
     def _jobs(self) -> list[Job]:
-        found = {
+        jobs_of_stage = {
             name: [self.job(name, wildcards) for wildcards in kind.all_wildcards(self.plan)]
             for name, kind in sorted(STAGES.items())
         }
         producers = {
-            name: (self.producers.get(file) for job in jobs for file in job.inputs) for name, jobs in found.items()
+            name: (self.producers.get(file) for job in jobs for file in job.inputs)
+            for name, jobs in jobs_of_stage.items()
         }
         # Ties are broken by name, so that the order is the same in every process.
-        waits = {name: sorted({maker.stage for maker in of if maker}) for name, of in producers.items()}
-        return [job for name in TopologicalSorter(waits).static_order() for job in found[name]]
+        upstream = {name: sorted({producer.stage for producer in jobs if producer}) for name, jobs in producers.items()}
+        return [job for name in TopologicalSorter(upstream).static_order() for job in jobs_of_stage[name]]
 
     def upstream_keys(self, job: Job) -> dict[str, Key]:
         """Return the manifests of the inputs of a job, each with the key that it must have."""
         producers = [(file, self.producers[file]) for file in job.inputs if file in self.producers]
-        return {one.manifest: one.key for file, maker in producers for one in maker.products if file in one.files}
+        return {one.manifest: one.key for file, producer in producers for one in producer.products if file in one.files}
 
     def of(self, plan: Plan) -> Graph:
         """Return the job graph of another plan."""
@@ -167,11 +168,11 @@ class Graph:
 
     def jobs_on(self, stages: Iterable[str], where: Wildcards) -> list[Job]:
         """Return the jobs of some stages for one network, given by its wildcards, and those for all networks."""
-        all_wildcards = [(name, one) for name in stages for one in STAGES[name].all_wildcards(self.plan)]
-        of = [
-            (name, one) for name, one in all_wildcards if all(one.get(key, where[key]) == where[key] for key in where)
+        candidates = [(name, one) for name in stages for one in STAGES[name].all_wildcards(self.plan)]
+        matching = [
+            (name, one) for name, one in candidates if all(one.get(key, where[key]) == where[key] for key in where)
         ]
-        return [self.job(name, wildcards) for name, wildcards in of]
+        return [self.job(name, wildcards) for name, wildcards in matching]
 
     def jobs_leading_to(self, files: Iterable[str], among: Sequence[Job] | None = None) -> list[Job]:
         """Return the jobs that are needed to make some files, upstream first.
@@ -192,8 +193,8 @@ class Graph:
 
     def depths(self) -> Iterator[tuple[Job, int]]:
         """Yield every job with its depth, the length of the longest path of jobs that leads to it; upstream first."""
-        rank: dict[str, int] = {}
+        depth_of: dict[str, int] = {}
         for job in self.jobs():
-            own = 1 + max((rank[file] for file in job.inputs if file in rank), default=-1)
-            rank |= dict.fromkeys(job.outputs, own)
-            yield job, own
+            depth = 1 + max((depth_of[file] for file in job.inputs if file in depth_of), default=-1)
+            depth_of |= dict.fromkeys(job.outputs, depth)
+            yield job, depth

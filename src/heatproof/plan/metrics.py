@@ -70,7 +70,7 @@ class MetricChoice:
 
 def read_metric(
     name: str,
-    given: dict[str, Any],
+    settings: dict[str, Any],
     sizes: Iterable[tuple[int, int]] = (),
     reference: tuple[Grid, str] = (4, "zeros"),
     target: str | int = "label",
@@ -93,13 +93,13 @@ def read_metric(
     HeatproofError
         A sentence about the first error.
     """
-    kind, images, sizes = given.pop("metric", name), given.pop("images", None), list(sizes)
+    kind, images, sizes = settings.pop("metric", name), settings.pop("images", None), list(sizes)
     if images is not None and (type(images) is not int or not 2 <= images <= MOST_IMAGES):
         raise HeatproofError(
             f"'images' of the metric {name!r} must be a whole number of at least 2 and at most {MOST_IMAGES}, not "
             f"{short_repr(images)}."
         )
-    metric = _referenced(kind) if is_reference(kind) else look_up(METRICS, kind, "metric")
+    metric = _metric_of_reference(kind) if is_reference(kind) else look_up(METRICS, kind, "metric")
     what = f"metric {name!r}"
     if metric.name in ("idsds", "sds"):
         raise HeatproofError(
@@ -108,29 +108,32 @@ def read_metric(
         )
     # The workflow takes the other options from the model or the dataset.
     known = {key: value for key, value in metric.options.items() if key not in metric.reads.evaluate_only_options}
-    unknown = [key for key in given if key not in known]
+    unknown = [key for key in settings if key not in known]
     if unknown:
         raise HeatproofError(f"The {what} has no option {unknown[0]!r}: {suggest_name(str(unknown[0]), known)}")
     for function in (metric.options_function, metric.function):
-        own = {key: value for key, value in given.items() if key in options_of(function)}
-        check_options(function, own, what, positional=metric.inputs if function is metric.function else ())
-    given = normalise_grid_options(given, metric.options_function, metric.function)
+        options_of_function = {key: value for key, value in settings.items() if key in options_of(function)}
+        check_options(
+            function, options_of_function, what, positional=metric.inputs if function is metric.function else ()
+        )
+    settings = normalise_grid_options(settings, metric.options_function, metric.function)
     domain = None
-    if "baseline" not in given and known.get("baseline") == "zeros":
+    if "baseline" not in settings and known.get("baseline") == "zeros":
         # Zero stands for the mean colour in the papers, which is what the run says it is. Single pixels have no border.
-        patches = "grid" in known and (given.get("grid") or known["grid"])
+        patches = "grid" in known and (settings.get("grid") or known["grid"])
         can_fill = patches or "grid" not in look_up(BASELINES, reference[1], "baseline").options
         domain = reference[1] if can_fill else "mean"
-        given = {**given, "baseline": domain}
+        settings = {**settings, "baseline": domain}
     if "target" in known:
-        if given.get("target", target) != target:
+        if settings.get("target", target) != target:
             raise HeatproofError(
-                f"The {what} scores target: {given['target']}, and the maps of this run explain target: {target}: "
-                f"leave it out, or write target: {given['target']} at the top of the config, for all maps and metrics."
+                f"The {what} scores target: {settings['target']}, and the maps of this run explain target: {target}: "
+                f"leave it out, or write target: {settings['target']} at the top of the config, for all maps and "
+                "metrics."
             )
         # In responses, the target of the run has the place of the label.
-        given = {**given, "target": "label"}
-    options = {**known, **given}
+        settings = {**settings, "target": "label"}
+    options = {**known, **settings}
     check_defaults(options, what)
     try:
         responses = metric.responses(metric.reads.complete(options, reference), sizes)
@@ -150,7 +153,7 @@ def read_metric(
     )
 
 
-def _referenced(reference: str) -> Metric:
+def _metric_of_reference(reference: str) -> Metric:
     function = import_callable(reference, "metric")
     found = [metric for metric in METRICS.values() if metric.function is function]
     if not found:

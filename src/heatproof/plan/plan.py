@@ -44,19 +44,19 @@ class Plan(Selection):
         rows: Literal["label", "picture", "distinct"] = "distinct" if self.target_function else "label"
         if rows == "label" and target != "label" and task not in EXCLUSIVE:
             rows = "picture"
-        made = DatasetSpec(
+        spec = DatasetSpec(
             entry["kind"], entry["module"], as_json(entry["options"]), self.config["seed"], task=task, rows=rows
         )
-        return self._keyed(made, dataset)
+        return self._keyed(spec, dataset)
 
     @cache
     def trained_on(self, dataset: str) -> DatasetSpec:
         """Return the spec of a dataset for trainings, which does not depend on the target."""
         return self._keyed(replace(self.dataset_spec(dataset), name="", key=NO_KEY, manifest="", rows="label"), dataset)
 
-    def _keyed(self, made: DatasetSpec, dataset: str) -> DatasetSpec:
-        key = key_of(made, ["heatproof.jobs.prepare", made.module])
-        return replace(made, name=dataset, key=key, manifest=self.results.dataset.format(dataset=dataset))
+    def _keyed(self, spec: DatasetSpec, dataset: str) -> DatasetSpec:
+        key = key_of(spec, ["heatproof.jobs.prepare", spec.module])
+        return replace(spec, name=dataset, key=key, manifest=self.results.dataset.format(dataset=dataset))
 
     @cache
     def splits_from_results(self, dataset: str) -> dict[str, Any] | None:
@@ -82,8 +82,8 @@ class Plan(Selection):
     def training_settings(self, settings: Mapping[str, Any], task: str = "multiclass") -> dict[str, Any]:
         """Return the settings of a training for a task, with its seed, and without the epochs that are saved."""
         loss = LOSSES[task][0] if settings["loss"] == "auto" else settings["loss"]
-        kept = {key: value for key, value in settings.items() if key != "keep"}
-        return {"seed": self.config["seed"], **kept, "loss": loss}
+        without_saved_epochs = {key: value for key, value in settings.items() if key != "keep"}
+        return {"seed": self.config["seed"], **without_saved_epochs, "loss": loss}
 
     @cache
     def store_of(self, where: Network, response: Response, explainer: str = "") -> str:

@@ -46,7 +46,7 @@ class Selection:
     @cached_property
     def datasets(self) -> dict[str, DatasetChoice]:
         """Name of each dataset to its entry."""
-        return {name: read_dataset(name, dict(given)) for name, given in self.config["datasets"].items()}
+        return {name: read_dataset(name, dict(settings)) for name, settings in self.config["datasets"].items()}
 
     @cached_property
     def target_function(self) -> str:
@@ -88,7 +88,7 @@ class Selection:
     @cached_property
     def explainers(self) -> dict[str, ExplainerChoice]:
         """Name of each explainer to its entry, in the order of the config."""
-        entries = {name: read_explainer(name, dict(given)) for name, given in self.config["explainers"].items()}
+        entries = {name: read_explainer(name, dict(settings)) for name, settings in self.config["explainers"].items()}
         makers: dict[str, str] = {}
         for entry in entries.values():
             for method in entry.methods:
@@ -102,7 +102,7 @@ class Selection:
     @cached_property
     def models(self) -> dict[str, ModelChoice]:
         """Name of each model to its entry."""
-        entries = {name: read_model(name, given, self.config) for name, given in self.config["models"].items()}
+        entries = {name: read_model(name, settings, self.config) for name, settings in self.config["models"].items()}
         if (count := len(entries) * self.config["training_seeds"]) > MOST_NETWORKS:
             raise HeatproofError(
                 f"The config has {count:,} networks by `models` and `training_seeds`: lower one of the two, so that "
@@ -251,8 +251,8 @@ class Selection:
     @cached_property
     def images_of_kinds(self) -> dict[str, int]:
         """Kind of response to the number of images of the metrics that read it."""
-        given = self.config["evaluation"]["images"]
-        by_kind: dict[str, int] = given if isinstance(given, dict) else {"drops": given}
+        images = self.config["evaluation"]["images"]
+        by_kind: dict[str, int] = images if isinstance(images, dict) else {"drops": images}
         drops, curves = by_kind["drops"], by_kind.get("curves", by_kind["drops"])
         return {"drops": drops, "curves": curves, **{kind: by_kind.get(kind, curves) for kind in ("subsets", "parts")}}
 
@@ -296,10 +296,10 @@ class Selection:
 
     def precision_of(self, stage: str) -> str:
         """Return the precision of the networks in a stage: ``maps``, or the rule of a response."""
-        given = self.config["precision"]
-        if isinstance(given, str):
-            return given
-        return str(given.get({"features": "drops", "channels": "drops"}.get(stage, stage), "float32"))
+        precision = self.config["precision"]
+        if isinstance(precision, str):
+            return precision
+        return str(precision.get({"features": "drops", "channels": "drops"}.get(stage, stage), "float32"))
 
     @property
     def has_precision_guard(self) -> bool:
@@ -315,8 +315,8 @@ class Selection:
     @property
     def similarity_images(self) -> int:
         """Number of images on which the similarity of networks is computed."""
-        given = self.config["similarity"].get("images")
-        return min(given, self.images) if given else min(self.images_of_kinds["drops"], SIMILARITY_IMAGES)
+        images = self.config["similarity"].get("images")
+        return min(images, self.images) if images else min(self.images_of_kinds["drops"], SIMILARITY_IMAGES)
 
     @property
     def channels(self) -> Channels:
@@ -347,8 +347,8 @@ class Selection:
 
     def channels_of(self, dataset: str, model: str) -> int:
         """Return the number of channels of images, from the options of the dataset or the model, or from its mean."""
-        said = (self.datasets[dataset]["options"].get("channels"), self.models[model].options.get("channels"))
-        return next((one for one in said if isinstance(one, int)), len(self.models[model].facts.mean))
+        stated = (self.datasets[dataset]["options"].get("channels"), self.models[model].options.get("channels"))
+        return next((one for one in stated if isinstance(one, int)), len(self.models[model].facts.mean))
 
     def models_of(self, dataset: str) -> list[str]:
         """Return the models for a dataset."""
@@ -377,14 +377,14 @@ class Selection:
     @cached_property
     def metrics(self) -> dict[str, MetricChoice]:
         """Name of each metric of the config to its entry, without those of single deletion."""
-        known = sorted({size for pair in self.pairs() if (size := self.size_of(*pair))})
+        sizes = sorted({size for pair in self.pairs() if (size := self.size_of(*pair))})
         entries: dict[str, MetricChoice] = {}
         grid, plain = self.reference
-        for name, given in self.config["metrics"].items():
-            entries[name] = read_metric(name, dict(given), known, self.reference, self.config["target"])
+        for name, settings in self.config["metrics"].items():
+            entries[name] = read_metric(name, dict(settings), sizes, self.reference, self.config["target"])
             for other in self.config["baselines"][1:] if entries[name].domain == plain else ():
-                variant, settings = f"{name}_{other}", {"metric": name, **given}
-                entry = read_metric(variant, settings, known, (grid, other), self.config["target"])
+                variant, settings = f"{name}_{other}", {"metric": name, **settings}
+                entry = read_metric(variant, settings, sizes, (grid, other), self.config["target"])
                 if entry.domain == other:
                     entries[variant] = entry
         for name, entry in entries.items():
@@ -457,8 +457,8 @@ class Selection:
         It is that of the dataset, unless the training imitates the network's own outputs for a callable target.
         """
         tuned = self.finetuning(model, weights)
-        own = tuned is not None and tuned["labels"] == "own"
-        return self.task_of(dataset) if own else self.datasets[dataset]["task"]
+        imitates_outputs = tuned is not None and tuned["labels"] == "own"
+        return self.task_of(dataset) if imitates_outputs else self.datasets[dataset]["task"]
 
     def training(self, model: str, weights: str) -> Mapping[str, Any]:
         """Return the settings of the training of certain weights: of their finetuning, or else of the pretraining."""

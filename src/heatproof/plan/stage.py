@@ -131,7 +131,7 @@ class JobGraph(Protocol):
     def spec(self, stage: str, **wildcards: Any) -> Any:
         """Return the spec of a job of another stage."""
 
-    def compute_once(self, make: Callable[..., T], *given: Any) -> T:
+    def compute_once(self, function: Callable[..., T], *arguments: Any) -> T:
         """Return what a function returns for this graph and further arguments; the result is cached."""
 
     def of(self, plan: Plan) -> Any:
@@ -211,11 +211,12 @@ class Stage:
     @classmethod
     def patterns(cls, plan: Plan) -> list[Output]:
         """Return the outputs of the rule, including the manifest, with paths relative to the working folder."""
-        left = list(cls.planned_outputs(plan).values())
+        outputs = list(cls.planned_outputs(plan).values())
         # The manifest is updated if a file is.
-        left.append(Output(cls.manifest_path, is_updated=any(one.is_updated for one in left)))
+        outputs.append(Output(cls.manifest_path, is_updated=any(output.is_updated for output in outputs)))
         return [
-            replace(one, path=constrained(plan.results.file(one.path), cls.wildcard_constraints(plan))) for one in left
+            replace(output, path=constrained(plan.results.file(output.path), cls.wildcard_constraints(plan)))
+            for output in outputs
         ]
 
     @classmethod
@@ -261,8 +262,8 @@ class Stage:
 
     def products(self) -> list[Product]:
         """Return the results of the job; several if it makes the stores of several explainers."""
-        left = tuple(self.files.values())
-        return [Product(self.manifest, self.key, (*left, self.manifest), (*left, self.manifest)[0])]
+        files = tuple(self.files.values())
+        return [Product(self.manifest, self.key, (*files, self.manifest), (*files, self.manifest)[0])]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return the work of the job as a function without arguments.
@@ -330,13 +331,13 @@ def stage(name: str) -> Callable[[type[S]], type[S]]:
         Name of the stage and of its rule.
     """
 
-    def enter(kind: type[S]) -> type[S]:
-        made = dataclass(frozen=True, kw_only=True)(kind)
-        made.name = name
-        STAGES[name] = made
-        return made
+    def register(kind: type[S]) -> type[S]:
+        decorated = dataclass(frozen=True, kw_only=True)(kind)
+        decorated.name = name
+        STAGES[name] = decorated
+        return decorated
 
-    return enter
+    return register
 
 
 def load_spec(reference: str, plain: Mapping[str, Any]) -> Any:
@@ -367,6 +368,6 @@ def load_spec(reference: str, plain: Mapping[str, Any]) -> Any:
 
 def constrained(pattern: str, values: Mapping[str, Iterable[str]]) -> str:
     """Return a path pattern whose wildcards are constrained to some values; with no values, it matches no path."""
-    for name, some in values.items():
-        pattern = pattern.replace(f"{{{name}}}", f"{{{name},{'|'.join(map(re.escape, some)) or '(?!)'}}}")
+    for name, allowed in values.items():
+        pattern = pattern.replace(f"{{{name}}}", f"{{{name},{'|'.join(map(re.escape, allowed)) or '(?!)'}}}")
     return pattern

@@ -31,15 +31,15 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
     HeatproofError
         A sentence about the first error.
     """
-    own: dict[str, None] = {}
-    verified = shorten_baseline_names(normalise(config), own)
-    plan = Plan({**verified, "plugins": load_plugins(verified["plugins"]), "own_baselines": list(own)})
-    register_baselines(own)
+    custom_baselines: dict[str, None] = {}
+    checked = shorten_baseline_names(normalise(config), custom_baselines)
+    plan = Plan({**checked, "plugins": load_plugins(checked["plugins"]), "own_baselines": list(custom_baselines)})
+    register_baselines(custom_baselines)
     _ = plan.explainers, plan.methods, plan.metrics
-    for name, given in plan.config["weights"].items():
-        if name == PRETRAINED and given:
+    for name, settings in plan.config["weights"].items():
+        if name == PRETRAINED and settings:
             raise HeatproofError("The weights 'pretrained' take no settings: `pretraining` says how they are made.")
-        if name != PRETRAINED and not given and get_close_matches(name, [PRETRAINED], cutoff=0.7):
+        if name != PRETRAINED and not settings and get_close_matches(name, [PRETRAINED], cutoff=0.7):
             raise HeatproofError(
                 f"The weights {name!r} would be finetuned like `finetuned`: did you mean {PRETRAINED!r}? Any other "
                 "name is a custom one."
@@ -50,7 +50,7 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
     for name in [*plan.baselines, *(settings["baseline"] for settings in finetunings if settings)]:
         look_up(BASELINES, name, "baseline")
     _check_tasks(plan)
-    _check_kept(plan)
+    _check_saved_epochs(plan)
     _check_devices(plan)
     _check_patch_sums(plan)
     for dataset, model in plan.pairs():
@@ -66,18 +66,20 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
 
 def _check_leaderboard(plan: Plan) -> None:
     """Raise an error if the leaderboard names metrics or methods that the config does not have."""
-    asked = plan.config["leaderboard"]
-    if not asked["metrics"]:
+    leaderboard = plan.config["leaderboard"]
+    if not leaderboard["metrics"]:
         return
     for key, known in (("metrics", plan.metric_names()), ("methods", plan.methods)):
-        for name in asked[key]:
+        for name in leaderboard[key]:
             if name not in known:
                 raise HeatproofError(
                     f"leaderboard.{key} names {name!r}, and the config has no such {key.removesuffix('s')}: "
                     f"{suggest_name(name, known)}"
                 )
-    if len(asked["methods"]) == 1:
-        raise HeatproofError(f"leaderboard.methods names {asked['methods'][0]!r} alone: name two methods or more.")
+    if len(leaderboard["methods"]) == 1:
+        raise HeatproofError(
+            f"leaderboard.methods names {leaderboard['methods'][0]!r} alone: name two methods or more."
+        )
 
 
 def _check_preprocessing(model: ModelChoice) -> None:
@@ -108,7 +110,7 @@ def _check_tasks(plan: Plan) -> None:
     for dataset in plan.datasets:
         task = plan.task_of(dataset)
         if not task_provides(task, "decision"):
-            for key, value in _of_classes(plan, dataset):
+            for key, value in _keys_for_classes(plan, dataset):
                 why = f"and {TASK_NAMES[task]} gives a number alone"
                 raise HeatproofError(
                     f"{key} is {value}, which needs classes, {why}"
@@ -132,7 +134,7 @@ def _check_tasks(plan: Plan) -> None:
                 )
 
 
-def _of_classes(plan: Plan, dataset: str) -> Iterator[tuple[str, Any]]:
+def _keys_for_classes(plan: Plan, dataset: str) -> Iterator[tuple[str, Any]]:
     """Yield the keys of a config, with their values, that need classes."""
     config = plan.config
     for key in ("only_correct", "balanced"):
@@ -149,7 +151,7 @@ def _of_classes(plan: Plan, dataset: str) -> Iterator[tuple[str, Any]]:
             yield f"expected_accuracy of the model {model!r}", expected
 
 
-def _check_kept(plan: Plan) -> None:
+def _check_saved_epochs(plan: Plan) -> None:
     if plan.config["pretraining"]["keep"] and PRETRAINED not in plan.config["weights"]:
         raise HeatproofError(
             "pretraining.keep names epochs, and `pretrained` is not among the weights that are scored: add it there, "
@@ -162,13 +164,13 @@ def _check_kept(plan: Plan) -> None:
                     f"pretraining.keep names epoch {epoch}, and the model {model!r} has a checkpoint and is not "
                     "trained here: leave `keep` out, or give this model a config of its own."
                 )
-            named, made = f"The weights {entry!r} keep", "finetuned"
+            subject, trained = f"The weights {entry!r} keep", "finetuned"
             if entry == PRETRAINED:
-                named, made = "pretraining.keep names", "trained"
+                subject, trained = "pretraining.keep names", "trained"
             if epoch > (epochs := plan.training(model, weights)["epochs"]):
                 raise HeatproofError(
-                    f"{named} epoch {epoch}, and the model {model!r} is {made} for {epochs}: keep earlier ones, or "
-                    "raise the epochs."
+                    f"{subject} epoch {epoch}, and the model {model!r} is {trained} for {epochs}: keep earlier ones, "
+                    "or raise the epochs."
                 )
 
 
@@ -207,24 +209,30 @@ def require_size(plan: Plan, dataset: str, model: str) -> None:
     HeatproofError
         If both sizes are known and differ.
     """
-    entry, given = plan.models[model], plan.datasets[dataset]["size"]
+    entry, image_size = plan.models[model], plan.datasets[dataset]["size"]
     known = ARCHITECTURES.get(entry.architecture)
-    taken = {**known.options, **entry.options}.get("size") if known else None
-    if taken and given and entry.module.startswith("heatproof.") and height_and_width(taken) != given:
-        raise _other_size(model, height_and_width(taken), dataset, given)
+    input_size = {**known.options, **entry.options}.get("size") if known else None
+    if (
+        input_size
+        and image_size
+        and entry.module.startswith("heatproof.")
+        and height_and_width(input_size) != image_size
+    ):
+        raise _size_error(model, height_and_width(input_size), dataset, image_size)
 
 
-def _other_size(model: str, taken: Sequence[int], dataset: str, given: Sequence[int]) -> HeatproofError:
+def _size_error(model: str, input_size: Sequence[int], dataset: str, image_size: Sequence[int]) -> HeatproofError:
     return HeatproofError(
-        f"The model {model!r} takes images of {taken[0]}×{taken[1]} pixels, and those of {dataset!r} have "
-        f"{given[0]}×{given[1]}: set the size option of one of them, or name the datasets that the model is for."
+        f"The model {model!r} takes images of {input_size[0]}×{input_size[1]} pixels, and those of {dataset!r} have "
+        f"{image_size[0]}×{image_size[1]}: set the size option of one of them, or name the datasets "
+        "that the model is for."
     )
 
 
 def _check_grids(plan: Plan, dataset: str, model: str) -> None:
-    taken, given = plan.models[model].facts.size, plan.datasets[dataset]["size"]
-    if taken and given and tuple(taken) != tuple(given):
-        raise _other_size(model, taken, dataset, given)
+    input_size, image_size = plan.models[model].facts.size, plan.datasets[dataset]["size"]
+    if input_size and image_size and tuple(input_size) != tuple(image_size):
+        raise _size_error(model, input_size, dataset, image_size)
     size = plan.size_of(dataset, model)
     if size is None:
         return
@@ -234,10 +242,10 @@ def _check_grids(plan: Plan, dataset: str, model: str) -> None:
     for where, grid in sorted(grids, key=lambda one: (one[0], grid_sort_key(one[1]))):
         if not divides(grid, *size):
             square = isinstance(grid, int) and size[0] == size[1]
-            every = f"take one of {', '.join(map(str, square_grids(*size)[1:]))}"
+            alternatives = f"take one of {', '.join(map(str, square_grids(*size)[1:]))}"
             raise HeatproofError(
                 f"The grid {format_grid(grid)} in {where} does not divide the {size[0]}×{size[1]} images of "
-                f"{dataset!r}: {every if square else grid_remedy(grid, *size)}."
+                f"{dataset!r}: {alternatives if square else grid_remedy(grid, *size)}."
             )
 
 
@@ -260,10 +268,10 @@ def _with_counts(plan: Plan, unset: Collection[str]) -> Plan:
     fewest = min(counts.values(), default=None)
     if fewest is None:
         return plan
-    given = plan.config["evaluation"]
-    lowered = {key: min(given[key], fewest) for key in unset}
-    if lowered != {key: given[key] for key in unset}:
-        plan = replace(plan, config={**plan.config, "evaluation": {**given, **lowered}})
+    evaluation = plan.config["evaluation"]
+    lowered = {key: min(evaluation[key], fewest) for key in unset}
+    if lowered != {key: evaluation[key] for key in unset}:
+        plan = replace(plan, config={**plan.config, "evaluation": {**evaluation, **lowered}})
     for dataset, available in counts.items():
         if available < 2:
             raise HeatproofError(

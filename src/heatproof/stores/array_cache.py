@@ -34,7 +34,7 @@ MOST_DESCRIPTION, MOST_DIMENSIONS = 2**24, 8
 
 
 @dataclass(frozen=True)
-class Described:
+class Description:
     """The description in a batch file.
 
     Attributes
@@ -73,7 +73,7 @@ class Described:
 @dataclass(frozen=True)
 class _File:
     path: Path
-    told: Described
+    description: Description
     begin: int
 
     def read(self, places: Sequence[int]) -> list[dict[str, np.ndarray]]:
@@ -87,11 +87,11 @@ class _File:
         found = []
         with open_regular(refuse_links(self.path)) as file:
             for place in places:
-                file.seek(self.begin + place * self.told.image_bytes)
-                content = file.read(self.told.image_bytes)
-                if _digest(content) != self.told.digests[place]:
+                file.seek(self.begin + place * self.description.image_bytes)
+                content = file.read(self.description.image_bytes)
+                if _digest(content) != self.description.digests[place]:
                     raise ValueError("its bytes are not those that were written")
-                found.append(_arrays(content, self.told.arrays))
+                found.append(_arrays(content, self.description.arrays))
         return found
 
 
@@ -116,8 +116,8 @@ class BatchFolder:
             try:
                 file = _opened(path)
                 if self.arrays is None:
-                    self.arrays = file.told.arrays
-                if file.told.arrays != self.arrays:
+                    self.arrays = file.description.arrays
+                if file.description.arrays != self.arrays:
                     raise ValueError("it has other arrays")
             except Exception as error:
                 self._forget(path, error)
@@ -130,7 +130,7 @@ class BatchFolder:
         return list(self._places)
 
     def _take(self, file: _File) -> None:
-        self._places.update({name: (file, place) for place, name in enumerate(file.told.names)})
+        self._places.update({name: (file, place) for place, name in enumerate(file.description.names)})
 
     def _forget(self, path: Path, error: Exception) -> None:
         """Remove a damaged file, so that its values are computed again."""
@@ -162,11 +162,11 @@ class BatchFolder:
         HeatproofError
             If the file cannot be written; earlier files stay.
         """
-        kept = {name: np.ascontiguousarray(arrays[name]) for name in sorted(arrays)}
-        contents = [b"".join(values[row].tobytes() for values in kept.values()) for row in range(len(names))]
-        described = {name: (str(values.dtype), list(values.shape[1:])) for name, values in kept.items()}
-        told = Described(described, list(names), list(map(_digest, contents)), round(seconds, 6), passes)
-        line = json.dumps(vars(told), sort_keys=True).encode() + b"\n"
+        contiguous = {name: np.ascontiguousarray(arrays[name]) for name in sorted(arrays)}
+        contents = [b"".join(values[row].tobytes() for values in contiguous.values()) for row in range(len(names))]
+        array_types = {name: (str(values.dtype), list(values.shape[1:])) for name, values in contiguous.items()}
+        description = Description(array_types, list(names), list(map(_digest, contents)), round(seconds, 6), passes)
+        line = json.dumps(vars(description), sort_keys=True).encode() + b"\n"
         head = KIND + hashlib.sha256(line).hexdigest().encode() + b"\n" + line
         path = self.path / (hashlib.sha256("\n".join(names).encode()).hexdigest()[:24] + ENDING)
         try:
@@ -175,13 +175,13 @@ class BatchFolder:
                 file.writelines(contents)
         except OSError as error:
             error.filename = error.filename or str(path)
-            said = machine_fault(error) or (
+            sentence = machine_fault(error) or (
                 f"{path} cannot be written ({error}): change the permissions or use another folder, and repeat the "
                 "call, which continues with the files written so far."
             )
-            raise HeatproofError(said) from error
-        self.arrays = described if self.arrays is None else self.arrays
-        self._take(_File(path, told, len(head)))
+            raise HeatproofError(sentence) from error
+        self.arrays = array_types if self.arrays is None else self.arrays
+        self._take(_File(path, description, len(head)))
 
     def read(self, names: Sequence[str]) -> dict[str, np.ndarray]:
         """Return the values of several images, arrays (images, …).
@@ -197,10 +197,10 @@ class BatchFolder:
             try:
                 found += file.read([place])
             except Exception as error:
-                said = machine_fault(error) or (
+                sentence = machine_fault(error) or (
                     f"{file.path} is damaged or missing ({error}): repeat the call that wrote it, to write it again."
                 )
-                raise HeatproofError(said) from None
+                raise HeatproofError(sentence) from None
         arrays = self.arrays or {}
         return {
             name: np.stack([one[name] for one in found]) if found else np.empty((0, *shape), dtype)
@@ -209,10 +209,11 @@ class BatchFolder:
 
     def cost(self, names: Sequence[str]) -> tuple[float, float]:
         """Return the mean seconds and the mean number of network passes that an image took."""
-        files = [self._places[name][0].told for name in names]
+        descriptions = [self._places[name][0].description for name in names]
         seconds, passes = (
-            math.fsum(getattr(told, what) / len(told.names) for told in files) / max(len(files), 1)
-            for what in ("seconds", "passes")
+            math.fsum(getattr(description, field) / len(description.names) for description in descriptions)
+            / max(len(descriptions), 1)
+            for field in ("seconds", "passes")
         )
         return seconds, passes
 
@@ -222,11 +223,11 @@ def _opened(path: Path) -> _File:
         head = [_line(file, most) for most in (len(KIND), 65, MOST_DESCRIPTION)]
         if head[0] != KIND or head[1] != hashlib.sha256(head[2]).hexdigest().encode() + b"\n":
             raise ValueError("it is not a batch of heatproof, or its description was changed")
-        told: Described = as_type(Described, parse_json(head[2]), "it")
+        description: Description = as_type(Description, parse_json(head[2]), "it")
         begin, end = file.tell(), file.seek(0, 2)
-    if end - begin != told.image_bytes * len(told.names):
+    if end - begin != description.image_bytes * len(description.names):
         raise ValueError("its size differs from its description")
-    return _File(path, told, begin)
+    return _File(path, description, begin)
 
 
 def _line(file: IO[bytes], most: int) -> bytes:

@@ -13,7 +13,7 @@ from xarray.core import indexing
 from heatproof.stores.store import ArrayMetadata, Store, open_store, read, read_shard_manifests
 
 
-class _Checked(BackendArray):
+class _VerifiedArray(BackendArray):
     """An array of a store, of which xarray reads the parts that it needs."""
 
     def __init__(self, store: Store, name: str, facts: ArrayMetadata) -> None:
@@ -28,11 +28,11 @@ class _Checked(BackendArray):
         rows, *rest = key
         if not isinstance(rows, slice):
             return read(self._store.path, self._name, int(rows), int(rows) + 1)[(0, *rest)]
-        wanted = range(*rows.indices(self.shape[0]))
-        if not wanted:
+        requested = range(*rows.indices(self.shape[0]))
+        if not requested:
             return np.empty((0, *self.shape[1:]), self.dtype)[(slice(None), *rest)]
-        every = read(self._store.path, self._name, wanted[0], wanted[-1] + 1)
-        return every[(slice(None, None, wanted.step), *rest)]
+        values = read(self._store.path, self._name, requested[0], requested[-1] + 1)
+        return values[(slice(None, None, requested.step), *rest)]
 
 
 def open_lazily(store: str | Path) -> xarray.Dataset:
@@ -58,21 +58,21 @@ def open_lazily(store: str | Path) -> xarray.Dataset:
     """
     opened = open_store(store)
     ranges, gap = [], None
-    for made in read_shard_manifests(store):
-        if made.get("gap"):
-            gap = made["gap"]
+    for manifest in read_shard_manifests(store):
+        if manifest.get("gap"):
+            gap = manifest["gap"]
         else:
-            ranges.append(range(*made["images"]))
+            ranges.append(range(*manifest["images"]))
     computed = sorted({row for rows in ranges for row in rows})
     variables = {
-        name: (facts.dims, indexing.LazilyIndexedArray(_Checked(opened, name, facts)))
+        name: (facts.dims, indexing.LazilyIndexedArray(_VerifiedArray(opened, name, facts)))
         for name, facts in opened.arrays.items()
     }
-    along = {name: (name, list(names)) for name, names in opened.coordinates.items()}
+    coordinates_along = {name: (name, list(names)) for name, names in opened.coordinates.items()}
     ids = list(opened.image_ids)
-    coordinates = {"image": ids, "image_id": ("image", ids), "label": ("image", opened.labels), **along}
-    made_of = dict(opened.attributes) | ({"gap": gap} if gap else {})
-    return xarray.Dataset(variables, coordinates, made_of).isel(image=_as_slice(computed))
+    coordinates = {"image": ids, "image_id": ("image", ids), "label": ("image", opened.labels), **coordinates_along}
+    attributes = dict(opened.attributes) | ({"gap": gap} if gap else {})
+    return xarray.Dataset(variables, coordinates, attributes).isel(image=_as_slice(computed))
 
 
 def _as_slice(rows: list[int]) -> slice | list[int]:

@@ -341,7 +341,7 @@ def _checked_digest(path: str | Path, manifest: str | Path | None = None) -> str
     path = refuse_links(path)
     if not path.exists():
         raise HeatproofError(f"{path} is missing: run your snakemake command with this path as its target.")
-    recorded = _recorded(path, manifest, must=False)
+    recorded = _recorded(path, manifest, must_be_listed=False)
     # The size is compared first, because a far larger file would take minutes to read.
     actual = "" if recorded and os.stat(path).st_size > recorded["bytes"] else file_digest(path)
     _require_same(path, actual, recorded)
@@ -353,18 +353,20 @@ def _require_same(path: str | Path, actual: str, recorded: Mapping[str, Any] | N
         raise HeatproofError(f"{path} is damaged (its SHA-256 differs from the manifest): {HEAL.format(path=path)}")
 
 
-def _recorded(path: Path, manifest: str | Path | None, must: bool) -> Mapping[str, Any] | None:
+def _recorded(path: Path, manifest: str | Path | None, must_be_listed: bool) -> Mapping[str, Any] | None:
     """Return the entry of a file in its manifest; None for a manifest, which has its own checksum."""
-    own = Path(manifest) if manifest else path.with_suffix(".json")
+    manifest_path = Path(manifest) if manifest else path.with_suffix(".json")
     # Most files have a manifest of the same name; several tables of one job have one manifest in their folder.
-    alone = manifest is not None or own.exists()
-    manifests = [require_manifest(own)] if alone else map(read_checksummed, sorted(path.parent.glob("*.json")))
-    if own == path:
+    is_single = manifest is not None or manifest_path.exists()
+    manifests = (
+        [require_manifest(manifest_path)] if is_single else map(read_checksummed, sorted(path.parent.glob("*.json")))
+    )
+    if manifest_path == path:
         return None
-    every = (facts for content in manifests for facts in (content or {}).get("files", ()))
+    entries = (facts for content in manifests for facts in (content or {}).get("files", ()))
     here = os.path.normpath(path)
-    recorded = next((one for one in every if os.path.normpath(own.parent / one["file"]) == here), None)
-    if recorded is None and (alone or must):
+    recorded = next((one for one in entries if os.path.normpath(manifest_path.parent / one["file"]) == here), None)
+    if recorded is None and (is_single or must_be_listed):
         raise HeatproofError(
             f"No manifest lists {path}, so it cannot be verified that a run wrote it: remove it, and run your "
             "snakemake command with this path as its target."

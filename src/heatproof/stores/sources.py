@@ -425,7 +425,7 @@ def _stats(names: Sequence[bytes], root: str | Path) -> np.ndarray:
     """Return sizes, times and inodes (N, 4) of files, `GONE` where one is missing."""
     import numpy as np
 
-    top, every = os.fsencode(root), np.full((len(names), len(GONE)), GONE, np.int64)
+    top, stats = os.fsencode(root), np.full((len(names), len(GONE)), GONE, np.int64)
 
     def chunk(low: int) -> None:
         # One stat for each file and little else, because there can be millions of files.
@@ -437,10 +437,10 @@ def _stats(names: Sequence[bytes], root: str | Path) -> np.ndarray:
                 found.append(GONE)
             else:
                 found.append((one.st_size, one.st_mtime_ns, one.st_ctime_ns, one.st_ino & MOST_INODE))
-        every[low : low + LOOKED_AT] = found
+        stats[low : low + LOOKED_AT] = found
 
     _in_threads(chunk, range(0, len(names), LOOKED_AT))
-    return every
+    return stats
 
 
 def _digests(names: Sequence[bytes], root: str | Path, folders: bool = True) -> np.ndarray:
@@ -478,8 +478,8 @@ def _digest(path: bytes) -> bytes:
         return UNKNOWN
 
 
-def _in_threads(do: Callable[[int], T], given: Sequence[int]) -> list[T]:
-    if len(given) < 2:
-        return [do(one) for one in given]
+def _in_threads(function: Callable[[int], T], arguments: Sequence[int]) -> list[T]:
+    if len(arguments) < 2:
+        return [function(one) for one in arguments]
     with ThreadPoolExecutor(THREADS) as pool:
-        return list(pool.map(do, given))
+        return list(pool.map(function, arguments))

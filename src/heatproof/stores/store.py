@@ -273,13 +273,13 @@ def read(store: str | Path, array: str, start: int, stop: int, ids: Sequence[str
     """
     opened = open_store(store)
     if array not in opened.arrays:
-        raise HeatproofError(f"{store} has no array {array!r}: {_heal_store(Path(store))}")
+        raise HeatproofError(f"{store} has no array {array!r}: {_store_remedy(Path(store))}")
     if ids is not None and list(ids[start:stop]) != list(opened.image_ids[start:stop]):
         return _read_by_id(opened, array, ids[start:stop])
     facts = opened.arrays[array]
     if stop > facts.shape[0]:
         raise HeatproofError(f"{store} holds {facts.shape[0]} images, but images up to {stop} were requested.")
-    _refuse_too_much(opened, facts, stop - start)
+    _check_memory(opened, facts, stop - start)
     parts = []
     for shard in range(start // facts.shard_size, -(-stop // facts.shard_size)):
         low, high = max(start, shard * facts.shard_size), min(stop, (shard + 1) * facts.shard_size)
@@ -318,21 +318,21 @@ def read_shard_manifests(store: str | Path) -> list[dict[str, Any]]:
     opened, folder = open_store(store), os.path.dirname(store)
     found = []
     for listing in shard_manifest_paths(store):
-        made = _made(opened, str(listing))
-        if "images" not in made or made["images"][1] > len(opened.image_ids):
+        manifest = _shard_manifest(opened, str(listing))
+        if "images" not in manifest or manifest["images"][1] > len(opened.image_ids):
             raise HeatproofError(f"{listing} lists images that {store} does not have: remove {listing} and {TARGET}")
-        for facts in made["files"]:
+        for facts in manifest["files"]:
             file = os.path.join(folder, facts["file"])
             # Pruned files are missing. Bytes are verified when they are read.
             if (there := _signature(file)) and there[1] != facts["bytes"]:
                 raise HeatproofError(
                     f"{file} is damaged (it has another size): remove it with `rm {file}` and {TARGET}"
                 )
-        found.append(made)
+        found.append(manifest)
     return found
 
 
-def _made(opened: Store, listing: str) -> dict[str, Any]:
+def _shard_manifest(opened: Store, listing: str) -> dict[str, Any]:
     recorded = _manifest(listing, _signature(listing))
     if recorded.get("key") != opened.attributes["key"]:
         raise HeatproofError(
@@ -341,25 +341,25 @@ def _made(opened: Store, listing: str) -> dict[str, Any]:
     return recorded
 
 
-def _refuse_too_much(opened: Store, facts: ArrayMetadata, images: int) -> None:
-    needed, there = images * facts.image_bytes, psutil.virtual_memory().available
-    if needed > there:
+def _check_memory(opened: Store, facts: ArrayMetadata, images: int) -> None:
+    needed, available = images * facts.image_bytes, psutil.virtual_memory().available
+    if needed > available:
         raise HeatproofError(
-            f"{opened.path} states that {images} images take {needed / 2**30:,.0f} GiB, and {there / 2**30:,.0f} GiB "
-            "of memory are free: request fewer images, or do not trust this store."
+            f"{opened.path} states that {images} images take {needed / 2**30:,.0f} GiB, and "
+            f"{available / 2**30:,.0f} GiB of memory are free: request fewer images, or do not trust this store."
         )
 
 
 def _check_shard(opened: Store, facts: ArrayMetadata, path: str, shard: int, remedy: str) -> None:
     """Raise an error if a shard differs from its manifest, or would decompress to more bytes than its shape says."""
     listing = f"{str(opened.path).removesuffix('.zarr')}.{shard}.json"
-    recorded = _made(opened, listing)
+    recorded = _shard_manifest(opened, listing)
     relative = os.path.relpath(path, Path(listing).parent)
-    told = next((one for one in recorded["files"] if one["file"] == relative), None)
+    entry = next((one for one in recorded["files"] if one["file"] == relative), None)
     signature = _signature(path)
     # The size is compared first, because a far larger file would take minutes to read.
-    is_larger = told is not None and signature and signature[1] > told["bytes"]
-    if told is None or is_larger or told["sha256"] != _digest(path, signature):
+    is_larger = entry is not None and signature and signature[1] > entry["bytes"]
+    if entry is None or is_larger or entry["sha256"] != _digest(path, signature):
         raise HeatproofError(f"{path} is damaged (its bytes differ from those that were written): {remedy}")
     with _damage_as_sentence(f"{path} is damaged (%s): {remedy}"):
         _check_frames(path, facts)
@@ -406,7 +406,7 @@ def _not_computed(values: np.ndarray) -> np.ndarray:
     return np.isnan(rows).any(1) if np.issubdtype(values.dtype, np.floating) else (rows == -1).all(1)
 
 
-def _heal_store(store: str | Path) -> str:
+def _store_remedy(store: str | Path) -> str:
     base = str(store).removesuffix(".zarr")
     return f"run your snakemake command with {base}.0.json as its target, which writes them again without computing."
 
@@ -491,7 +491,9 @@ def _group(path: str, signature: tuple[int, ...]) -> dict[str, Any]:
     """Return the attributes of a group after verifying their checksum."""
     if not signature:
         raise HeatproofError(f"{path} is not a store of heatproof: there is no {METADATA} in it.")
-    with _damage_as_sentence(f"{path} is damaged, or not a store of heatproof (%s): if it is one, {_heal_store(path)}"):
+    with _damage_as_sentence(
+        f"{path} is damaged, or not a store of heatproof (%s): if it is one, {_store_remedy(path)}"
+    ):
         metadata = parse_json(read_bytes(_inside(path, METADATA), MOST_METADATA_BYTES))
         if {key: metadata[key] for key in metadata if key != "attributes"} != GROUP:
             raise ValueError(f"{METADATA} has other fields than heatproof writes")
@@ -510,7 +512,7 @@ def _open(path: str, signatures: tuple[tuple[int, ...], ...], seal: str) -> Stor
     attributes = _group(path, _signature(f"{path}/{METADATA}"))
     arrays: dict[str, ArrayMetadata] = {}
     coordinates: dict[str, Any] = {}
-    with _damage_as_sentence(f"The metadata of {path} are damaged (%s): {_heal_store(path)}"):
+    with _damage_as_sentence(f"The metadata of {path} are damaged (%s): {_store_remedy(path)}"):
         for file, recorded in attributes["files"].items():
             if not os.path.isfile(_inside(path, file)):
                 raise ValueError(f"{file} is missing")

@@ -15,11 +15,11 @@ from heatproof.base.grids import AnyGrid, grid_shape, patch_sums
 from heatproof.base.methods import Maps
 from heatproof.stores.store import ArraySpec, describe_store, read
 
-WHOLE = "float32"
-SUMS = "patch_sums"
+FLOAT32 = "float32"
+PATCH_SUMS = "patch_sums"
 
 
-def map_arrays(maps: int, size: Sequence[int], dtype: str = WHOLE, grid: AnyGrid = 0) -> dict[str, ArraySpec]:
+def map_arrays(maps: int, size: Sequence[int], dtype: str = FLOAT32, grid: AnyGrid = 0) -> dict[str, ArraySpec]:
     """Return the arrays of a store of maps.
 
     Parameters
@@ -33,14 +33,14 @@ def map_arrays(maps: int, size: Sequence[int], dtype: str = WHOLE, grid: AnyGrid
     grid
         Patch grid, for patch sums.
     """
-    if dtype == SUMS:
+    if dtype == PATCH_SUMS:
         sums = ArraySpec(("map", "y", "x"), (maps, *grid_shape(grid)), "float64")
         return {"attribution": sums, "absolute": sums}
     arrays = {"attribution": ArraySpec(("map", "y", "x"), (maps, *size), dtype)}
-    return arrays if dtype == WHOLE else {**arrays, "scale": ArraySpec(("map",), (maps,), chunk_by_image=False)}
+    return arrays if dtype == FLOAT32 else {**arrays, "scale": ArraySpec(("map",), (maps,), chunk_by_image=False)}
 
 
-def encode_maps(maps: np.ndarray, dtype: str = WHOLE, grid: AnyGrid = 0) -> dict[str, np.ndarray]:
+def encode_maps(maps: np.ndarray, dtype: str = FLOAT32, grid: AnyGrid = 0) -> dict[str, np.ndarray]:
     """Return the values of the arrays of `map_arrays` for some maps.
 
     Parameters
@@ -54,12 +54,12 @@ def encode_maps(maps: np.ndarray, dtype: str = WHOLE, grid: AnyGrid = 0) -> dict
     grid
         Patch grid, for patch sums.
     """
-    if dtype == SUMS:
-        count, every = maps.shape[:2]
+    if dtype == PATCH_SUMS:
+        count, maps_per_image = maps.shape[:2]
         flat = maps.reshape(-1, *maps.shape[2:])
         sums = {"attribution": patch_sums(flat, grid), "absolute": patch_sums(np.abs(flat), grid)}
-        return {name: values.reshape(count, every, *grid_shape(grid)) for name, values in sums.items()}
-    if dtype == WHOLE:
+        return {name: values.reshape(count, maps_per_image, *grid_shape(grid)) for name, values in sums.items()}
+    if dtype == FLOAT32:
         return {"attribution": maps}
     # The largest magnitude is in [1, 2) after the division. Dividing by a power of two is exact.
     scale = np.ldexp(np.float32(1), np.frexp(np.abs(maps).max((2, 3)))[1] - 1)

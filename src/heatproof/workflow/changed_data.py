@@ -57,15 +57,15 @@ class DatasetChanges:
             return [(MISSING if self.is_listed else LOST).format(name=name)]
         unseen = [] if self.file_changes.record.named else [UNSEEN.format(name=name)]
         changed = self.file_changes.changed
-        told = CHANGED.format(name=name, files=some_of(changed), them="it" if len(changed) == 1 else "them")
-        return [*unseen, *([told] if changed else [])]
+        sentence = CHANGED.format(name=name, files=first_names(changed), them="it" if len(changed) == 1 else "them")
+        return [*unseen, *([sentence] if changed else [])]
 
 
-def some_of(files: Iterable[str]) -> str:
+def first_names(files: Iterable[str]) -> str:
     """Return a phrase with the names of the first files and the number of further ones."""
-    every = list(files)
-    more = len(every) - NAMED
-    return ", ".join(every[:NAMED]) + (f" and {more} more" if more > 0 else "")
+    names = list(files)
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def inspect_data(graph: Graph, contents: bool = False) -> dict[str, DatasetChanges]:
@@ -87,12 +87,12 @@ def inspect_data(graph: Graph, contents: bool = False) -> dict[str, DatasetChang
         if recorded is None or Key.of(recorded) != product.key:
             continue
         record, root = read_record(record_path(product.manifest)), data_root(graph.plan.dataset_spec(name).options)
-        looked = None if record is None else file_changes(record, root, contents)
-        same = looked is not None and "data" in recorded and is_same_data(recorded, {name: looked.record}.get)
-        if looked is not None and not same and looked.is_missing:
+        changes = None if record is None else file_changes(record, root, contents)
+        same = changes is not None and "data" in recorded and is_same_data(recorded, {name: changes.record}.get)
+        if changes is not None and not same and changes.is_missing:
             # The record is from other files than the list of images.
-            looked = None
-        found[name] = DatasetChanges(job, looked, same or (looked is None and not is_there(root)))
+            changes = None
+        found[name] = DatasetChanges(job, changes, same or (changes is None and not is_there(root)))
     return found
 
 
@@ -119,21 +119,23 @@ def describe_changes(graph: Graph, contents: bool = False) -> list[str]:
     seen = inspect_data(graph, contents)
     lines = [sentence for one in seen.values() for sentence in one.sentences]
     results = Results(graph, changes_by_dataset(seen), contents)
-    again, reread = Counter[str](), set[str]()
-    fetching = [(job, one.manifest) for job in graph.jobs() if job.sources for one in job.products]
-    made = [(job, manifest) for job, manifest in fetching if results.manifest(manifest)]
-    checkpoints = dict.fromkeys(path for one in made for path in results.changed_user_files(*one))
+    repeated, changed_files = Counter[str](), set[str]()
+    jobs_with_files = [(job, one.manifest) for job in graph.jobs() if job.sources for one in job.products]
+    finished = [(job, manifest) for job, manifest in jobs_with_files if results.manifest(manifest)]
+    checkpoints = dict.fromkeys(path for one in finished for path in results.changed_user_files(*one))
     lines += [f"The checkpoint {path} changed: what follows from it is made again." for path in checkpoints]
     for job, _ in graph.depths():
         current = [one.manifest for one in job.products if results.has_current_key(one)]
-        same = reread.isdisjoint(job.inputs) and all(results.inputs_unchanged(job, manifest) for manifest in current)
+        same = changed_files.isdisjoint(job.inputs) and all(
+            results.inputs_unchanged(job, manifest) for manifest in current
+        )
         if current and not same:
             # Results that read a list of images are judged by the digests of these images.
-            reread.update(job.outputs if job.inputs else ())
-            again[job.stage] += 1
-    if again:
-        jobs = ", ".join(f"{count} of {stage}" for stage, count in again.items())
+            changed_files.update(job.outputs if job.inputs else ())
+            repeated[job.stage] += 1
+    if repeated:
+        jobs = ", ".join(f"{count} of {stage}" for stage, count in repeated.items())
         lines.append(
-            f"A run makes again what follows, at most {again.total()} job{'s' if again.total() > 1 else ''}: {jobs}."
+            f"A run makes again what follows, at most {repeated.total()} job{'s' * (repeated.total() > 1)}: {jobs}."
         )
     return lines

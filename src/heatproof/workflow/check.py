@@ -37,16 +37,19 @@ def check_config(*paths: str | Path, contents: bool = False) -> str:
         A sentence about the first error.
     """
     plan = make_plan(read_config(*paths))
-    odd = check_machine(plan)
-    asked, looked = describe_targets(plan), inspect_image_files(plan)
-    pictures = "".join(f"\n{line}" for line in [*asked, *looked, *odd, *describe_changes(Graph(plan), contents)])
+    warnings = check_machine(plan)
+    targets, image_files = describe_targets(plan), inspect_image_files(plan)
+    further_lines = "".join(
+        f"\n{line}" for line in [*targets, *image_files, *warnings, *describe_changes(Graph(plan), contents)]
+    )
     jobs = len(plan.pairs()) * len(plan.weights)
     name = " under ".join(map(str, paths))
     return (
         f"{name} is sound: {len(plan.datasets)} dataset(s), {len(plan.models)} model(s) with "
         f"{len(plan.weights)} weights each, {len(plan.methods)} methods from {len(plan.explainers)} explainers, "
         f"{plan.describe_images()}, {len(plan.test_cases())} test cases on {jobs} networks; {len(plan.metrics)} "
-        f"further metrics in results/scores.csv.{pictures}" + "".join(f"\n  {line}" for line in describe_layers(plan))
+        f"further metrics in results/scores.csv.{further_lines}"
+        + "".join(f"\n  {line}" for line in describe_layers(plan))
     )
 
 
@@ -132,11 +135,11 @@ def check_machine(plan: Plan, libraries: bool = True, here: bool = True, gaps: l
     _check_checkpoints(plan)
     _check_layers(plan)
     _check_channels(plan)
-    odd = run_trial(plan, here, gaps) if libraries else []
+    warnings = run_trial(plan, here, gaps) if libraries else []
     # After the trial, whose errors say more.
     for pair in plan.pairs():
         require_size(plan, *pair)
-    return odd
+    return warnings
 
 
 def _require_libraries(plan: Plan) -> None:

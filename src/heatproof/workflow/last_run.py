@@ -44,9 +44,9 @@ def record_run(config: Mapping[str, Any], named: Sequence[str | Path], folder: s
     write_checksummed(refuse_links(Path(folder) / RECORD), record)
 
 
-def _name_of(given: str | Path) -> str:
+def _name_of(config: str | Path) -> str:
     """Return the name of a config for messages: the name of a shipped config, or a path without folders elsewhere."""
-    path = Path(given)
+    path = Path(config)
     if path.parent == workflow_folder() / "config":
         return path.stem
     return str(public((path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path).as_posix()))

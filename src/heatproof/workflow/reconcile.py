@@ -125,8 +125,8 @@ def switch_target(folder: str | Path, target: str | int) -> None:
         If a folder cannot be moved, or the results are from another version of heatproof; nothing is moved then.
     """
     # Some file systems do not allow colons in names.
-    asked = str(target).replace(":", ".")
-    here, aside, marker = Path(folder), Path(folder) / ".targets", Path(folder) / ".target"
+    requested = str(target).replace(":", ".")
+    here, moved_away, marker = Path(folder), Path(folder) / ".targets", Path(folder) / ".target"
     # A folder without the marker has results of the default target.
     present = (
         read_result_bytes(marker).decode("utf-8", "replace").strip()
@@ -135,21 +135,21 @@ def switch_target(folder: str | Path, target: str | int) -> None:
     )
     if not re.fullmatch(r"\w+(\.\w+)*", present):
         raise HeatproofError(f"{marker} does not hold the name of a target: remove it, or write 'label' into it.")
-    for manifest in sorted((here / "datasets").glob("*.json")) if present != asked else ():
+    for manifest in sorted((here / "datasets").glob("*.json")) if present != requested else ():
         # Raises an error if another version of heatproof wrote it; every target has the manifests of datasets.
         read_checksummed(manifest)
-    stays = here if present == asked else aside / present
-    for source, place in ((here, stays), (aside / asked, here)):
-        if source != here and present != asked and here.is_dir():
+    folder_of_present = here if present == requested else moved_away / present
+    for source, destination in ((here, folder_of_present), (moved_away / requested, here)):
+        if source != here and present != requested and here.is_dir():
             # All results of the other target have been moved away: from now on, results are of this target.
-            write_text(marker, asked)
+            write_text(marker, requested)
         refuse_links(source)
-        for path in sorted(source.iterdir()) if source.is_dir() and source != place else ():
-            moved = refuse_links(place / path.name)
+        for path in sorted(source.iterdir()) if source.is_dir() and source != destination else ():
+            moved = refuse_links(destination / path.name)
             if path.name in OF_ALL_TARGETS or path.name.startswith(".") or moved.exists():
                 continue
             try:
-                place.mkdir(parents=True, exist_ok=True)
+                destination.mkdir(parents=True, exist_ok=True)
                 refuse_links(path).rename(moved)
             except OSError as error:
                 raise HeatproofError(machine_fault(error) or f"{path} cannot be moved ({error.strerror}).") from None
@@ -225,13 +225,13 @@ class Results:
         Inputs of current files are not considered, because Snakemake does not make them again. Pruned files are made
         again if one of the returned jobs reads them.
         """
-        asked, read, found = set(files), set[str](), list[Job]()
-        for job in reversed(self.graph.jobs_leading_to(asked)):
+        requested, read, found = set(files), set[str](), list[Job]()
+        for job in reversed(self.graph.jobs_leading_to(requested)):
             is_read = not read.isdisjoint(job.outputs)
-            if not is_read and asked.isdisjoint(job.outputs):
+            if not is_read and requested.isdisjoint(job.outputs):
                 continue
-            stands = self.is_current if is_read else lambda *one: self.is_current(*one) or self.is_pruned(*one)
-            if not all(stands(job, product) for product in job.products):
+            is_usable = self.is_current if is_read else lambda *one: self.is_current(*one) or self.is_pruned(*one)
+            if not all(is_usable(job, product) for product in job.products):
                 found.append(job)
                 read.update(job.inputs)
         return found[::-1]

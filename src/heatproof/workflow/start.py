@@ -241,8 +241,8 @@ def _list_again(graph: Graph, seen: DatasetChanges, folder: str) -> None:
     environment = {**os.environ, **job_environment(graph.plan, "", ())}
     done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)  # noqa: S603
     if done.returncode:
-        told = [line for line in done.stderr.splitlines() if line.startswith("heatproof: ")]
-        raise HeatproofError(told[-1].removeprefix("heatproof: ") if told else done.stderr)
+        errors = [line for line in done.stderr.splitlines() if line.startswith("heatproof: ")]
+        raise HeatproofError(errors[-1].removeprefix("heatproof: ") if errors else done.stderr)
 
 
 def remove_specs(folder: str) -> None:

@@ -71,10 +71,10 @@ class Progress:
         self.last_shown = now
         rate = done / max(now - self.began, 1e-9)
         seconds = (total - done) / max(rate, 1e-9)
-        left = f", {duration(seconds)} left at this rate" if 0 < done < total else ""
-        if left and self.budget != "none" and now - self.began + seconds > parse_duration(self.budget):
-            left += f", beyond the budget of {self.budget}"
-        return f"{done} of {total} jobs done, {60 * rate:.3g} a minute{left}"
+        remaining = f", {duration(seconds)} left at this rate" if 0 < done < total else ""
+        if remaining and self.budget != "none" and now - self.began + seconds > parse_duration(self.budget):
+            remaining += f", beyond the budget of {self.budget}"
+        return f"{done} of {total} jobs done, {60 * rate:.3g} a minute{remaining}"
 
 
 def duration(seconds: float) -> str:
@@ -200,11 +200,11 @@ def failure_sentence(logs: list[str]) -> str:
 def print_results(results: Folder) -> None:
     """Print the paths of the tables, the verdicts, and the first lines of the rankings."""
     names = ("tables", "all_scores", "claims", "baselines", "reliability", "overview", "report_page")
-    made = {name: STAGES[name].paths(results) for name in names}
-    shown = (*made["tables"].values(), made["all_scores"]["scores"], made["claims"]["claims"])
-    if tables := [path for path in shown if _is_current(path)]:
+    paths_of = {name: STAGES[name].paths(results) for name in names}
+    listed_tables = (*paths_of["tables"].values(), paths_of["all_scores"]["scores"], paths_of["claims"]["claims"])
+    if tables := [path for path in listed_tables if _is_current(path)]:
         print(f"\nTables: {', '.join(tables)}", file=sys.stderr)
-    if _is_current(verdict := made["tables"]["verdict"]):
+    if _is_current(verdict := paths_of["tables"]["verdict"]):
         rows = _rows(verdict)
         # In-domain scores come first, because other networks have never seen a deleted patch. Single labels come last.
         rows.sort(key=lambda row: (row.get("label", "") != "", not row["metric"].startswith("idsds")))
@@ -215,15 +215,15 @@ def print_results(results: Folder) -> None:
             print(f"{len(rows) - VERDICTS} more verdicts: {verdict}", file=sys.stderr)
         for sentence in dict.fromkeys(filter(None, (row.get("cannot_see") for row in rows))):
             print(escaped(sentence), file=sys.stderr)
-    if _is_current(summary := made["baselines"]["summary"]):
+    if _is_current(summary := paths_of["baselines"]["summary"]):
         print(escaped(read_result_bytes(summary, MOST_BYTES).decode("utf-8").strip()), file=sys.stderr)
-    rankings = {"patch drops alone": made["tables"]["meta_rank"], "all metrics": made["reliability"]["ranking"]}
+    rankings = {"patch drops alone": paths_of["tables"]["meta_rank"], "all metrics": paths_of["reliability"]["ranking"]}
     for of, table in rankings.items():
         if _is_current(table):
             _say_ranking(of, table)
-    if _is_current(captions := made["overview"]["captions"]):
+    if _is_current(captions := paths_of["overview"]["captions"]):
         print(escaped(_rows(captions)[0]["conclusion"]), file=sys.stderr)
-    if _is_current(page := made["report_page"]["page"]):
+    if _is_current(page := paths_of["report_page"]["page"]):
         print(f"Page: {page}", file=sys.stderr)
 
 

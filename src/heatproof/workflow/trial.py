@@ -61,18 +61,18 @@ def run_trial(plan: Plan, device: bool = True, gaps: list[str] | None = None) ->
         from heatproof.models.network import configure_torch
 
         configure_torch(plan.runtime())
-    odd: list[str] = []
+    warnings: list[str] = []
     for name in plan.datasets:
         # A callable target is tried on every network.
         models = [model for model in plan.models_of(name) if plan.target_function or _is_tried(plan, model)]
-        explainers = [entry for entry in plan.explainers.values() if _is_own(entry.module)]
+        explainers = [entry for entry in plan.explainers.values() if _is_user_code(entry.module)]
         metrics = [
             one for one in plan.metrics.values() if one.metric.is_custom and not plan.unsupported_reason(name, one.name)
         ]
         module = plan.datasets[name]["module"]
-        own = models or explainers or metrics or _is_own(module) or module == FOLDERS
+        has_user_code = models or explainers or metrics or _is_user_code(module) or module == FOLDERS
         target = plan.config["target"]
-        if not (own or isinstance(target, int)) or plan.splits_from_results(name):
+        if not (has_user_code or isinstance(target, int)) or plan.splits_from_results(name):
             continue
         from heatproof.data.checks import check_dataset, check_target, describe_rows, open_dataset
 
@@ -81,9 +81,9 @@ def run_trial(plan: Plan, device: bool = True, gaps: list[str] | None = None) ->
             check_dataset(dataset, name, plan.datasets[name]["task"])
             # Checked here, because the first job that would fail comes after all trainings.
             check_target(target, dataset)
-            if not own:
+            if not has_user_code:
                 continue
-            odd += describe_rows(dataset, name)
+            warnings += describe_rows(dataset, name)
             _count_training_images(plan, name, dataset)
             channels, height, width = dataset.images("evaluation", 0, 1).shape[1:]
         if channels != 3 or height != width:
@@ -92,14 +92,14 @@ def run_trial(plan: Plan, device: bool = True, gaps: list[str] | None = None) ->
         for model in models or plan.models_of(name)[:1]:
             tried = f"model {model!r}" + (f" with target {plan.target_function}" if plan.target_function else "")
             with _trying(tried):
-                network = _network(plan, model, name, dataset, odd)
+                network = _network(plan, model, name, dataset, warnings)
             for entry in explainers:
                 with _trying(f"explainer {entry.name!r} on {model!r}", gaps):
                     _explain(plan, entry, model, network, dataset)
             for scored in metrics:
                 with _trying(f"metric {scored.name!r} on {model!r}", gaps):
                     _score(plan, scored, model, network, dataset, name)
-    return odd
+    return warnings
 
 
 def inspect_image_files(plan: Plan) -> list[str]:
@@ -121,7 +121,9 @@ def inspect_image_files(plan: Plan) -> list[str]:
         lines += check_pictures(dataset, name, LOOKED_AT)
         lines += _few_images(name, dataset) if plan.datasets[name]["task"] in EXCLUSIVE else []
         for model in plan.models_of(name):
-            lines += _read_otherwise(plan.models[model], name, dataset) if plan.models[model].checkpoint else []
+            lines += (
+                _preprocessing_differences(plan.models[model], name, dataset) if plan.models[model].checkpoint else []
+            )
     return lines
 
 
@@ -131,18 +133,18 @@ def _few_images(name: str, dataset: Dataset) -> list[str]:
     splits = {
         split: dataset.splits[split].labels.tolist() for split in ("train", "validation") if split in dataset.splits
     }
-    every = unwrap_rows(dataset).splits
-    classes = len({label for split in every.values() for label in split.labels.tolist()})
-    few = [f"{len(labels)} {split}" for split, labels in splits.items() if 0 < len(labels) < 2 * classes]
-    spec = f"{name}: warning: {' and '.join(few)} images for {classes} classes, fewer than two a class"
+    all_splits = unwrap_rows(dataset).splits
+    classes = len({label for split in all_splits.values() for label in split.labels.tolist()})
+    small_splits = [f"{len(labels)} {split}" for split, labels in splits.items() if 0 < len(labels) < 2 * classes]
+    spec = f"{name}: warning: {' and '.join(small_splits)} images for {classes} classes, fewer than two a class"
     return (
         [f"{spec}: a network trained on them can hardly be judged, so add pictures or take fewer classes"]
-        if few
+        if small_splits
         else []
     )
 
 
-def _read_otherwise(model: ModelChoice, name: str, dataset: Dataset) -> list[str]:
+def _preprocessing_differences(model: ModelChoice, name: str, dataset: Dataset) -> list[str]:
     from heatproof.data.pictures import PictureReader
     from heatproof.models.preprocessing import preprocessing_differences
 
@@ -157,13 +159,13 @@ def _read_otherwise(model: ModelChoice, name: str, dataset: Dataset) -> list[str
     return [f"{spec}; set that in the dataset to read pictures so"] if others else []
 
 
-def _is_own(module: str) -> bool:
+def _is_user_code(module: str) -> bool:
     return not module.startswith("heatproof.")
 
 
 def _is_tried(plan: Plan, model: str) -> bool:
     entry = plan.models[model]
-    return _is_own(entry.module) or bool(plan.checkpoint_file(model)) or "channels" in entry.options
+    return _is_user_code(entry.module) or bool(plan.checkpoint_file(model)) or "channels" in entry.options
 
 
 @contextmanager
@@ -192,7 +194,7 @@ def _image(plan: Plan, model: str, dataset: Dataset) -> torch.Tensor:
     return normalise(dataset.images("evaluation", 0, 1), plan.models[model].facts)
 
 
-def _network(plan: Plan, model: str, name: str, dataset: Dataset, odd: list[str]) -> torch.nn.Module:
+def _network(plan: Plan, model: str, name: str, dataset: Dataset, warnings: list[str]) -> torch.nn.Module:
     from heatproof.jobs.fetch import check_checkpoint
     from heatproof.models.adapter import check_attached
     from heatproof.models.network import build_network, reader_of_dataset
@@ -206,28 +208,30 @@ def _network(plan: Plan, model: str, name: str, dataset: Dataset, odd: list[str]
     _require_trainable(plan, model, network)
     if plan.checkpoint_file(model):
         fetched = {"stage": "fetch_start"} if entry.transfer else {"stage": "fetch", "dataset": name}
-        if few := check_checkpoint(Graph(plan).spec(**fetched, model=model)):
-            odd.append(f"{name}: warning: {few}")
+        if warning := check_checkpoint(Graph(plan).spec(**fetched, model=model)):
+            warnings.append(f"{name}: warning: {warning}")
     try:
         image = _image(plan, model, dataset)
-        with _said_of_channels(network, image):
-            found = check_attached(network, image)
-        logits = found.logits
+        with _naming_channels(network, image):
+            checked_network = check_attached(network, image)
+        logits = checked_network.logits
         assert logits is not None, "a check has logits"
         if logits.shape[1] != dataset.num_classes:
             raise HeatproofError(
                 f"The model returns {logits.shape[1]} logits for one image, and there are {dataset.num_classes} "
                 "classes: it must return one logit per class."
             )
-        check_no_probabilities(found)
+        check_no_probabilities(checked_network)
     except HeatproofError as error:
-        said = str(error)
-        raise HeatproofError(f"The model {model!r} cannot be used on {name!r}: {said[0].lower()}{said[1:]}") from error
+        message = str(error)
+        raise HeatproofError(
+            f"The model {model!r} cannot be used on {name!r}: {message[0].lower()}{message[1:]}"
+        ) from error
     return network
 
 
 @contextmanager
-def _said_of_channels(network: torch.nn.Module, image: torch.Tensor) -> Iterator[None]:
+def _naming_channels(network: torch.nn.Module, image: torch.Tensor) -> Iterator[None]:
     """If a network fails on an image, and its first convolution has other channels than the image, say so."""
     try:
         yield
@@ -255,9 +259,9 @@ def _require_trainable(plan: Plan, model: str, network: torch.nn.Module) -> None
 
 def _count_training_images(plan: Plan, name: str, dataset: Dataset) -> None:
     """Raise an error if a dataset has fewer training images than the config needs."""
-    there = len(dataset.splits.get("train", ()))
+    available = len(dataset.splits.get("train", ()))
     trained = [model for model, _ in plan.trainings() if model in plan.models_of(name)]
-    if not there and trained:
+    if not available and trained:
         also = ", and the baseline `mean` is their mean colour" if "mean" in plan.baselines else ""
         raise HeatproofError(
             f"The dataset {name!r} has no training images{also}, and the model {trained[0]!r} is to be trained or "
@@ -265,11 +269,11 @@ def _count_training_images(plan: Plan, name: str, dataset: Dataset) -> None:
             "pretrained out."
         )
     for explainer in plan.explainers:
-        asked = plan.explainer_options(explainer).get("baselines")
-        if isinstance(asked, int) and 0 < there < asked:
+        requested = plan.explainer_options(explainer).get("baselines")
+        if isinstance(requested, int) and 0 < available < requested:
             raise HeatproofError(
-                f"The explainer {explainer!r} asks for {asked} training images of {name!r} as baselines, and there are "
-                f"{there}: lower its option `baselines`."
+                f"The explainer {explainer!r} asks for {requested} training images of {name!r} as baselines, and there "
+                f"are {available}: lower its option `baselines`."
             )
 
 
@@ -336,8 +340,8 @@ def _score(plan: Plan, entry: MetricChoice, model: str, network: torch.nn.Module
     returned: list[Any] = []
 
     @wraps(entry.metric.function)
-    def recorded(*given: Any, **options: Any) -> Any:
-        returned.append(entry.metric.function(*given, **options))
+    def recorded(*inputs: Any, **options: Any) -> Any:
+        returned.append(entry.metric.function(*inputs, **options))
         return returned[-1]
 
     images = ScoredImages(batch.ids, batch.labels.numpy(), (height, width), seed, plan.task_of(name))
