@@ -32,7 +32,14 @@ def published_rankings() -> str:
         ("ImageNet, the same, probabilities", "imagenet", "probability", both),
     ]
     cells = [
-        ["table", "networks × methods", "first three, κ", "mean ρ of two networks", "least ρ", "in the set of the best"]
+        [
+            "table",
+            "networks × methods",
+            "first three, κ",
+            "mean ρ between two networks",
+            "lowest ρ",
+            "in the set of the best",
+        ]
     ]
     for title, dataset, output, methods in asked:
         found, count = _ranked(dataset, output, methods)
@@ -56,7 +63,7 @@ def families_of_networks(dataset: str) -> str:
     pairs = _ranked(dataset, "logit")[0].tables["consistency"]
     kinds = np.array([["vgg" in pairs[side][row] for side in ("case", "other_case")] for row in range(len(pairs))])
     both = kinds.sum(axis=1)
-    cells = [["networks", "mean ρ", "least", "largest"]]
+    cells = [["networks", "mean ρ", "lowest", "highest"]]
     for name, chosen in (("two ResNets", both == 0), ("a ResNet and a VGG", both == 1), ("two VGGs", both == 2)):
         part = pairs.loc[chosen, "spearman"]
         cells.append([name, number(part.mean()), number(part.min()), number(part.max())])
@@ -69,7 +76,7 @@ def outputs_agree() -> str:
     table = table[table["dataset"] == "imagenet"]
     wide = table.pivot(index=["model", "method"], columns="output", values="score").dropna()
     found = [part["logit"].corr(part["probability"], method="spearman") for _, part in wide.groupby(level="model")]
-    return f"ρ of one network's two rankings: mean {number(np.mean(found))}, least {number(min(found))}."
+    return f"ρ between the two rankings of one network: mean {number(np.mean(found))}, lowest {number(min(found))}."
 
 
 def coverage(name: str) -> str:
@@ -108,7 +115,7 @@ def best_set(name: str) -> str:
 def published_order() -> str:
     """Return how far κ orders the methods of published tables otherwise than their mean scores do."""
     cells = [["table", "networks × methods", "ρ of both orders", "methods that move", "largest move"]]
-    cells[0] += ["first three by mean score", "first three by κ", "largest difference of κ, each case once"]
+    cells[0] += ["first three by mean score", "first three by κ", "largest difference of κ with each case counted once"]
     for path in sorted((DATA / "published_rank").glob("*.csv")):
         table = pd.read_csv(path)
         moved = (table["mean_rank"] - table["rank"]).abs()

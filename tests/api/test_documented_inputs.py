@@ -46,12 +46,12 @@ def test_examples_run(tmp_path, monkeypatch):
         "transform": timm.data.create_transform(**timm.data.resolve_data_config({}, model=model)),
     }
     names["torch"] = torch
-    for code in [*blocks("Any question"), *blocks("Images: tensors"), *blocks("Labels: how maps")]:
+    for code in [*blocks("Tasks and target"), *blocks("Image inputs"), *blocks("Match maps")]:
         exec(code, names)
     assert names["one"].equals(names["other"])
     assert names["part"]["score"].equals(names["one"]["score"].isel(image=[0, 1]))
 
 
 def test_examples_of_checks_run():
-    (code,) = blocks("An explainer or a metric of your own")
+    (code,) = blocks("Check your own explainer")
     exec(code, {"heatproof": heatproof, "torch": torch})
