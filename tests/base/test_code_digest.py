@@ -1,4 +1,4 @@
-"""Which edits of which files a digest of code notices. Each digest is taken in a process of its own, on a copy."""
+"""Edits of files that change a digest of code. Each digest is computed in a new process, on a copy."""
 
 import ast
 import json
@@ -78,7 +78,7 @@ def test_edits_that_change_nothing_that_runs(project, untouched):
     assert digests(project) == untouched
 
 
-# What is edited, and whose digests that changes.
+# An edit, and the modules whose digests it changes.
 EDITS = {
     "of the module itself": ("src/heatproof/jobs/score.py", "Methods = list", "Methods = Given = list", {"score"}),
     "two imports away": (
@@ -103,7 +103,7 @@ EDITS = {
         "src/heatproof/base/randomness.py",
         "digest_size=8",
         "digest_size=16",
-        # The ResNet draws nothing itself.
+        # The ResNet does not draw random numbers itself.
         {"attribute", "score", "user"},
     ),
     "of an unrelated family": (
@@ -147,7 +147,7 @@ def test_the_other_branch_of_type_checking_counts(project):
 
 
 class Reference(ast.NodeTransformer):
-    """What the text of a digest leaves out, said node by node."""
+    """An independent list of what a digest leaves out, node by node."""
 
     def visit(self, node):
         node = super().visit(node)

@@ -28,7 +28,7 @@ def load(*, seed):
 
 
 def prepare_file(folder, manifest, **change):
-    """Write what the job of a dataset is told, and return the path."""
+    """Write the spec of the job of a dataset, and return its path."""
     told = Prepare(dataset=replace(DATASET, **change), manifest=str(manifest))
     return spec_file(folder, PREPARE, as_json(told))
 

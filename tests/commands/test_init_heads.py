@@ -1,4 +1,4 @@
-"""`heatproof init` keeps the head of weights that has an output for each class, and says what it found."""
+"""`heatproof init` keeps the head of a checkpoint with an output for each class, and reports what it found."""
 
 import json
 from pathlib import Path
@@ -38,7 +38,7 @@ def pictures(folder, classes, each):
 
 @pytest.fixture
 def photos(tmp_path, monkeypatch):
-    """Five classes of ten pictures, in a folder from which the command is run."""
+    """Five classes of ten image files, in the working folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     pictures(tmp_path / "photos", CLASSES, 10)
@@ -57,7 +57,7 @@ SPECS = {
 
 
 def written_for(photos, model, outputs):
-    """Save weights with so many outputs, and return the settings that `init` writes, and what it says."""
+    """Save weights with a number of outputs, and return the settings that `init` writes, and its output."""
     spec = SPECS[model]
     if spec.architecture.endswith("_model"):
         pytest.importorskip(model.partition(":")[0])

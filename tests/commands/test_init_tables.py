@@ -1,4 +1,4 @@
-"""`heatproof init` finds the table of labels, writes the options that it is read with, or asks by name."""
+"""`heatproof init` finds the table of labels and writes the options to read it, or reports which names it needs."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ COUNT = 40
 
 @pytest.fixture
 def photos(tmp_path, monkeypatch):
-    """Forty pictures of 32×32 pixels in one folder, beside which the command is run."""
+    """Forty image files of 32×32 pixels in one folder, in the working folder."""
     monkeypatch.chdir(tmp_path)
     generator = np.random.default_rng(0)
     (tmp_path / "photos").mkdir()
@@ -35,7 +35,7 @@ def write(path, header, row):
 
 
 def written(photos, **options):
-    """Return the dataset that `init` writes, as its options and as it is read, and the text of the config."""
+    """Return the dataset that `init` writes, as options and as it is read, and the text of the config."""
     said = init(photos, "cifar_resnet20", **options)
     told = {line.removeprefix("# ") for line in Path("mine.yaml").read_text(encoding="utf-8").splitlines()}
     assert {line for line in said.splitlines() if line.startswith("Assumed")} <= told
@@ -88,7 +88,7 @@ def test_the_task_is_asked_and_given(photos):
     given, dataset, text = written(photos, task="regression")
     assert (given["task"], dataset.task, dataset.class_names) == ("regression", "regression", ("age",))
     assert "for photos: numbers; " in text
-    # What reads a probability would be a gap.
+    # A metric that reads probabilities would not be applicable.
     assert yaml.safe_load(text)["metrics"] == [
         {name: {"output": "logit"}} for name in ("deletion_morf", "deletion_lerf")
     ]

@@ -1,4 +1,4 @@
-"""`heatproof rank`: anybody's table of scores."""
+"""`heatproof rank`: rank methods by any table of scores."""
 
 import numpy as np
 import pandas as pd
@@ -52,7 +52,7 @@ def test_what_is_missing_has_a_default(write):
 
 
 def test_other_names_and_the_published_form(write):
-    """One column of numbers is the score, and its name the metric."""
+    """A single column of numbers has the scores, and its name is the metric."""
     published = tidy().rename(columns={"method": "explainer", "score": "deletion_morf"})
     read = read_scores([write(published)])
     assert set(read["metric"]) == {"deletion_morf"}
@@ -161,7 +161,7 @@ def test_the_direction_is_said(write, capsys, option):
 
 
 def test_counts_are_no_scores(write):
-    """`rank` ranked n_images, of which more would be better."""
+    """A column such as n_images must not be ranked as a metric of which more is better."""
     table = tidy().rename(columns={"score": "mine"}).assign(n_images=64, n_undefined=0, rank=1, ci_low=0.1, ci_high=0.2)
     read = read_scores([write(table)])
     assert set(read["metric"]) == {"mine"}
@@ -181,7 +181,7 @@ def test_what_others_stand_for_is_left_out_and_said(write, capsys):
 
 
 def test_tables_of_a_run_are_ranked_as_the_run_does(write):
-    """A gap has a score, and a metric that another one stands for has rows: neither counts."""
+    """Two kinds of rows do not count: not applicable methods with a score, and metrics that another one represents."""
     table = tidy(metric="idsds", gap="", counted_as="")
     table.loc[table["method"] == "rise", "gap"] = "defined on 1 of 64 images, a rank needs 32"
     other = tidy(metric="idsds_probability", gap="", counted_as="idsds").assign(score=0.0)
@@ -256,7 +256,7 @@ def test_other_wrong_use(write, tmp_path):
 
 
 def test_what_counts_can_be_named(write, tmp_path, capsys):
-    """Two networks of one metric and one of three: each test case counts once, of the methods that are named."""
+    """Two networks with one metric and one with three: each test case counts once, for the methods that are named."""
     tables = [tidy(dataset="d", metric="idsds", higher_is_better=True)]
     extra = tidy(dataset="d", higher_is_better=True).query("model == 'vit'")
     others = {"other": -extra["score"], "third": np.sin(3 * extra["score"])}
@@ -282,7 +282,7 @@ def test_what_counts_can_be_named(write, tmp_path, capsys):
 
 @pytest.mark.parametrize("independent", ["network", "case"])
 def test_which_metrics_count_does_not_depend_on_the_methods_that_are_ranked(write, tmp_path, capsys, independent):
-    """A score under two names is one test case, also of too few methods to see that."""
+    """A score under two names is one test case, even if there are too few methods to detect it."""
     scores = tidy(metric="idsds", higher_is_better=True)
     twice, methods = str(write(pd.concat([scores, scores.assign(metric="same")]))), ["saliency", "grad_cam", "random"]
     once = str(write(scores, "once.csv"))

@@ -1,4 +1,4 @@
-"""What `heatproof estimate` counts: the plan's own jobs, and when so many workers are done with them."""
+"""The costs that `heatproof estimate` computes: of the jobs of a plan, and the time with a number of workers."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +27,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def measured(plan, responses):
-    """One second of start, and a millisecond for every image and explainer."""
+    """Costs of one second for the start, and a millisecond for each image and explainer."""
     found = Measured(1.0, score=JobCost(2.0))
     for pair in plan.pairs():
         each = dict.fromkeys(plan.model_explainers, 0.001)
@@ -46,7 +46,7 @@ def measured(plan, responses):
 
 
 def trained(stage="pretrain", **settings):
-    """Return what a training of the default config is told, with other settings."""
+    """Return the spec of a training of the default config, with other settings."""
     spec = next(job.spec for job in Graph(make_plan(default_config())).jobs() if job.stage == stage)
     return replace(spec, training=replace(spec.training, **settings))
 
@@ -182,12 +182,12 @@ def test_hours_of_a_device_of_which_one_throughput_is_known():
         stages[kind] = training_cost(trained(epochs=1), steps, 1.0)
         assert stages[kind].seconds(1) == pytest.approx(10)
     before = dict(stages["attribute"].per_image)
-    # A hundred images a second here, a thousand there.
+    # 100 images per second on this device, 1000 on the other.
     assert found.as_if((dataset, model), 1000.0) == pytest.approx(10)
     after = found.stages[dataset, model]["attribute"]
     assert after.per_image == {name: pytest.approx(seconds / 10) for name, seconds in before.items()}
     assert after.fixed == 1.0
-    # Ten seconds, of them one to start, and four to read.
+    # Ten seconds, including one for the start and four for reading.
     assert stages["finetune finetuned"].seconds(1) == pytest.approx(1 + 4 + 5 / 10)
     assert stages["pretrain"].seconds(1) == pytest.approx(1 + 9 / 10)
 
@@ -229,7 +229,7 @@ def test_the_guard_of_lower_precision_costs_both_precisions_of_its_images():
 
 def test_a_large_job_does_not_keep_small_ones_waiting():
     jobs = [Job("a", 10), Job("b", 5, devices=2), Job("c", 4), Job("d", 4)]
-    # a with c and then d beside it, b when both devices are free.
+    # a runs next to c and then d; b starts when both devices are free.
     assert wall_time(jobs, 2) == 15
 
 

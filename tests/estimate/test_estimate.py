@@ -1,4 +1,4 @@
-"""The whole way once: real jobs on two images, in processes of their own."""
+"""A complete estimate: real jobs on two images, each in its own process."""
 
 import os
 

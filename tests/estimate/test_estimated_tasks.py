@@ -1,4 +1,4 @@
-"""Passes and steps of every task are timed with the outputs and the loss that a run has."""
+"""For every task, passes and training steps are timed with the outputs and the loss of a run."""
 
 import pytest
 from toy_project import BASE

@@ -1,4 +1,4 @@
-"""A config means one thing to everybody who reads it, and no file of any bytes breaks the reader."""
+"""A config has one meaning for all readers, and no file, whatever its bytes, crashes the reader."""
 
 import os
 import random
@@ -326,7 +326,7 @@ def test_what_is_no_file_is_not_waited_for(tmp_path):
 
 
 def test_without_libyaml_configs_are_read_as_well():
-    """PyYAML can be built without it."""
+    """PyYAML can be built without libyaml."""
     program = "import yaml; del yaml.CSafeLoader\nfrom heatproof.files import strict_yaml\n"
     program += "assert strict_yaml.LOADER is yaml.SafeLoader\nfrom heatproof.config.files import read_config\n"
     program += "assert read_config('cifar10')['seed'] == 0\n"

@@ -1,4 +1,4 @@
-"""While a batch is computed the one before it is written and the one after it is read, on whatever device."""
+"""While a batch is computed, the previous one is written and the next one is read, on any device."""
 
 import threading
 from pathlib import Path
@@ -32,7 +32,7 @@ def values(low, high):
 
 
 class Device:
-    """Computes a batch once the batch before it is on its way to the disk, and the next one was read."""
+    """Computes a batch after the previous one is being written and the next one has been read."""
 
     def __init__(self):
         self.read = [threading.Event() for _ in range(5)]
@@ -56,7 +56,7 @@ def test_reading_computing_and_writing_overlap(tmp_path, monkeypatch):
     def slow(file, **arrays):
         number = int(arrays["predicted"][0, 0]) // 2
         device.writing[number].set()
-        # The disk is slower than the device: a write ends when the next batch is done.
+        # The disk is slower than the device: a write ends when the next batch has been computed.
         assert number == 4 or computed[number + 1].wait(LONG), "nothing is computed while a batch is written"
         save(file, **arrays)
 
@@ -101,7 +101,7 @@ def test_a_full_disk_is_told_with_the_next_batch_and_once(tmp_path, monkeypatch)
         piece.add(0, values(0, 2), 1.0, 2)
         with pytest.raises(OSError, match="No space left"):
             piece.add(2, values(2, 4), 1.0, 2)
-    # What was not written is no part of what a later job takes up.
+    # A later job does not resume batches that were not written.
     again = shard(tmp_path)
     assert again.missing() == (0, 10)
     again.add(0, values(0, 10), 1.0, 10)

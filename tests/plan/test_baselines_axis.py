@@ -1,4 +1,4 @@
-"""Baselines as an axis of a run: what the plan makes of it."""
+"""The plan of a config that varies baselines."""
 
 import pytest
 

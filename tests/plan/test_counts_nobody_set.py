@@ -1,4 +1,4 @@
-"""Numbers of images that nobody set follow the data; one that a config sets and that is too large is an error."""
+"""Numbers of images that a config leaves open follow the data; a number that is set and too large is an error."""
 
 import numpy as np
 import pytest
@@ -74,7 +74,7 @@ def test_defaults_are_as_many_as_there_are(each, evaluation, images, drops, tmp_
     [{"images": 64}, {"accuracy_images": 256}, {"images": {"drops": 5}}, {"images": 2, "accuracy_images": 5}],
 )
 def test_what_a_config_sets_stays_an_error(evaluation, tmp_path):
-    """The default's own numbers too, where a config has them."""
+    """It also applies to the default numbers, if a config states them."""
     with pytest.raises(
         HeatproofError, match=r"evaluation\.\w+ is \d+, and the evaluation split of 'photos' has 4 images"
     ):

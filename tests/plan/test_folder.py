@@ -1,4 +1,4 @@
-"""The results folder is a value of the plan: the same jobs are planned in any folder."""
+"""The results folder is a value of the plan, so that the same jobs can be planned in any folder."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Grids of any shape in a config: one form, names and paths, and one sentence for what is no grid."""
+"""Grids of any shape in a config: normal form, names and paths, and the error for an invalid grid."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def grids_among(function):
 
 
 def configs_with(grid):
-    """Yield the name of every place of a config that takes a grid, and a config with a grid there."""
+    """Yield every key of a config that takes a grid, with a config that has a grid there."""
     yield "'drops.grids.0'", {"drops": {"grids": [grid]}}
     yield "'finetuning.grid'", {"finetuning": {"grid": grid}}
     yield "'grid' in weights: f", {"weights": [{"f": {"grid": grid}}]}
@@ -86,7 +86,7 @@ def test_a_number_out_of_bounds_names_the_bound(bad, bound):
         assert place in str(said.value)
 
 
-# Of numbers JSON has one kind, and a schema knows no product.
+# JSON has one type of numbers, and a JSON schema cannot constrain a product.
 @pytest.mark.parametrize("bad", [0, 1, 1025, [2000, 4], *(one for one in BAD if one != 2.0)])
 def test_the_schema_refuses_it_as_well(bad):
     with pytest.raises(jsonschema.ValidationError):
@@ -128,7 +128,7 @@ def test_names_and_paths_of_grids():
             job = graph.job(stage, {**WHERE, "grid": grid, "baseline": "mean", "shard": 0})
             assert job.outputs[0] == f"results/{stage}/digits/resnet20/finetuned/{name}.0.json"
             assert job.benchmark == f"results/benchmarks/{stage}/digits/resnet20/finetuned/{name[1:-5]}/mean/0.tsv"
-            # As Snakemake has its wildcards.
+            # Wildcards are text in Snakemake.
             assert graph.job(stage, {key: str(value) for key, value in job.wildcards.items()}) is job
     spec = graph.spec("finetune", **{**WHERE, "weights": "wide"})
     assert spec.training.grid == (4, 8)

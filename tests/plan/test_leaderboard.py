@@ -1,4 +1,4 @@
-"""The section `leaderboard` of a config: what it makes, what it refuses, and that it touches nothing else."""
+"""The section `leaderboard` of a config: its outputs, its errors, and that it does not affect other jobs."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ def test_it_is_made_where_it_is_asked_for():
     assert job.spec.files == {"leaderboard": BOARD}
     assert job.spec.independent == "case"
     assert {case[-1] for case in job.spec.cases} == set(ASKED["metrics"])
-    # The other metric's scores are not waited for.
+    # The job does not wait for scores of the other metric.
     assert job.inputs
     assert not [file for file in job.inputs if "mas_insertion" in file]
 
@@ -50,7 +50,7 @@ def test_a_config_laid_over_another_leaves_it_out():
 
 
 def test_nothing_else_is_made_again():
-    """Every other job has the key that it has without the section, but for the page, which shows the leaderboard."""
+    """All other jobs have the same keys as without the section, except the page, which shows the leaderboard."""
     without, asked = (graph_of(**change).jobs() for change in ({}, {"leaderboard": ASKED}))
     assert not [job for job in without if job.stage == "leaderboard"]
     keys, others = (

@@ -1,4 +1,4 @@
-"""What a config varies, and what is held against what."""
+"""The comparisons of the protocol checks that follow from a config."""
 
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def test_the_ready_example_varies_what_it_says():
         ("P = 16", "finetuned", "idsds"),
         ("P = 64", "finetuned_g8", "idsds_g8_mean"),
     ]
-    # The plainest comes first and is drawn.
+    # The default setting comes first, and is drawn.
     assert [row[1] for row in found(plan, "grid")] == ["in-domain", "pretrained", "finetuned"]
     ((*_, seeds),) = found(plan, "seed")
     assert [level[:2] for level in seeds] == [

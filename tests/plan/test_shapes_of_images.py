@@ -1,4 +1,4 @@
-"""A config of images that are not square, or not of three channels, is sound or refused before work starts."""
+"""Configs with images that are not square or do not have three channels are valid, or refused before any job starts."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What a config says of tasks and targets: what follows from it, and what is refused in one sentence."""
+"""Tasks and targets in a config: the plan that follows from them, and errors for invalid ones."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""A server from which a checkpoint is fetched decides neither how much is read nor from where."""
+"""The server of a checkpoint cannot determine how much is read, or from where."""
 
 import hashlib
 import threading

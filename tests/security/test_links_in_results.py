@@ -1,4 +1,4 @@
-"""Nothing below a results folder is written, read or dated through a link, whoever would do it."""
+"""No file below a results folder is written, read or touched through a link, by any code."""
 
 import os
 from pathlib import Path
@@ -27,7 +27,7 @@ def outside(tmp_path, monkeypatch):
 
 
 def linked(outside: Path, path: str) -> Path:
-    """Put a link to the file outside in a place, or to its folder for a place that ends in a slash."""
+    """Create a link to the file outside, or to its folder if the path ends with a slash."""
     place = Path(path)
     place.parent.mkdir(parents=True, exist_ok=True)
     place.symlink_to(outside.parent if path.endswith("/") else outside)

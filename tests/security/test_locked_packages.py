@@ -1,4 +1,4 @@
-"""The image is made of archives whose SHA-256 is written down, and the lock has all that the package asks for."""
+"""The container image is built from archives with known SHA-256, and the lock file has all required packages."""
 
 import re
 import tomllib

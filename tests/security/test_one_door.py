@@ -1,4 +1,4 @@
-"""Every file that comes from others is opened by `heatproof.files.reading`; what else opens files has its reason."""
+"""Only `heatproof.files.reading` opens files from untrusted sources; other modules that open files need a reason."""
 
 import ast
 from pathlib import Path
@@ -14,7 +14,7 @@ OPENERS = {
     *("open_array", "open_group", "open_zarr", "open_consolidated", "ParquetFile", "safe_open", "load_file"),
     *("safe_load", "full_load", "unsafe_load", "copyfile", "copytree"),
 }
-# Names of these that are functions of our own which go through the door, and `load` of modules that read files.
+# Names among these that are functions of heatproof and use `files.reading`, and `load` of modules that read files.
 OWN = {"read_below", "read_bytes", "read_json", "read_text", "read_table", "read_parquet"}
 LOADERS = {
     "torch.load",
@@ -59,7 +59,7 @@ ALLOWED = {
 
 
 def own_functions(tree: ast.Module) -> set[str]:
-    """Return names that a module imports from us, or defines."""
+    """Return names that a module imports from heatproof, or defines."""
     found = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("heatproof"):

@@ -1,4 +1,4 @@
-"""A picture from elsewhere starts no program, asks for no gigabytes, and is never a pipe or a device."""
+"""An untrusted image file starts no program, takes no gigabytes, and is never a pipe or a device."""
 
 import os
 import socket

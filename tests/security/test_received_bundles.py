@@ -1,4 +1,4 @@
-"""Bundles, results and tables that come from others: read as they were made, or refused in one sentence."""
+"""Untrusted bundles, results and tables are read as they were made, or refused in one sentence."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def results(folder: Path, model: str = "net") -> Path:
 
 
 def contents_of(folder: Path) -> dict[str, bytes]:
-    """Return the files of a sound bundle, without their checksums."""
+    """Return the files of a valid bundle, without checksums."""
     names = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     keys = {name: KEY for name in names if name.endswith(".json")}
     about = bundle.About(bundle.FORMAT, "1.0", CONFIG, {"tiny": KEY}, keys)
@@ -58,7 +58,7 @@ def contents_of(folder: Path) -> dict[str, bytes]:
 
 
 def packed(path: Path, contents: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> Path:
-    """Write a bundle with checksums that fit."""
+    """Write a bundle with matching checksums."""
     sums = bundle._sums({name: hashlib.sha256(data).hexdigest() for name, data in contents.items()})
     with zipfile.ZipFile(path, "w", method) as archive:
         for name, data in {bundle.SUMS: sums, **contents}.items():
@@ -67,7 +67,7 @@ def packed(path: Path, contents: dict[str, bytes], method: int = zipfile.ZIP_DEF
 
 
 def sealed(content: bytes, **change) -> bytes:
-    """Return a manifest with other values and a digest that fits."""
+    """Return a manifest with other values and a matching checksum."""
     value = {**json.loads(content), **change}
     value.pop(CHECKSUM_KEY)
     return json.dumps({**value, CHECKSUM_KEY: digest(value)}).encode()
@@ -92,7 +92,7 @@ def test_a_sound_bundle_is_verified_ranked_and_compared(sound, capsys):
     assert len(diff(sound, sound).table) == 10
 
 
-# ---- what a bundle says of itself ------------------------------------------------------------------------------------
+# ---- the record of a bundle ------------------------------------------------------------------------------------------
 
 
 def with_about(contents, **change):
@@ -202,7 +202,7 @@ def test_compressions_that_unpack_without_bounds(contents, tmp_path, method):
 
 
 def said_size(archive: Path, name: str, size: int) -> None:
-    """Let an archive say another size of a member, with a checksum that fits so many bytes."""
+    """Change the size of a member that an archive lists, with a matching checksum."""
     data, encoded = bytearray(archive.read_bytes()), name.encode()
     with zipfile.ZipFile(archive) as opened:
         crc = zipfile.crc32(opened.read(name)[:size]) & 0xFFFFFFFF
@@ -394,7 +394,7 @@ def test_a_table_of_ones_own_can_be_a_link(tmp_path):
     (tmp_path / "x.csv").write_bytes(table_of(ROWS))
     (tmp_path / "mine.csv").symlink_to(tmp_path / "x.csv")
     assert np.isfinite(read_scores([tmp_path / "mine.csv"])["score"]).all()
-    # Beside records of one's own, which are no manifests.
+    # Next to a user's own records, which are not manifests.
     (tmp_path / "results").mkdir()
     (tmp_path / "results/x.csv").write_bytes(table_of(ROWS))
     (tmp_path / "results/x.json").write_text("{}")

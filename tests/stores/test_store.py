@@ -1,4 +1,4 @@
-"""Stores: what others see when they open one, who may write at the same time, and what a job that dies leaves."""
+"""Stores: readers, concurrent writers, and what a killed job leaves."""
 
 import dataclasses
 import multiprocessing
@@ -117,7 +117,7 @@ LARGE = 2**33
 
 @pytest.mark.parametrize("file", ["attribution/zarr.json", "image_id/c/0", "label/c/0", "attribution/c/0/0/0/0"])
 def test_a_file_that_is_far_too_large_is_refused_by_its_size(path, monkeypatch, file):
-    """A digest of 8 GiB takes a minute on a busy machine."""
+    """The size is compared first, because a digest of 8 GiB takes a minute."""
     write_shard(path, "attribution", 0, 0, values(0))
     os.truncate(path / file, LARGE)
     digested, digest = set(), store_module.file_digest
@@ -169,7 +169,7 @@ def test_what_is_no_store(tmp_path, make):
 
 
 def test_labels_of_a_single_class(tmp_path):
-    """They all equal the fill value, and are there nevertheless."""
+    """Chunks that equal the fill value are written nevertheless."""
     one_class = dataclasses.replace(layout(), labels=np.zeros(10, int))
     ensure_metadata(tmp_path / "s.zarr", one_class)
     assert describe_store(tmp_path / "s.zarr")["labels"].tolist() == [0] * 10
@@ -226,7 +226,7 @@ def test_damaged_metadata_are_written_again(path, content):
     assert tree(path) == before
 
 
-# ---- writing at the same time, and dying -----------------------------------------------------------------------------
+# ---- concurrent writers, and kills -----------------------------------------------------------------------------------
 
 
 def write_one(arguments):
@@ -240,7 +240,7 @@ def test_writers_of_other_shards_do_not_disturb_each_other(tmp_path):
     for shard in range(3):
         write_one((apart, shard))
     with multiprocessing.get_context("forkserver").Pool(3) as pool:
-        # One after the other, because a shard has one writer.
+        # In sequence, because a shard has one writer.
         for _ in range(2):
             pool.map(write_one, [(together, shard) for shard in (2, 0, 1)], chunksize=1)
     assert tree(together) == tree(apart)
@@ -251,7 +251,7 @@ class Died(BaseException):
 
 
 def die_at(monkeypatch, folder, survived=0):
-    """Die when a file would be moved to below `folder`, after so many; Zarr's own moves elsewhere do not count."""
+    """Raise an exception after a number of files were moved to `folder`; Zarr's own moves elsewhere do not count."""
     moves = []
 
     def move(source, target, replace=os.replace):
@@ -276,7 +276,7 @@ def test_a_writer_that_dies_leaves_the_old_shard(path, monkeypatch):
 
 
 def test_what_a_killed_writer_leaves_is_no_array_of_the_store(path, monkeypatch):
-    """SIGKILL runs no clean-up."""
+    """SIGKILL leaves no time for cleanup."""
     die_at(monkeypatch, path)
     monkeypatch.setattr(store_module.shutil, "rmtree", lambda *_, **__: None)
     with pytest.raises(Died):
@@ -288,7 +288,7 @@ def test_what_a_killed_writer_leaves_is_no_array_of_the_store(path, monkeypatch)
 
 @pytest.mark.parametrize("survived", range(12))
 def test_metadata_interrupted_anywhere_are_completed(tmp_path, monkeypatch, survived):
-    """The key is written last: until then the next job writes all of it again."""
+    """The key is written last; until then, the next job writes all metadata again."""
     ensure_metadata(tmp_path / "whole.zarr", layout())
     whole = tree(tmp_path / "whole.zarr")
     assert len(whole) == 12

@@ -1,4 +1,4 @@
-"""What is said where the disk, the rights or the memory fail, and that damage is noticed wherever it is read."""
+"""Messages if the disk is full, permissions are missing or memory runs out; and damage is noticed by all readers."""
 
 import errno
 import os
@@ -128,7 +128,7 @@ def weights(tmp_path):
 def test_a_flipped_bit_in_weights_is_noticed_by_whoever_reads_them(weights):
     assert key_with_inputs("k", [weights])
     flip(weights, weights.stat().st_size - 2)
-    # The format itself has no checksum.
+    # The file format itself has no checksum.
     load_weights(torch.nn.Linear(3, 2), weights)
     with pytest.raises(HeatproofError, match=f"{weights} is damaged .*remove it with `rm {weights}` and run your"):
         key_with_inputs("k", [weights])

@@ -1,4 +1,4 @@
-"""Images of other than three channels, and networks of one logit, through all stages."""
+"""Images with other numbers of channels than three, and networks with one logit, in all stages."""
 
 import numpy as np
 import pandas as pd

@@ -1,4 +1,4 @@
-"""The Python of these tests does as the real one does, and ends with whoever asked for it."""
+"""The preloaded Python of these tests acts like the real one, and ends together with the process that started it."""
 
 import os
 import subprocess
@@ -36,7 +36,7 @@ match sys.argv[1]:
 
 @pytest.fixture
 def asked(tmp_path):
-    """Return what starts the module with a Python, as arguments of subprocess."""
+    """Return arguments of subprocess that start the module with some Python."""
     (tmp_path / "mine.py").write_text(MODULE)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "ASKED": "yes"}
     environment.pop("PYTHONSAFEPATH", None)

@@ -1,4 +1,4 @@
-"""What a run prints, made of Snakemake's own events."""
+"""The terminal output of a run, from Snakemake's events."""
 
 import logging
 import os

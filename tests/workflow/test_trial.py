@@ -1,4 +1,4 @@
-"""What a job would fall over is tried on one image before any job starts."""
+"""User code is tried on one image before any job starts, and errors of a job are found there."""
 
 from types import SimpleNamespace
 
@@ -17,7 +17,7 @@ from heatproof.workflow.start import check_before_start
 
 
 class Pictures:
-    """Twelve pictures of noise."""
+    """Twelve noise images."""
 
     num_classes = 3
     class_names = ("a", "b", "c")
@@ -64,7 +64,7 @@ def of_a_thousand(num_classes):
 
 
 class Answers(torch.nn.Module):
-    """Returns what a function makes of logits and images."""
+    """Returns a function of logits and images."""
 
     def __init__(self, form):
         super().__init__()

@@ -1,4 +1,4 @@
-"""The wheel brings the workflow: the same table without a clone of the repository."""
+"""The wheel contains the workflow: it makes the same table without a clone of the repository."""
 
 import os
 import shutil
@@ -32,7 +32,7 @@ def test_status_counts_what_is_made(project):
 
 
 def copy_as_the_dockerfile_does(folder):
-    """Copy what the image is built from."""
+    """Copy the files that the container image is built from."""
     folder.mkdir()
     for line in (REPOSITORY / "envs/Dockerfile").read_text(encoding="utf-8").splitlines():
         if line.startswith("COPY "):
