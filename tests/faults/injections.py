@@ -101,7 +101,7 @@ def settle(run: Run, whole: Run, outcome: Outcome, damaged: str = "") -> Outcome
 
 
 def heal(run: Run, ended: Ended) -> bool:
-    """Apply the remedy in a message, and return whether there was one; it must not concern files outside the results."""
+    """Apply the remedy in a message, and return whether there was one; it may concern only files of results."""
     found = REMEDY.search(ended.sentence)
     if found:
         assert ".." not in found[1]

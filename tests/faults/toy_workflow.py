@@ -112,7 +112,7 @@ class Run:
         return [path for path in outputs if path.endswith(".csv")]
 
     def due(self, job: Job) -> bool:
-        """Return whether Snakemake would run a job: an output is missing or older than an input, or it was interrupted."""
+        """Return whether Snakemake would run a job: an output is missing or older than an input, or it was cut off."""
         outputs = [self.folder / path for path in job.outputs]
         if any(not path.exists() for path in outputs) or job.outputs[0] in self.unfinished():
             return True

@@ -6,16 +6,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from test_shards import ARRAYS, SPLIT
 
 from heatproof.base.batches import prefetch
 from heatproof.base.provenance import Key
 from heatproof.base.specs import ShardRange
+from heatproof.data.registry import Split
 from heatproof.files.writing import BackgroundWriter
 from heatproof.jobs import shards
 from heatproof.jobs.shards import BACKGROUND_WRITES, Origin, open_shard
+from heatproof.stores.store import ArraySpec
 
 LONG = 60
+SPLIT = Split(tuple(f"img-{number:02d}" for number in range(40)), np.arange(40) % 3)
+ARRAYS = {
+    "attribution": ArraySpec(("map", "y", "x"), (1, 3, 3)),
+    "predicted": ArraySpec(("variant",), (2,), "int32", chunk_by_image=False),
+}
 
 
 def shard(folder: Path, name="saliency"):

@@ -136,7 +136,7 @@ def test_metadata_that_heatproof_does_not_write_are_not_opened(store, change, mo
 
 
 def test_one_flipped_bit_anywhere_in_the_metadata_is_never_silent(store):
-    """Of every byte of every zarr.json and coordinate, one bit."""
+    """One bit of every byte of every zarr.json and coordinate."""
     before, flips = describe_store(store), 0
     expected = read(store, "attribution", 0, 6)
     for file in [store / "zarr.json", *store.glob("*/zarr.json"), *store.glob("[il]*/c/0"), store / "map/c/0"]:

@@ -21,7 +21,7 @@ def array(store: Path, name: str) -> np.ndarray:
 
 
 class Network:
-    """The stored arrays of one network; they are for the complete split, with `count` scored images and `seen` others."""
+    """The stored arrays of one network; `images` of the split are scored, and `seen` passed through the network."""
 
     def __init__(self, results: Path, dataset: str, model: str, weights: str, images: int, seen: int) -> None:
         self.results, self.where, self.images = results, (dataset, model, weights), images
@@ -168,7 +168,7 @@ def soundness(network: Network, method: str, maps: np.ndarray) -> np.ndarray:
 
 
 def completeness(network: Network, method: str, maps: np.ndarray) -> np.ndarray:
-    """Return completeness per image: Li et al. 2024, algorithms 2 and 4, of maps scaled by their minimum and maximum."""
+    """Return completeness per image: Li et al. 2024, algorithms 2 and 4, of maps scaled to their range."""
     known = network.curve("deletion_value_road", method)
     right = (known["predicted"] == network.labels[: network.images, None]).astype(float)
     positive = np.maximum(maps, 0).reshape(len(maps), -1)

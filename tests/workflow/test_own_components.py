@@ -200,7 +200,7 @@ def test_a_metric_that_fails_is_found_by_check(own, folder):
 
 @pytest.mark.parametrize("change", [{"explainers": ["mutates"]}, {"metrics": ["own_undefined", "own_mutates"]}])
 def test_what_works_is_sound(change, folder):
-    """Metrics get copies of arrays, and a score that is undefined with random weights may be defined with trained ones."""
+    """Metrics get copies, and a score that is undefined with random weights may be defined with trained ones."""
     assert "is sound" in check_config(config(folder, **change))
 
 

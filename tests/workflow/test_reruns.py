@@ -97,7 +97,7 @@ def test_kept_epochs(project):
 
 
 def test_metrics(project):
-    """One shard of images, so that a response is one job: a stored response is not computed again for another metric."""
+    """One shard of images, so that a response is one job: stored responses are not computed again for a metric."""
     project.config["evaluation"]["images"] = 4
     metrics = project.config["metrics"]
     assert project.ran(SCORES) == {"curves": 2, "score": 3, "all_scores": 1}
