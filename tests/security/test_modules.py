@@ -119,7 +119,7 @@ def test_a_job_refuses_a_spec_that_is_not_what_its_name_says(received, change):
     done = run(received, ["bash", "-c", shell_of_a_job(spec)], **environment_of())
     assert done.returncode == 1
     said = (received / "log").read_text()
-    assert "the specification of the job, has another content than its name says: run your snakemake" in said
+    assert "the specification of the job, does not match the digest in its name: run your snakemake" in said
     assert "Traceback" not in said
 
 
