@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 BUDGET = 300.0
 # Bisection steps for the share of images that fits a budget: to 1/512.
 HALVINGS = 9
-RANDOM = "Weights were random: an explainer that applies to yours alone is not counted."
+RANDOM = "Weights were random: an explainer that is applicable only to your weights is not counted."
 NVIDIA = "NVIDIA, DeepLearningExamples, ResNet-50 v1.5 for PyTorch, inference"
 SCALED = f"{NVIDIA}; the A100's from its training against the V100's there"
 TIMM = "timm, results/benchmark-infer-amp-nchw"
@@ -109,12 +109,14 @@ def estimate(
         elif isinstance(as_if, tuple) and pair:
             faster = measured.as_if(pair, as_if[1])
             meant = f"{as_if[0]} at {as_if[1]:g} images a second"
-    where = f"{bench.device}, told for one {faster:.3g} times as fast: {meant}" if as_if else bench.device
+    where = f"{bench.device}, scaled to one {faster:.3g} times as fast: {meant}" if as_if else bench.device
     notes = []
     if missing_datasets:
-        notes.append(f"Noise stood for what is not here: {', '.join(missing_datasets)}. Reading pictures comes on top.")
+        notes.append(
+            f"Noise replaced missing datasets: {', '.join(missing_datasets)}. Reading images takes additional time."
+        )
     if scaled:
-        notes.append(f"By one pass, and the explainers of another network: {', '.join(scaled)}.")
+        notes.append(f"Estimated from one pass, and from the explainers of another network: {', '.join(scaled)}.")
     lines = _table(" under ".join(map(str, paths)), where, bench, measured, workers, responses)
     lines += ["", _describe_map_sizes(plan)]
     if within is not None:

@@ -41,7 +41,7 @@ def guard(spec: Guard, runtime: Runtime) -> None:
 
     Parameters
     ----------
-    told
+    spec
         Spec of the job.
     runtime
         Runtime settings.

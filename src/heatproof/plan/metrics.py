@@ -119,7 +119,8 @@ def read_metric(
     settings = normalise_grid_options(settings, metric.options_function, metric.function)
     domain = None
     if "baseline" not in settings and known.get("baseline") == "zeros":
-        # Zero stands for the mean colour in the papers, which is what the run says it is. Single pixels have no border.
+        # In the papers, zero is the mean colour, so the baseline of the run replaces it. A baseline that fills patches
+        # from their border cannot fill single pixels; for these it is the mean.
         patches = "grid" in known and (settings.get("grid") or known["grid"])
         can_fill = patches or "grid" not in look_up(BASELINES, reference[1], "baseline").options
         domain = reference[1] if can_fill else "mean"
