@@ -52,7 +52,7 @@ def test_what_another_version_tells_a_job_is_one_sentence(tmp_path, capsys, chan
     told = as_json(Prepare(dataset=DATASET, manifest=str(tmp_path / "x.json")))
     assert job.main([spec_file(tmp_path, PREPARE, {**told, **change})]) == 1
     said = capsys.readouterr().err
-    assert "does not tell the job what this version of heatproof asks for (the job" in said
+    assert "is not a valid specification for this version of heatproof (the job" in said
     assert next(iter(change)) in said
     assert "Traceback" not in said
 

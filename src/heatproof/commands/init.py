@@ -323,7 +323,7 @@ def _require_enough(photos: str, classes: int, counts: Mapping[str, int], scored
     if counts["evaluation"] < 2:
         raise HeatproofError(
             f"{photos} has {sum(counts.values())} pictures of {classes} classes, which leaves {counts['evaluation']} "
-            "to be scored, and two at least are needed: add pictures, some ten a class."
+            "to be scored, and at least two are needed: add pictures, about ten for each class."
         )
     if scored < 2:
         raise HeatproofError(

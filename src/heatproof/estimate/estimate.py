@@ -105,10 +105,10 @@ def estimate(
         if published:
             faster = published[0] * bench.run(TimeResnet50(precision))[2]["forward"]
             measured.scale(faster)
-            meant = f"{as_if} with {published[0]:.0f} images a second through a ResNet-50 ({published[1]})"
+            meant = f"{as_if} with {published[0]:.0f} images per second through a ResNet-50 ({published[1]})"
         elif isinstance(as_if, tuple) and pair:
             faster = measured.as_if(pair, as_if[1])
-            meant = f"{as_if[0]} at {as_if[1]:g} images a second"
+            meant = f"{as_if[0]} at {as_if[1]:g} images per second"
     where = f"{bench.device}, scaled to one {faster:.3g} times as fast: {meant}" if as_if else bench.device
     notes = []
     if missing_datasets:
@@ -169,7 +169,7 @@ def _describe_fitting_images(
 
 def _pair_of(plan: Plan, name: str, images_per_second: float) -> tuple[str, str]:
     if not 0 < images_per_second < float("inf"):
-        raise HeatproofError(f"--as-if {name}={images_per_second:g}: give images a second, above 0.")
+        raise HeatproofError(f"--as-if {name}={images_per_second:g}: give images per second, above 0.")
     pairs = [pair for pair in plan.pairs() if name in (pair[1], "/".join(pair))]
     if len(pairs) == 1:
         return pairs[0]
@@ -195,14 +195,14 @@ def throughput(name: str, precision: str) -> tuple[float, str]:
     """
     if name not in GPUS:
         raise HeatproofError(
-            f"--as-if {name}: no published throughput of such a GPU is stored here, {suggest_name(name, GPUS)} For any "
-            "other device give one of your own as MODEL=N."
+            f"--as-if {name}: no published throughput of such a GPU is stored here, {suggest_name(name, GPUS)} For "
+            "another device, give your own as MODEL=N."
         )
     rates, source = GPUS[name]
     if precision not in rates:
         raise HeatproofError(
             f"--as-if {name}: its published throughput is in {' and '.join(rates)}, and the config's precision is "
-            f"{precision}: set precision to one of these, or give a throughput of your own as MODEL=N."
+            f"{precision}: set precision to one of these, or give your own throughput as MODEL=N."
         )
     return rates[precision], source
 

@@ -112,8 +112,8 @@ def load(text: str, name: str = "The YAML") -> Any:
     if found := DECEPTIVE.search(text):
         line = text.count("\n", 0, found.start()) + 1
         raise HeatproofError(
-            f"{name} has the character {found[0]!a} in line {line}, which shows a text otherwise than it is read: "
-            "remove it, or write it so, in double quotes."
+            f"{name} has the character {found[0]!a} in line {line}, which makes the text look different from what is "
+            "read: remove it, or write it so, in double quotes."
         )
     for line, words in enumerate(text.split("\n"), 1):
         if words.startswith("%"):

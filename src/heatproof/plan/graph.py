@@ -162,7 +162,7 @@ class Graph:
         producers = [(file, self.producers[file]) for file in job.inputs if file in self.producers]
         return {one.manifest: one.key for file, producer in producers for one in producer.products if file in one.files}
 
-    def of(self, plan: Plan) -> Graph:
+    def for_plan(self, plan: Plan) -> Graph:
         """Return the job graph of another plan."""
         return Graph(plan)
 

@@ -107,7 +107,7 @@ class Guard(Stage):
         # Beside what jobs are told: removed when a run begins and when it ends, whatever became of the job.
         folder = plan.results.file("/".join((".jobs", "guard", *network)))
         exact, lower = (
-            graph.of(_sample(plan, precision, f"{folder}/{name}"))
+            graph.for_plan(_sample(plan, precision, f"{folder}/{name}"))
             for name, precision in (("exact", "float32"), ("lower", None))
         )
         # A metric that does not apply has no scores that could be compared.
