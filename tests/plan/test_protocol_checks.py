@@ -67,7 +67,7 @@ def test_on_weights_for_one_grid_the_weights_stay():
 def test_checkpoints_come_in_their_order_and_are_not_the_plain_weights():
     weights = ["pretrained", {"finetuned_epoch10": {"lr": 0.005}}, {"finetuned_epoch2": {"lr": 0.005}}, "finetuned"]
     plan = plan_of(weights=weights)
-    assert checks.Conventions(plan, "resnet20").plain == "finetuned"
+    assert checks.Conventions(plan, "resnet20").default_weights == "finetuned"
     levels = found(plan, "weights")[0][3]
     assert [level[0] for level in levels] == ["pretrained", "finetuned_epoch2", "finetuned_epoch10", "finetuned"]
     assert found(plan, "seed") == []
@@ -77,7 +77,7 @@ def test_plain_weights_are_those_without_settings_of_their_own_wherever_they_sta
     weights = ["pretrained", {"other_seed": {"seed": 1}}, {"finer": {"grid": 8}}, "finetuned"]
     for keep in ([], [2, 4]):
         plan = plan_of(weights=weights, finetuning={"keep": keep}, drops={"grids": [4, 8]})
-        assert checks.Conventions(plan, "resnet20").plain == "finetuned"
+        assert checks.Conventions(plan, "resnet20").default_weights == "finetuned"
         assert found(plan, "grid", "in-domain")[0][2] == "P = 16"
         assert [level[:2] for level in found(plan, "seed")[0][3]] == [("seed 0", "finetuned"), ("seed 1", "other_seed")]
 

@@ -49,7 +49,7 @@ def contents_of(folder: Path) -> dict[str, bytes]:
     """Return the files of a valid bundle, without checksums."""
     names = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     keys = {name: KEY for name in names if name.endswith(".json")}
-    about = bundle.About(bundle.FORMAT, "1.0", CONFIG, {"tiny": KEY}, keys)
+    about = bundle.BundleRecord(bundle.FORMAT, "1.0", CONFIG, {"tiny": KEY}, keys)
     return {
         **names,
         bundle.ABOUT: json.dumps(vars(about)).encode(),

@@ -46,7 +46,7 @@ AGAIN = "ask for the bundle again, or make it with `heatproof bundle`"
 
 
 @dataclass(frozen=True)
-class About:
+class BundleRecord:
     """The provenance of a bundle, by which it is decided whether two bundles can be compared.
 
     Attributes
@@ -107,8 +107,8 @@ def bundle(configs: Sequence[str], *, out: str) -> str:
     datasets = {name: followed.plan.dataset_spec(name).key for name in followed.plan.datasets}
     # As it will be read from JSON, with text as keys.
     config = json.loads(json.dumps(public(followed.plan.config), default=str))
-    about = About(FORMAT, version("heatproof"), config, datasets, keys)
-    contents[CONFIG], contents[ABOUT] = _as_yaml(config), json.dumps(asdict(about), indent=1, sort_keys=True).encode()
+    record = BundleRecord(FORMAT, version("heatproof"), config, datasets, keys)
+    contents[CONFIG], contents[ABOUT] = _as_yaml(config), json.dumps(asdict(record), indent=1, sort_keys=True).encode()
     contents[SUMS] = _sums({name: hashlib.sha256(data).hexdigest() for name, data in contents.items()})
     with atomic_write(out) as aside, zipfile.ZipFile(aside, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in sorted(contents.items()):
@@ -203,8 +203,8 @@ def verify(path: str) -> str:
     HeatproofError
         If a file is missing, added or changed, or differs from its manifest.
     """
-    members, about = read(path)
-    manifests = len(about.keys)
+    members, record = read(path)
+    manifests = len(record.keys)
     files = len(members) - manifests - len((CONFIG, ABOUT))
     return (
         f"{path} is whole: its {len(members)} files have their checksums; its {manifests} manifests list all {files} "
@@ -213,7 +213,7 @@ def verify(path: str) -> str:
     )
 
 
-def read(path: str | Path, keep: Mapping[str, int] = {}) -> tuple[dict[str, Member], About]:
+def read(path: str | Path, keep: Mapping[str, int] = {}) -> tuple[dict[str, Member], BundleRecord]:
     """Return the members of a bundle by name, and its provenance, after the checks of `verify`.
 
     Parameters
@@ -241,12 +241,12 @@ def read(path: str | Path, keep: Mapping[str, int] = {}) -> tuple[dict[str, Memb
             raise HeatproofError(f"{name} in {path} has other bytes than its checksum says: {AGAIN}.")
     if sums != _sums(note):
         raise HeatproofError(f"{SUMS} in {path} is not as heatproof writes it: {AGAIN}.")
-    about = _read_about(path, members)
-    _require_manifests(path, members, about)
-    return members, about
+    record = _read_about(path, members)
+    _require_manifests(path, members, record)
+    return members, record
 
 
-def _read_about(path: str | Path, members: Mapping[str, Member]) -> About:
+def _read_about(path: str | Path, members: Mapping[str, Member]) -> BundleRecord:
     """Return the provenance of a bundle, after comparing it with the config in the bundle."""
     if lacks := next((name for name in (ABOUT, CONFIG) if name not in members), None):
         raise HeatproofError(f"{path} has no {lacks}: {AGAIN}.")
@@ -258,18 +258,18 @@ def _read_about(path: str | Path, members: Mapping[str, Member]) -> About:
                 f"{path} is a bundle of another version of heatproof, which this version cannot check: make it again "
                 "with `heatproof bundle`, or use the other version."
             )
-        about: About = as_type(About, value, "the record")
-        as_type(dict[str, Any], about.config.get("metrics"), "metrics")
-        same = members[CONFIG].content == _as_yaml(about.config)
+        record: BundleRecord = as_type(BundleRecord, value, "the record")
+        as_type(dict[str, Any], record.config.get("metrics"), "metrics")
+        same = members[CONFIG].content == _as_yaml(record.config)
     if not same:
         raise HeatproofError(f"{CONFIG} in {path} is not the config that {ABOUT} records: {AGAIN}.")
-    return about
+    return record
 
 
-def _require_manifests(path: str | Path, members: Mapping[str, Member], about: About) -> None:
+def _require_manifests(path: str | Path, members: Mapping[str, Member], record: BundleRecord) -> None:
     """Raise an error if no manifest lists a file as it is, or a manifest is damaged or from another config."""
     names = {name for name in members if name.endswith(".json")} - {ABOUT}
-    if unknown := names ^ about.keys.keys():
+    if unknown := names ^ record.keys.keys():
         raise HeatproofError(f"{min(unknown)} in {path} is no manifest that {ABOUT} knows: {AGAIN}.")
     listed, keys = dict[str, tuple[str, int]](), dict[str, Any]()
     read: list[tuple[str, dict[str, Any]]] = []
@@ -278,7 +278,7 @@ def _require_manifests(path: str | Path, members: Mapping[str, Member], about: A
             recorded = parse_checksummed(members[name].content, Path(FOLDER, name))
         if recorded is None or "files" not in recorded:
             raise HeatproofError(f"{name} in {path} is damaged, or no manifest of files: {AGAIN}.")
-        if Key.of(recorded) != about.keys[name]:
+        if Key.of(recorded) != record.keys[name]:
             raise HeatproofError(f"{name} in {path} is from another config or code than {ABOUT} says: {AGAIN}.")
         folder = os.path.dirname(name)
         for one in recorded["files"]:
@@ -310,7 +310,7 @@ def tables(paths: Sequence[str | Path]) -> list[UserTable]:
         message says why: two bundles have the same network, or differ in a dataset, a metric, the target or the drops.
     """
     found: list[UserTable] = []
-    abouts: dict[str, tuple[About, bytes]] = {}
+    abouts: dict[str, tuple[BundleRecord, bytes]] = {}
     for path in map(Path, paths):
         if path.is_dir():
             inside = resolve_user_folder(path / RESULTS if (path / RESULTS).is_dir() else path)
@@ -319,12 +319,12 @@ def tables(paths: Sequence[str | Path]) -> list[UserTable]:
                 raise HeatproofError(f"{path} has neither {' nor '.join(RANKED)}: name a run's results, or a table.")
             found.append(UserTable(table, verified_bytes(table, most=MOST_BYTES)))
         elif path.suffix.lower() == ".zip":
-            members, about = read(path, dict.fromkeys(RANKED, MOST_BYTES))
+            members, record = read(path, dict.fromkeys(RANKED, MOST_BYTES))
             name = next((name for name in RANKED if name in members), None)
             if name is None:
                 raise HeatproofError(f"{path} has neither {' nor '.join(RANKED)}: {AGAIN}.")
             found.append(UserTable(path / name, members[name].content))
-            abouts[str(path)] = (about, members[name].content)
+            abouts[str(path)] = (record, members[name].content)
         elif FOLDER in path.absolute().parts and _is_of_a_run(path):
             found.append(UserTable(path, verified_bytes(path, listed=False, most=MOST_BYTES)))
         else:
@@ -339,11 +339,11 @@ def _is_of_a_run(table: Path) -> bool:
     return manifest != table and (not manifest.exists() or read_checksummed(manifest) is not None)
 
 
-def _require_comparable(abouts: Mapping[str, tuple[About, bytes]]) -> None:
+def _require_comparable(abouts: Mapping[str, tuple[BundleRecord, bytes]]) -> None:
     seen: dict[tuple[str, str], tuple[str, Any]] = {}
     cases: dict[tuple[str, ...], str] = {}
-    for path, (about, table) in abouts.items():
-        for kind, what, value in _facts(about):
+    for path, (record, table) in abouts.items():
+        for kind, what, value in _facts(record):
             before = seen.setdefault((kind, what), (path, value))
             if before[1] != value:
                 raise HeatproofError(
@@ -362,11 +362,11 @@ def _require_comparable(abouts: Mapping[str, tuple[About, bytes]]) -> None:
                 )
 
 
-def _facts(about: About) -> Iterator[tuple[str, str, Any]]:
-    yield from (("the dataset", name, key) for name, key in about.datasets.items())
-    yield from (("the metric", name, options) for name, options in about.config["metrics"].items())
-    yield from (("the setting", name, about.config.get(name)) for name in ("target", "drops"))
-    yield "the version of", "heatproof", about.heatproof
+def _facts(record: BundleRecord) -> Iterator[tuple[str, str, Any]]:
+    yield from (("the dataset", name, key) for name, key in record.datasets.items())
+    yield from (("the metric", name, options) for name, options in record.config["metrics"].items())
+    yield from (("the setting", name, record.config.get(name)) for name in ("target", "drops"))
+    yield "the version of", "heatproof", record.heatproof
 
 
 def _short(value: Any) -> str:

@@ -186,7 +186,8 @@ def _throughput(text: str) -> tuple[str, float] | str:
         return model, float(rate)
     except ValueError:
         raise HeatproofError(
-            f"--as-if is {text}: give a model and its images per second, such as resnet50=1200, or one of {', '.join(GPUS)}."
+            f"--as-if is {text}: give a model and its images per second, such as resnet50=1200, or one of "
+            f"{', '.join(GPUS)}."
         ) from None
 
 

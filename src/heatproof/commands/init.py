@@ -167,7 +167,7 @@ def init(
         config["pretraining"] = {"epochs": 10 if checkpoint else 30, "batch_size": 32, "lr": 0.01}
     plan = make_plan(merge(default_config(), config))
     variants = sum(patch_count(grid) + 1 for grid in plan.config["drops"]["grids"])
-    about = HEAD.format(
+    comments = HEAD.format(
         # Escaped, because text after a line break would not be part of the comment.
         photos=escaped(photos, keep=""),
         classes=_describe_task(getattr(known, "task", "multiclass"), known.num_classes),
@@ -186,10 +186,10 @@ def init(
     )
     scratch = f"It trains {name} from scratch: give published weights with --checkpoint{_weights_of(settings)}."
     weights = OWN_WEIGHTS if checkpoint else scratch
-    about += f"# {OWN_WEIGHTS}\n" if checkpoint or not is_known else ""
-    about += f"# {head.found}\n" if head.found else ""
-    about += "".join(f"# {line}\n" for line in _describe_table(table))
-    write_text(out, about + dump(config))
+    comments += f"# {OWN_WEIGHTS}\n" if checkpoint or not is_known else ""
+    comments += f"# {head.found}\n" if head.found else ""
+    comments += "".join(f"# {line}\n" for line in _describe_table(table))
+    write_text(out, comments + dump(config))
     quoted = shlex.quote(out)
     published_size = [
         f"{out} is written. {weights}",

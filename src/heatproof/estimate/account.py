@@ -116,8 +116,8 @@ class Measured:
         if job.stage == "guard":
             # Everything that runs this network, in two precisions.
             kinds = [name for name in stages if not name.startswith(TRAININGS)]
-            once = sum(sum(stages[name].per_image.values()) for name in kinds)
-            return JobCost(self.start_up, {"guard": 2 * once}), cast("Guard", job.spec).images
+            seconds_per_image = sum(sum(stages[name].per_image.values()) for name in kinds)
+            return JobCost(self.start_up, {"guard": 2 * seconds_per_image}), cast("Guard", job.spec).images
         if is_shard(job):
             start, stop = cast("ShardStage", job.spec).shard.images
             return stages[kind], stop - start

@@ -56,23 +56,38 @@ def comparisons(plan: Plan, model: str) -> Iterator[Comparison]:
 
     Each has at least two levels. The default setting of a factor comes first, because the first one is drawn.
     """
-    of = Conventions(plan, model)
-    scored, settings = of.metrics, (SINGLE_DELETION, *plan.metrics)
-    yield from of.drops()
-    for factor, named in {"seed": of.seeds(), "weights": of.kinds_of_weights()}.items():
+    conventions = Conventions(plan, model)
+    scored, settings = conventions.metrics, (SINGLE_DELETION, *plan.metrics)
+    yield from conventions.drops()
+    for factor, named in {"seed": conventions.seeds(), "weights": conventions.kinds_of_weights()}.items():
         for setting in settings:
-            found = [(level, w, metric, "raw") for level, w in named.items() if (metric := of.metric(w, setting))]
+            found = [
+                (level, w, metric, "raw") for level, w in named.items() if (metric := conventions.metric(w, setting))
+            ]
             yield from _if_varied(factor, setting, found)
     if any(len(entry.methods) > len(entry.maps) for entry in plan.explainers.values()):
         for setting in settings:
-            if metric := of.metric(of.plain, setting):
-                yield "transform", setting, "raw", [(level, of.plain, metric, level) for level in ("raw", "abs")]
+            if metric := conventions.metric(conventions.default_weights, setting):
+                yield (
+                    "transform",
+                    setting,
+                    "raw",
+                    [(level, conventions.default_weights, metric, level) for level in ("raw", "abs")],
+                )
     for name in scored:
         other = re.sub(r"(?:^|(?<=_))morf(?=_|$)", "lerf", name)
         if other != name and other in scored:
             setting = name.replace("_morf", "")
-            yield "order", setting, "MoRF", [("MoRF", of.plain, name, "raw"), ("LeRF", of.plain, other, "raw")]
-    yield from of.options()
+            yield (
+                "order",
+                setting,
+                "MoRF",
+                [
+                    ("MoRF", conventions.default_weights, name, "raw"),
+                    ("LeRF", conventions.default_weights, other, "raw"),
+                ],
+            )
+    yield from conventions.options()
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,34 +101,34 @@ class Conventions:
     model: str
 
     @cached_property
-    def tuned(self) -> dict[str, dict[str, Any]]:
+    def finetunings(self) -> dict[str, dict[str, Any]]:
         """Name of finetuned weights to the settings of their finetuning."""
         known = {name: self.plan.finetuning(self.model, name) for name in self.plan.weights}
         seed = {"seed": self.plan.config["seed"]}
         return {name: {**seed, **settings} for name, settings in known.items() if settings is not None}
 
     @cached_property
-    def plain(self) -> str:
+    def default_weights(self) -> str:
         """The default weights: finetuned with the settings of `finetuning` in the config, if these are scored."""
         # The number of saved epochs does not change a finetuning.
         settings = {key: value for key, value in self.plan.models[self.model].finetuning.items() if key != "keep"}
         wanted = {"seed": self.plan.config["seed"], **settings}
-        plain = [name for name, settings in self.tuned.items() if settings == wanted]
+        default_weights = [name for name, settings in self.finetunings.items() if settings == wanted]
         # Prefer the final weights to those of a saved epoch.
-        return min(plain or self.tuned or [PRETRAINED], key=lambda name: bool(EPOCH.search(name)))
+        return min(default_weights or self.finetunings or [PRETRAINED], key=lambda name: bool(EPOCH.search(name)))
 
     @cached_property
     def metrics(self) -> dict[str, MetricChoice]:
         """The metrics of the config with which the default weights are scored."""
-        return {name: self.plan.metrics[name] for name in self.plan.metrics_on(self.plain, self.model)}
+        return {name: self.plan.metrics[name] for name in self.plan.metrics_on(self.default_weights, self.model)}
 
     @cached_property
     def settings(self) -> dict[str, Any]:
         """Settings of the finetuning of the default weights; only the seed if they were not finetuned."""
-        return self.tuned.get(self.plain, {"seed": self.plan.config["seed"]})
+        return self.finetunings.get(self.default_weights, {"seed": self.plan.config["seed"]})
 
     @cached_property
-    def home(self) -> tuple[Grid, str, str]:
+    def default_combination(self) -> tuple[Grid, str, str]:
         """The default grid, baseline and output."""
         drops, (grid, baseline) = self.plan.config["drops"], self.plan.reference
         grid, baseline = self.settings.get("grid", grid), self.settings.get("baseline", baseline)
@@ -129,14 +144,14 @@ class Conventions:
     def metric(self, weights: str, setting: str) -> str | None:
         """Return the metric of a setting on certain weights; None if they are not scored with it."""
         if setting == SINGLE_DELETION:
-            return self.single_deletion(weights, self.home)
+            return self.single_deletion(weights, self.default_combination)
         known = self.plan.metrics_on(weights, self.model) if weights in self.plan.weights else []
         return setting if setting in known else None
 
     def drops(self) -> Iterator[Comparison]:
         """Yield comparisons of grids, baselines and outputs of patch drops, first on weights in-domain for each."""
-        drops, home = self.plan.config["drops"], self.home
-        baselines = sorted(drops["baselines"], key=lambda value: value != home[1])
+        drops, default_combination = self.plan.config["drops"], self.default_combination
+        baselines = sorted(drops["baselines"], key=lambda value: value != default_combination[1])
         for place, factor, values in (
             (0, "grid", sorted(drops["grids"], key=grid_sort_key)),
             (1, "baseline", baselines),
@@ -144,32 +159,38 @@ class Conventions:
             settings: dict[str, list[Level]] = {}
             for value in values:
                 weights_of_setting = {
-                    "in-domain": self.tuned_for(factor, value),
+                    "in-domain": self.weights_finetuned_for(factor, value),
                     PRETRAINED: PRETRAINED,
-                    self.plain: self.plain,
+                    self.default_weights: self.default_weights,
                 }
                 for setting, weights in weights_of_setting.items():
-                    if metric := self.single_deletion(weights, (*home[:place], value, *home[place + 1 :])):
+                    if metric := self.single_deletion(
+                        weights, (*default_combination[:place], value, *default_combination[place + 1 :])
+                    ):
                         settings.setdefault(setting, []).append((_level_name(factor, value), weights, metric, "raw"))
-            if self.tuned and len(settings.get("in-domain", ())) < 2:
+            if self.finetunings and len(settings.get("in-domain", ())) < 2:
                 # Without in-domain weights, the default weights come first.
-                settings = {name: settings[name] for name in sorted(settings, key=lambda name: name != self.plain)}
+                settings = {
+                    name: settings[name] for name in sorted(settings, key=lambda name: name != self.default_weights)
+                }
             for setting, levels in settings.items():
-                yield from _if_varied(factor, setting, levels, _level_name(factor, home[place]))
-        for weights in dict.fromkeys([self.plain, PRETRAINED]):
-            scored = {output: self.single_deletion(weights, (*home[:2], output)) for output in drops["outputs"]}
+                yield from _if_varied(factor, setting, levels, _level_name(factor, default_combination[place]))
+        for weights in dict.fromkeys([self.default_weights, PRETRAINED]):
+            scored = {
+                output: self.single_deletion(weights, (*default_combination[:2], output)) for output in drops["outputs"]
+            }
             found = [(output, weights, metric, "raw") for output, metric in scored.items() if metric]
             yield from _if_varied("output", weights, found)
 
-    def tuned_for(self, factor: str, value: Any) -> str:
+    def weights_finetuned_for(self, factor: str, value: Any) -> str:
         """Return the weights finetuned for a grid or baseline, and otherwise as the default weights; "" if none."""
-        found = [name for name, settings in self.tuned.items() if settings == {**self.settings, factor: value}]
-        return min(found, key=lambda name: name != self.plain, default="")
+        found = [name for name, settings in self.finetunings.items() if settings == {**self.settings, factor: value}]
+        return min(found, key=lambda name: name != self.default_weights, default="")
 
     def seeds(self) -> dict[str, str]:
         """Return the weights that differ from the default ones only in the seed of their finetuning, by seed."""
-        found = {f"seed {self.settings['seed']}": self.plain}
-        for name, settings in self.tuned.items():
+        found = {f"seed {self.settings['seed']}": self.default_weights}
+        for name, settings in self.finetunings.items():
             if {**settings, "seed": self.settings["seed"]} == self.settings:
                 found.setdefault(f"seed {settings['seed']}", name)
         return found
@@ -184,8 +205,12 @@ class Conventions:
         def deletion(settings: dict[str, Any]) -> list[Any]:
             return [settings.get(key) for key in ("grid", "baseline", "seed")]
 
-        plain = deletion(self.settings)
-        same_deletion = [name for name in self.plan.weights if deletion(self.tuned.get(name, self.settings)) == plain]
+        default_deletion = deletion(self.settings)
+        same_deletion = [
+            name
+            for name in self.plan.weights
+            if deletion(self.finetunings.get(name, self.settings)) == default_deletion
+        ]
         return {name: name for name in sorted(same_deletion, key=place)}
 
     def options(self) -> Iterator[Comparison]:
@@ -196,7 +221,9 @@ class Conventions:
                 rest = json.dumps({key: other for key, other in entry.options.items() if key != option}, default=str)
                 label = _level_name(option, value) if option != "grid" or value else "plain"
                 level = label if len(label) <= LONGEST else name
-                groups.setdefault((option, entry.metric.name, rest), []).append((level, self.plain, name, "raw"))
+                groups.setdefault((option, entry.metric.name, rest), []).append(
+                    (level, self.default_weights, name, "raw")
+                )
         for (option, kind, _), levels in groups.items():
             # Identical entries have the same level twice.
             yield from _if_varied(option, kind, list({level[0]: level for level in reversed(levels)}.values())[::-1])
@@ -246,7 +273,12 @@ def compared_cases(plan: Plan) -> list[Case]:
     return list(dict.fromkeys(cases))
 
 
-def plain_cases(plan: Plan) -> list[Case]:
+def default_cases(plan: Plan) -> list[Case]:
     """Return the test case of single deletion on the default weights of every dataset and model."""
     found = [(pair, Conventions(plan, pair[1])) for pair in plan.pairs()]
-    return [plan.case(*pair, of.plain, of.metric(of.plain, SINGLE_DELETION) or "") for pair, of in found]
+    return [
+        plan.case(
+            *pair, conventions.default_weights, conventions.metric(conventions.default_weights, SINGLE_DELETION) or ""
+        )
+        for pair, conventions in found
+    ]

@@ -152,7 +152,10 @@ class Selection:
         """Names of the weights that are scored, for every model: every entry, and the epochs that it keeps."""
         names: list[str] = []
         for entry in self.config["weights"]:
-            names += [entry, *(name for name, (of, _) in self.saved_epochs.items() if of == entry)]
+            names += [
+                entry,
+                *(name for name, (weights_of_epoch, _) in self.saved_epochs.items() if weights_of_epoch == entry),
+            ]
         return names
 
     def finetuned(self) -> list[str]:

@@ -48,13 +48,13 @@ class Published(Protocol):
 # Field with the checksum of a record: a flipped bit in a name, a key or a reason would still be valid JSON.
 CHECKSUM_KEY = "seal"
 # Field with the path of a record below the results folder: it detects records that were moved or exchanged.
-PLACE = "place"
+PATH_FIELD = "place"
 # Version of the format, in every manifest; raised whenever earlier results cannot be read any more.
 FORMAT = 4
 MOST_NAME_BYTES = 255
 # Fields with reasons why something is not applicable. They can quote errors of libraries, and so names of local files.
-REASONS = {"gap", "gaps", "gate", "gates"}
-HEAL = "remove it with `rm {path}` and run your snakemake command with this path as its target."
+REASON_FIELDS = {"gap", "gaps", "gate", "gates"}
+REMEDY = "remove it with `rm {path}` and run your snakemake command with this path as its target."
 
 
 # ---- types of records: a record can come from an untrusted source, and have a correct checksum -----------------------
@@ -188,7 +188,7 @@ def _is_sound(value: dict[str, Any], folder: Path) -> bool:
 
 def one_sentence_result_errors(path: str | Path) -> AbstractContextManager[None]:
     """Convert exceptions as `one_sentence_errors` does; the remedy is to remove the file and run its job again."""
-    return one_sentence_errors(path, HEAL.format(path=path).removesuffix("."))
+    return one_sentence_errors(path, REMEDY.format(path=path).removesuffix("."))
 
 
 def write_checksummed(path: str | Path, value: Mapping[str, Any]) -> None:
@@ -196,7 +196,7 @@ def write_checksummed(path: str | Path, value: Mapping[str, Any]) -> None:
     # The checksum is of the value as it will be read: JSON turns tuples into lists and keys into text, and bytes of
     # names that are not UTF-8 become question marks.
     place, text = _place(path), json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
-    plain = {**json.loads(text), "format": FORMAT, **({PLACE: place} if place else {})}
+    plain = {**json.loads(text), "format": FORMAT, **({PATH_FIELD: place} if place else {})}
     write_json(path, {**plain, CHECKSUM_KEY: digest(plain)})
 
 
@@ -246,7 +246,7 @@ def _unsealed(value: dict[str, Any] | None, path: Path) -> dict[str, Any] | None
             f"{path} was made by another version of heatproof, whose results this version cannot read: move the "
             "results folder away, or use the other version."
         )
-    place = value.pop(PLACE, "")
+    place = value.pop(PATH_FIELD, "")
     is_here = isinstance(place, str) and (not place or os.path.abspath(path).endswith(os.sep + place))
     return value if is_here and _is_sound(value, path.parent) else None
 
@@ -280,7 +280,7 @@ def require_manifest(path: str | Path) -> dict[str, Any]:
     recorded = read_checksummed(path)
     if recorded is None:
         if os.path.exists(path):
-            raise HeatproofError(f"{path} is damaged: {HEAL.format(path=path)}")
+            raise HeatproofError(f"{path} is damaged: {REMEDY.format(path=path)}")
         raise HeatproofError(f"{path} is missing: run your snakemake command with this path as its target.")
     return recorded
 
@@ -350,7 +350,7 @@ def _checked_digest(path: str | Path, manifest: str | Path | None = None) -> str
 
 def _require_same(path: str | Path, actual: str, recorded: Mapping[str, Any] | None) -> None:
     if recorded is not None and recorded["sha256"] != actual:
-        raise HeatproofError(f"{path} is damaged (its SHA-256 differs from the manifest): {HEAL.format(path=path)}")
+        raise HeatproofError(f"{path} is damaged (its SHA-256 differs from the manifest): {REMEDY.format(path=path)}")
 
 
 def _recorded(path: Path, manifest: str | Path | None, must_be_listed: bool) -> Mapping[str, Any] | None:
@@ -422,7 +422,7 @@ def write_manifest(path: str | Path, files: Iterable[str | Path], *, spec_key: K
         for file in files
     ]
     base = {**spec_key._asdict(), "key": key, "files": described, "versions": library_versions()}
-    write_checksummed(path, {**base, **facts, **{name: public(facts[name]) for name in REASONS & facts.keys()}})
+    write_checksummed(path, {**base, **facts, **{name: public(facts[name]) for name in REASON_FIELDS & facts.keys()}})
 
 
 def read_if_intact(path: str | Path, key: str) -> dict[str, Any] | None:
@@ -452,7 +452,7 @@ def read_shard(base: str, shard: int) -> dict[str, Any]:
     path = f"{base}.{shard}.json"
     recorded = require_manifest(path)
     if recorded.get("shard") != shard:
-        raise HeatproofError(f"{path} is damaged: {HEAL.format(path=path)}")
+        raise HeatproofError(f"{path} is damaged: {REMEDY.format(path=path)}")
     return recorded
 
 

@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run_and_report_errors(work, "job")
 
 
-class _Escaped(logging.Formatter):
+class _EscapingFormatter(logging.Formatter):
     """Formats lines with control characters escaped, which can come from the name of an image, for example."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -101,7 +101,7 @@ def run_and_report_errors(work: Callable[[], object], what: str = "command") -> 
         0 without an error.
     """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Escaped("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
+    handler.setFormatter(_EscapingFormatter("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("heatproof").setLevel(logging.INFO)
     try:
@@ -113,18 +113,18 @@ def run_and_report_errors(work: Callable[[], object], what: str = "command") -> 
             # Flushed here and not at exit, so that a closed pipe can be handled below.
             sys.stdout.flush()
     except HeatproofError as error:
-        return _ended() or _say(str(error))
+        return _signal_status() or _print_error(str(error))
     except BrokenPipeError:
         # The reader of the output has ended, as `head` does.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except EndedBySignal as ended:
         return ended.status
     except Exception as error:
-        if status := _ended():
+        if status := _signal_status():
             return status
         fault = machine_fault(error)
         if fault is not None:
-            return _say(fault)
+            return _print_error(fault)
         # Without the frames of this module, which are the same for every error.
         within = error.__traceback__
         while within is not None and within.tb_frame.f_code.co_filename == __file__:
@@ -135,7 +135,7 @@ def run_and_report_errors(work: Callable[[], object], what: str = "command") -> 
     return 0
 
 
-def _ended() -> int:
+def _signal_status() -> int:
     """Return the exit status for the signal that ends this process; 0 if there was none.
 
     It is needed because a library that a signal interrupts, as during an import, can raise another exception.
@@ -144,7 +144,7 @@ def _ended() -> int:
     return 0 if number is None else 128 + number
 
 
-def _say(sentence: str) -> int:
+def _print_error(sentence: str) -> int:
     # If the disk is full or the reader has ended, the exit status still shows the error.
     with suppress(OSError):
         print(escaped(f"heatproof: {sentence}"), file=sys.stderr, flush=True)

@@ -24,7 +24,7 @@ from heatproof.stores.manifest import read_checksummed, write_checksummed
 RECORD = ".last_run.json"
 # Environment variable with the names of the configs whose merged values Snakemake gets as one file, as a JSON list.
 NAMES_VARIABLE = "HEATPROOF_NAMED"
-KINDS = {"named": list, "values": dict, "when": str}
+FIELD_TYPES = {"named": list, "values": dict, "when": str}
 
 
 def record_run(config: Mapping[str, Any], named: Sequence[str | Path], folder: str | Path = RESULTS) -> None:
@@ -110,6 +110,6 @@ def load_named_or_last(configs: Sequence[str], folder: str | Path = RESULTS) -> 
 def _recorded(path: Path) -> tuple[Config, list[str], str] | None:
     """Return config, names and time of a record; None if `record_run` could not have written it."""
     record = read_checksummed(path) or {}
-    if not all(isinstance(record.get(key), kind) for key, kind in KINDS.items()):
+    if not all(isinstance(record.get(key), kind) for key, kind in FIELD_TYPES.items()):
         return None
     return record["values"], list(map(str, record["named"])), record["when"]

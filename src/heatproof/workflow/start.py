@@ -171,7 +171,7 @@ def start_run(graph: Graph, folder: str, dry_run: bool) -> None:
         atexit.register(shutil.rmtree, Path(folder) / SPECS, ignore_errors=True)
     found = update_data_records(graph, folder, dry_run)
     # Damage is reported here, because Snakemake takes an existing file for complete, and possibly no job reads it.
-    _say(f"{sentence} A run that needs it makes it again." for sentence in reconcile(graph, found))
+    _print_messages(f"{sentence} A run that needs it makes it again." for sentence in reconcile(graph, found))
     if dry_run:
         unlock_folder(held)
 
@@ -192,7 +192,7 @@ def update_data_records(graph: Graph, folder: str, dry_run: bool) -> dict[str, F
     """
     seen = inspect_data(graph)
     for one in seen.values():
-        _say(one.sentences)
+        _print_messages(one.sentences)
     if not dry_run:
         for one in (*seen.values(), *_of_other_rows(graph, seen)):
             _list_again(graph, one, folder)
@@ -217,7 +217,7 @@ def _of_other_rows(graph: Graph, seen: Container[str]) -> Iterator[DatasetChange
             yield DatasetChanges(job, None, is_listed=False)
 
 
-def _say(sentences: Iterable[str]) -> None:
+def _print_messages(sentences: Iterable[str]) -> None:
     for sentence in sentences:
         print(escaped(f"heatproof: {sentence}"), file=sys.stderr)
 
@@ -432,12 +432,12 @@ def outputs_of(
     """
     marked = []
     for output in STAGES[stage].patterns(graph.plan):
-        file, about = update(output.path) if output.is_updated else output.path, output.report_entry
-        if about is not None:
-            caption = Path(captions) / f"{stage}-{digest(about.what)}.rst" if captions else None
+        file, entry = update(output.path) if output.is_updated else output.path, output.report_entry
+        if entry is not None:
+            caption = Path(captions) / f"{stage}-{digest(entry.what)}.rst" if captions else None
             if caption:
-                caption.write_text(about.caption, encoding="utf-8")
-            labels = {"what": about.what, "kind": KINDS[Path(file).suffix]}
-            file = report(file, caption=caption and str(caption), category=about.category, labels=labels)
+                caption.write_text(entry.caption, encoding="utf-8")
+            labels = {"what": entry.what, "kind": KINDS[Path(file).suffix]}
+            file = report(file, caption=caption and str(caption), category=entry.category, labels=labels)
         marked.append(file)
     return marked

@@ -218,25 +218,25 @@ def print_results(results: Folder) -> None:
     if _is_current(summary := paths_of["baselines"]["summary"]):
         print(escaped(read_result_bytes(summary, MOST_BYTES).decode("utf-8").strip()), file=sys.stderr)
     rankings = {"patch drops alone": paths_of["tables"]["meta_rank"], "all metrics": paths_of["reliability"]["ranking"]}
-    for of, table in rankings.items():
+    for scope, table in rankings.items():
         if _is_current(table):
-            _say_ranking(of, table)
+            _print_ranking(scope, table)
     if _is_current(captions := paths_of["overview"]["captions"]):
         print(escaped(_rows(captions)[0]["conclusion"]), file=sys.stderr)
     if _is_current(page := paths_of["report_page"]["page"]):
         print(f"Page: {page}", file=sys.stderr)
 
 
-def _say_ranking(of: str, table: str) -> None:
+def _print_ranking(scope: str, table: str) -> None:
     """Print the first methods of a Meta-Rank, and the number of test cases behind its κ."""
     first = _rows(table)[:SHOWN]
     if first:
-        over = first[0].get("n_cases", "")
-        print(escaped(f"Ranking by {of} (κ over {over} test cases, {table}):"), file=sys.stderr)
+        count = first[0].get("n_cases", "")
+        print(escaped(f"Ranking by {scope} (κ over {count} test cases, {table}):"), file=sys.stderr)
     for row in first:
         low, high = (f"{float(row[key]):.2f}" if row[key] else "" for key in ("ci_low", "ci_high"))
-        without = ", ".join(filter(None, ["no interval", row.get("note")]))
-        interval = f"{low} to {high}" if low and high else without
+        no_interval = ", ".join(filter(None, ["no interval", row.get("note")]))
+        interval = f"{low} to {high}" if low and high else no_interval
         value = f"κ {float(row['kappa'] or 'nan'):.2f} ({interval})"
         print(escaped(f"{row['rank']:>4}  {row['method']:<36} {value}"), file=sys.stderr)
 
