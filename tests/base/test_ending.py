@@ -20,7 +20,10 @@ SENTENCE = (
     "command again; what was finished is kept.\n"
 )
 # The module of jobs, with a shorter grace time.
-HASTY = "from heatproof import ending, job\nending.GRACE = 0.5\nending.as_process(job.main, 'job')"
+HASTY = (
+    "from heatproof.base import ending\nfrom heatproof.workflow import job\n"
+    "ending.GRACE = 0.5\nending.run_process(job.main, 'job')"
+)
 
 
 def start(folder, body, program=("-m", "heatproof.workflow.job"), **options):
@@ -134,8 +137,8 @@ def test_a_signal_that_is_ignored_stays_ignored(tmp_path):
 def test_a_process_that_has_done_its_work_says_so_whatever_comes(tmp_path):
     """Snakemake removes the outputs of a job with another exit status than 0."""
     program = (
-        "import atexit, time\nfrom heatproof.base.ending import as_process\n"
-        "@atexit.register\ndef slow():\n    print('bye', flush=True)\n    time.sleep(1)\nas_process(lambda: 0, 'job')"
+        "import atexit, time\nfrom heatproof.base.ending import run_process\n"
+        "@atexit.register\ndef slow():\n    print('bye', flush=True)\n    time.sleep(1)\nrun_process(lambda: 0, 'job')"
     )
     job = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert job.stdout.readline() == "bye\n"

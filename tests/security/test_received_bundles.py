@@ -108,7 +108,7 @@ EDITED = {
     "another config": (lambda one: {**one, "config.yaml": b"seed: 7\n"}, "is not the config that about.json records"),
     "a manifest of another key": (
         lambda one: {**one, "scores.json": sealed(one["scores.json"], config="other")},
-        "of another config or code",
+        "from another config or code",
     ),
     "a manifest that was read from another": (
         lambda one: {**one, "scores.json": sealed(one["scores.json"], key="other")},
