@@ -130,7 +130,7 @@ EDITS = {
 
 
 @pytest.mark.parametrize("what", EDITS)
-def test_an_edit_changes_the_digests_of_what_runs_it(project, untouched, what):
+def test_an_edit_changes_the_digests_of_modules_that_import_it(project, untouched, what):
     path, old, new, whose = EDITS[what]
     edit(project, path, old, new)
     after = digests(project)
@@ -171,7 +171,7 @@ def all_modules():
         yield ".".join(names[:-1] if names[-1] == "__init__" else names), path
 
 
-def test_the_text_is_that_of_the_tree_without_what_does_not_count():
+def test_the_text_has_the_parts_of_the_tree_that_count():
     for module, path in all_modules():
         tree = ast.parse(ast.unparse(ast.parse(path.read_text(encoding="utf-8"))))
         assert provenance.read_source(module).digest == provenance.digest_of_tree(Reference().visit(tree)), module

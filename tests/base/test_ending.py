@@ -66,7 +66,7 @@ def test_a_signal_where_python_ignores_errors_is_not_ignored(tmp_path):
     assert (tmp_path / "ended").exists()
 
 
-def test_what_is_taken_down_half_built_complains_to_nobody(tmp_path):
+def test_destroying_half_built_objects_prints_nothing(tmp_path):
     """Event loops of asyncio are an example: their `__del__` reads attributes that `__init__` had not set yet."""
     body = "class Half:\n    def __init__(self):\n        print('in', flush=True)\n        time.sleep(60)\n"
     body += "        self.whole = True\n    def __del__(self):\n        self.whole\nHalf()"
@@ -113,7 +113,7 @@ STUBBORN = (
     ],
     ids=["a child that ignores signals", "a main thread that does"],
 )
-def test_what_does_not_end_is_killed_after_a_grace_time(tmp_path, body):
+def test_processes_that_do_not_end_are_killed_after_a_grace_time(tmp_path, body):
     job = start(tmp_path, body, ("-c", HASTY))
     tree = [psutil.Process(job.pid), *psutil.Process(job.pid).children(recursive=True)]
     job.terminate()
@@ -134,7 +134,7 @@ def test_a_signal_that_is_ignored_stays_ignored(tmp_path):
     assert said_by(job) == SENTENCE.format(what="job", name="SIGTERM")
 
 
-def test_a_process_that_has_done_its_work_says_so_whatever_comes(tmp_path):
+def test_a_finished_process_ignores_signals(tmp_path):
     """Snakemake removes the outputs of a job with another exit status than 0."""
     program = (
         "import atexit, time\nfrom heatproof.base.ending import run_process\n"
@@ -148,7 +148,7 @@ def test_a_process_that_has_done_its_work_says_so_whatever_comes(tmp_path):
     assert job.returncode == 0
 
 
-def test_a_fork_that_somebody_ends_says_nothing(tmp_path):
+def test_a_forked_process_that_is_ended_prints_nothing(tmp_path):
     body = (
         "reading, writing = os.pipe()\nchild = os.fork()\n"
         "if not child:\n    os.write(writing, b'.')\n    time.sleep(60)\n    os._exit(1)\n"

@@ -51,7 +51,7 @@ def test_chance_moves_nothing_and_a_planted_change_is_found(tmp_path):
     assert found == 40
 
 
-def test_what_only_one_run_has_is_told(tmp_path):
+def test_scores_of_only_one_run_are_reported(tmp_path):
     before, after = run(tmp_path / "a", 1), run(tmp_path / "b", 1, methods=METHODS[:-1])
     told = str(diff(before, after))
     assert told.startswith("Of 19 scores in both runs, 0 moved by more than their intervals.")
@@ -81,7 +81,7 @@ def test_tables_and_pages(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("bad", ["nothing in common", "no column", "no table"])
-def test_what_cannot_be_compared_is_one_sentence(tmp_path, bad):
+def test_runs_that_cannot_be_compared_are_one_sentence(tmp_path, bad):
     before, after = run(tmp_path / "a", 1), run(tmp_path / "b", 2)
     path = after / "idsds_table.csv"
     table = pd.read_csv(path)

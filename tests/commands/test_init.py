@@ -110,7 +110,7 @@ def test_published_weights_keep_all_but_their_head(photos):
         ({"photos": "nowhere"}, "There is no folder nowhere"),
     ],
 )
-def test_what_is_wrong_is_named(photos, asked, message):
+def test_errors_are_named(photos, asked, message):
     with pytest.raises(HeatproofError, match=message):
         init(**{"photos": photos, "model": "cifar_resnet20", **asked})
 
@@ -173,7 +173,7 @@ def test_a_folder_whose_name_is_no_text_is_refused(photos):
         init(os.fsdecode(b"a\xff"), "cifar_resnet20")
 
 
-def test_what_to_do_next_is_quoted_for_a_shell(photos):
+def test_next_commands_are_quoted_for_a_shell(photos):
     assert "heatproof check 'a; b.yaml'\n" in init(photos, "cifar_resnet20", "a; b.yaml")
 
 
@@ -194,7 +194,7 @@ def test_enough_images_of_a_class_are_not_warned_of(photos):
     assert "warning" not in check_config("mine.yaml")
 
 
-def test_a_function_of_ones_own_builds_the_network(photos, tmp_path, monkeypatch):
+def test_a_users_function_builds_the_network(photos, tmp_path, monkeypatch):
     (tmp_path / "own").mkdir()
     (tmp_path / "own/nets.py").write_text(
         "from torch import nn\n"

@@ -85,7 +85,7 @@ def test_a_head_that_fits_is_kept(model, photos):
 
 @pytest.mark.parametrize(("outputs", "among"), [(10, True), (3, False), (1, False)])
 @pytest.mark.parametrize("model", list(SPECS)[:2])
-def test_another_head_is_trained_anew(model, outputs, among, photos):
+def test_another_head_is_trained(model, outputs, among, photos):
     settings, said = written_for(photos, model, outputs)
     assert settings["transfer"] is True
     counted = f"{outputs} output{'s' * (outputs != 1)}"
@@ -128,7 +128,7 @@ def test_a_folder_of_transformers_names_its_outputs(names, options, photos):
 
 
 @pytest.mark.parametrize(("classes", "each"), [("abc", 2), ("ab", 1), ("abc", 1)])
-def test_too_few_pictures_are_said_in_words_of_the_folder(classes, each, photos, tmp_path):
+def test_too_few_images_is_an_error_that_names_the_folder(classes, each, photos, tmp_path):
     pictures(tmp_path / "few", classes, each)
     with pytest.raises(HeatproofError, match=r"few has \d pictures of \d classes, .*: add pictures, some ten") as said:
         init("few", "cifar_resnet20")

@@ -31,7 +31,7 @@ def test_every_entry_is_listed_with_its_summary_and_options(what, capsys):
             assert f"{option}=" in shown or f"{option} (needed)" in shown
 
 
-def test_metrics_say_what_they_read_of_the_network(capsys):
+def test_metrics_list_the_outputs_that_they_read(capsys):
     print_names("metrics")
     listed = " ".join(capsys.readouterr().out.split())
     assert "the picture's entropy; higher is better. higher is better, 0 to 1 reads a class decision" in listed

@@ -44,7 +44,7 @@ def test_a_tidy_table_is_read_as_it_is(write):
     pd.testing.assert_frame_equal(read, expected, check_dtype=False)
 
 
-def test_what_is_missing_has_a_default(write):
+def test_missing_columns_have_defaults(write):
     read = read_scores([write(tidy())])
     first = read.iloc[0].to_dict()
     assert (first["dataset"], first["weights"], first["metric"]) == ("mine", "", "score")
@@ -71,7 +71,7 @@ def test_wide_models_by_methods(write):
     pd.testing.assert_frame_equal(values(read_scores([write(wide, sep=";")])), values(tidy()), check_names=False)
 
 
-def test_several_metrics_beside_each_other(write):
+def test_several_metrics_in_one_run(write):
     table = tidy().rename(columns={"score": "idsds"})
     table["road_morf"] = 1 - table["idsds"]
     read = read_scores([write(table)])
@@ -152,7 +152,7 @@ def test_order_of_deletion_is_a_factor(write):
 
 
 @pytest.mark.parametrize("option", [[], ["--lower", "score"]])
-def test_the_direction_is_said(write, capsys, option):
+def test_the_direction_is_printed(write, capsys, option):
     both = pd.concat([tidy(metric="idsds"), tidy(metric="road_morf"), tidy(metric="score")])
     assert main(["rank", str(write(both)), *option]) == 0
     lower = "road_morf, score" if option else "road_morf"
@@ -168,7 +168,7 @@ def test_counts_are_no_scores(write):
     assert len(read) == len(table)
 
 
-def test_what_others_stand_for_is_left_out_and_said(write, capsys):
+def test_represented_metrics_are_left_out_and_reported(write, capsys):
     rng = np.random.default_rng(1)
     parts = [tidy(metric=name).assign(score=rng.normal(size=18)) for name in ("mas_insertion", "mas_deletion")]
     both = pd.concat([*parts, tidy(metric="mas_difference")])
@@ -208,7 +208,7 @@ def test_families(write):
     }
 
 
-def test_cases_are_named_by_what_differs():
+def test_cases_are_named_by_their_difference():
     cases = pd.DataFrame([("d", "m", "", "x"), ("d", "n", "", "x")], columns=["dataset", "model", "weights", "metric"])
     assert case_names(cases) == ["m", "n"]
     assert case_names(cases.head(1)) == ["d · m · x"]
@@ -255,7 +255,7 @@ def test_other_wrong_use(write, tmp_path):
     assert main(["rank", str(path), "--out", str(path)]) == 1
 
 
-def test_what_counts_can_be_named(write, tmp_path, capsys):
+def test_metrics_and_methods_can_be_chosen(write, tmp_path, capsys):
     """Two networks with one metric and one with three: each test case counts once, for the methods that are named."""
     tables = [tidy(dataset="d", metric="idsds", higher_is_better=True)]
     extra = tidy(dataset="d", higher_is_better=True).query("model == 'vit'")
@@ -301,6 +301,6 @@ def test_which_metrics_count_does_not_depend_on_the_methods_that_are_ranked(writ
         (["--methods", "grad_cam,salience"], "There is no method 'salience' in the table: did you mean 'saliency'?"),
     ],
 )
-def test_what_is_named_and_not_there(write, capsys, options, message):
+def test_named_files_that_do_not_exist(write, capsys, options, message):
     assert main(["rank", str(write(tidy())), *options]) == 1
     assert message in capsys.readouterr().err

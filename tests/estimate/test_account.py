@@ -76,7 +76,7 @@ def test_jobs_are_those_of_the_plan(way):
         assert found["curves"] == len(made("curves")) / len(plan.explainers)
 
 
-def test_workers_wait_for_what_a_job_needs():
+def test_workers_wait_for_inputs_of_a_job():
     chain = [Job("a", 3.0), Job("b", 4.0, [0]), Job("c", 1.0, [0])]
     assert wall_time(chain, 1) == 8.0
     assert wall_time(chain, 2) == 7.0
@@ -146,7 +146,7 @@ def test_the_papers_grid_is_planned_without_its_data():
     assert found["drops"] == 2 * 16 * 10
 
 
-def test_a_dataset_of_which_nothing_is_known_is_said(tmp_path):
+def test_a_dataset_without_known_files_is_reported(tmp_path):
     config = tmp_path / "mine.yaml"
     config.write_text("datasets: [{photos: {dataset: image_folder, root: nowhere}}]\n", encoding="utf-8")
     with pytest.raises(HeatproofError, match="nowhere"):
@@ -264,7 +264,7 @@ def test_times_are_read_and_others_refused():
             parse_duration(given)
 
 
-def test_maps_of_twenty_networks_take_what_is_counted():
+def test_maps_of_twenty_networks_take_the_estimated_bytes():
     plan = make_plan(merge(default_config(), {"explainers": ["saliency", "random"], "evaluation": {"images": 100}}))
     # Three networks, two weights of each, 32 by 32 pixels.
     sizes = {plan.size_of(*pair) or (224, 224) for pair in plan.pairs()}

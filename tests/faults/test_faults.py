@@ -29,7 +29,7 @@ def test_nothing_is_lost_and_nothing_goes_unnoticed():
 
 
 @pytest.mark.parametrize("every", [pytest.param(10, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.long)])
-def test_one_flipped_bit_in_each_kind_of_file_is_noticed_and_healed(every):
+def test_one_flipped_bit_in_each_kind_of_file_is_noticed_and_repaired(every):
     command = [sys.executable, SCRIPT.with_name("flips.py"), "--every", str(every)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -97,7 +97,7 @@ def test_the_next_explainer_is_computed_while_a_shard_is_compressed(tmp_path, mo
         np.testing.assert_array_equal(shards.read(piece.store, "predicted", 0, 10)[:, 0], np.arange(10))
 
 
-def test_a_full_disk_is_told_with_the_next_batch_and_once(tmp_path, monkeypatch):
+def test_a_full_disk_is_reported_once_with_the_next_batch(tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 

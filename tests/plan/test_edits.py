@@ -71,13 +71,13 @@ def of_all(changed, every):
     return "none" if not changed else "all" if changed == every else "some"
 
 
-def test_the_page_has_a_row_for_what_is_edited_most():
+def test_the_page_has_a_row_for_modules_that_are_edited_most():
     assert len(ROWS) > 20
     assert all(provenance.source_path(module) for module in ROWS)
 
 
 @pytest.mark.parametrize("module", ROWS)
-def test_an_edit_starts_what_the_page_says(module, untouched, after_edit):
+def test_an_edit_starts_the_jobs_on_the_page(module, untouched, after_edit):
     after = after_edit(module, "\nEDITED = True")
     assert after.keys() == untouched.keys()
     every = Counter(stage for stage, _ in untouched)

@@ -71,7 +71,7 @@ BAD = [[4], [0, 4], [4, 4, 4], "4x8", True, 2.0, [4, "8"], [4, 1025], [1, -1], [
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_what_is_no_grid_is_one_sentence(bad):
+def test_an_invalid_grid_is_one_sentence(bad):
     for place, change in configs_with(bad):
         with pytest.raises(HeatproofError, match=r"\[rows, columns\]( or null)?, not ") as said:
             plan_of(**change)
@@ -134,7 +134,7 @@ def test_names_and_paths_of_grids():
     assert spec.training.grid == (4, 8)
 
 
-def test_grids_of_as_many_patches_have_levels_of_their_own():
+def test_grids_with_equal_numbers_of_patches_are_different_levels():
     plan = plan_of(drops={"grids": [[8, 4], 8, [4, 8], 4]}, weights=["finetuned"])
     rows = [row for row in comparisons.comparisons(plan, "resnet20") if row[0] == "grid"]
     assert [level[0] for level in rows[0][3]] == ["P = 16", "P = 32 (4x8)", "P = 32 (8x4)", "P = 64"]

@@ -26,7 +26,7 @@ def reach(plan, stage):
     return found
 
 
-def test_each_metric_has_the_images_of_what_it_reads():
+def test_each_metric_has_the_images_of_its_responses():
     plan = plan_of(evaluation={"images": {"drops": 100, "curves": 40, "subsets": 50}, "accuracy_images": 120})
     assert {name: plan.images_of(name) for name in ["idsds", *plan.metrics]} == {
         "idsds": 100,

@@ -21,7 +21,7 @@ def graph_of(**change):
     return Graph(make_plan(merge(default_config(), {**small, "report": {"all_metrics": False}, **change})))
 
 
-def test_it_is_made_where_it_is_asked_for():
+def test_it_is_made_if_it_is_requested():
     job = graph_of(leaderboard=ASKED).job("leaderboard", {})
     assert job.spec.files == {"leaderboard": BOARD}
     assert job.spec.independent == "case"
@@ -45,7 +45,7 @@ def test_all_methods_count_where_none_is_named():
     assert {case[-1] for case in spec.cases} == {"idsds", "mas_insertion"}
 
 
-def test_a_config_laid_over_another_leaves_it_out():
+def test_a_config_merged_into_another_removes_it():
     assert not [job for job in graph_of(leaderboard={**ASKED, "metrics": []}).jobs() if job.stage == "leaderboard"]
 
 
@@ -82,7 +82,7 @@ def test_nothing_else_is_made_again():
         ({"method": ["saliency", "saliency_abs"]}, "There is no key 'method' under 'leaderboard'"),
     ],
 )
-def test_what_is_refused_before_work(leaderboard, message):
+def test_settings_that_are_refused_before_any_job_starts(leaderboard, message):
     with pytest.raises(HeatproofError) as refused:
         graph_of(leaderboard=leaderboard)
     assert message in str(refused.value)

@@ -46,7 +46,7 @@ def test_rise_is_read_on_the_curves_from_the_pictures_of_mas(kind):
         assert settings == of_mas
 
 
-def test_what_the_papers_tables_and_figures_need_is_planned():
+def test_files_for_the_papers_tables_and_figures_are_planned():
     files = {file for job in Graph(planned()).jobs() for file in job.outputs}
     tables = {f"results/ranking/{name}.csv" for name in ("reliability", "icr")}
     figures = {

@@ -76,7 +76,7 @@ def test_papers_are_those_of_the_page():
 
 
 @pytest.mark.parametrize("row", [row for _, row in ROWS], ids=lambda row: f"{row.part}, {row.shows}")
-def test_a_row_has_what_its_state_says(row):
+def test_a_row_matches_its_state(row):
     assert bool(row.configs) == bool(row.target) == ("dry-runs" in row.states)
     assert bool(row.here) == ("runs here" in row.states)
     if row.states == ("not",):
@@ -96,14 +96,14 @@ def test_the_command_on_the_page_is_planned_at_the_papers_size(configs, target):
     assert target in outputs(*(Path(file).stem for file in named))
 
 
-def test_what_is_planned_has_all_networks_but_those_of_absent_packages():
+def test_plans_have_all_networks_except_those_of_absent_packages():
     given = read_config(REPOSITORY / "config/paper.yaml")["models"]
     planned = config_at_size("paper")["models"]
     assert len(planned) == len(given) - bool(ABSENT) > 10
 
 
 @pytest.mark.parametrize("here", sorted({row.here for _, row in ROWS if row.here}))
-def test_what_runs_here_makes_the_same_kind_of_file(here):
+def test_present_formats_match_the_published_ones(here):
     if here.endswith(".py"):
         assert (REPOSITORY / here).is_file()
         return

@@ -69,7 +69,7 @@ def keys_of(plan):
     return [(product.manifest, product.key) for job in Graph(plan).jobs() for product in job.products]
 
 
-def test_a_signed_map_has_an_absolute_row_beside_it():
+def test_a_signed_map_has_an_absolute_row_too():
     plan = plan_of(explainers=["saliency", "grad_cam", {"ig": {"explainer": "integrated_gradients", "steps": 3}}])
     assert list(plan.methods) == ["saliency", "saliency_abs", "grad_cam", "ig", "ig_abs"]
     assert plan.explainers["ig"].options["steps"] == 3
@@ -113,7 +113,7 @@ def test_overrides_of_a_model_come_before_those_of_weights():
     assert plan.finetuning("m", "long")["shift"] == 1
 
 
-def test_kept_epochs_are_weights_of_their_own():
+def test_saved_epochs_are_separate_weights():
     plan = plan_of(
         drops={"baselines": ["zeros", "blur"]},
         finetuning={"epochs": 9, "keep": [4, 2]},
@@ -133,7 +133,7 @@ def test_kept_epochs_are_weights_of_their_own():
     assert (spec.epoch, spec.kept, spec.upstream) == (9, parent.files["kept"], parent.key)
 
 
-def test_what_is_kept_changes_nothing_that_was_there():
+def test_saving_epochs_changes_no_existing_results():
     less, more = plan_of(), plan_of(finetuning={"keep": [1, 3]})
     keys = dict(keys_of(more))
     upstream_of_tables = [
@@ -154,7 +154,7 @@ def test_what_is_kept_changes_nothing_that_was_there():
         ("finetuning", "random_horizontal_flip", 0.0, 0.5),
     ],
 )
-def test_a_training_is_told_every_setting(section, setting, usual, other):
+def test_the_spec_of_a_training_has_every_setting(section, setting, usual, other):
     """Stating a default explicitly is the same as leaving it out."""
     left_out, same, changed = (
         Graph(plan_of(**given)).spec("finetune", **WHERE)
@@ -167,7 +167,7 @@ def test_a_training_is_told_every_setting(section, setting, usual, other):
     assert changed.key.code == same.key.code
 
 
-def test_a_pass_is_told_its_target_and_precision():
+def test_a_spec_has_target_and_precision_of_passes():
     drops = {**WHERE, "grid": 4, "baseline": "mean", "shard": 0}
     usual, other = (
         Graph(plan_of(**given)).spec("drops", **drops) for given in ({}, {"target": 3, "precision": "bfloat16"})
@@ -178,7 +178,7 @@ def test_a_pass_is_told_its_target_and_precision():
     assert usual.key.code == other.key.code
 
 
-def test_a_training_asks_for_its_own_number_of_devices():
+def test_a_training_requests_its_number_of_devices():
     plan = plan_of(
         models=[{"small_vit": {"pretraining": {"devices": 2}}}, "cifar_vgg11_bn"],
         weights=["pretrained", {"finetuned": {"keep": [1]}}, {"wide": {"devices": 4}}],
@@ -243,7 +243,7 @@ def check_graph(plan):
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_the_graph_of_every_config_that_is_shipped(name):
+def test_the_graph_of_every_shipped_config(name):
     try:
         plan = planned(name)
     except HeatproofError as error:
@@ -272,7 +272,7 @@ def test_wildcards_in_texts_give_the_same_job(way):
 ON_REQUEST = ("sorting", "metric_curves")
 
 
-def test_what_is_needed_for_a_file_is_all_that_leads_to_it():
+def test_jobs_leading_to_a_file_are_complete():
     plan = plan_of(shard_size=40, weights=["pretrained", "finetuned"])
     graph = Graph(plan)
     first = graph.job("drops", {**ON_VIT, "grid": 4, "baseline": "mean", "shard": 0})
@@ -316,7 +316,7 @@ def test_specs_are_json_and_the_same_every_time():
 @pytest.mark.parametrize(
     "change", [{"batch_size": 7}, {"threads": 2}, {"device": "cpu"}, {"attribution_jobs": "apart"}]
 )
-def test_how_jobs_run_is_no_part_of_what_they_make(change):
+def test_runtime_settings_do_not_affect_results(change):
     assert sorted(keys_of(plan_of())) == sorted(keys_of(plan_of(**change)))
 
 
@@ -336,7 +336,7 @@ KEEPS = {
 
 
 @pytest.mark.parametrize("what", KEEPS)
-def test_maps_depend_on_their_own_settings_alone(what):
+def test_maps_depend_only_on_their_settings(what):
     base = {
         "models": [{"vit": {"architecture": "small_vit"}}],
         "explainers": ["saliency", "grad_cam", "rise", "random"],

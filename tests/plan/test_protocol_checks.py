@@ -22,7 +22,7 @@ def found(plan, factor, setting=None):
     return [row for row in rows if setting in (None, row[1])]
 
 
-def test_the_ready_example_varies_what_it_says():
+def test_the_ready_example_varies_the_factors_that_it_names():
     plan = plan_of(**yaml.safe_load((ROOT / "config/protocol.yaml").read_text()))
     assert checks.factors(plan) == ["grid", "output", "seed", "weights", "transform"]
     ((_, _, reference, levels),) = found(plan, "grid", "in-domain")
@@ -73,7 +73,7 @@ def test_checkpoints_come_in_their_order_and_are_not_the_plain_weights():
     assert found(plan, "seed") == []
 
 
-def test_plain_weights_are_those_without_settings_of_their_own_wherever_they_stand():
+def test_default_weights_have_no_settings_at_any_position():
     weights = ["pretrained", {"other_seed": {"seed": 1}}, {"finer": {"grid": 8}}, "finetuned"]
     for keep in ([], [2, 4]):
         plan = plan_of(weights=weights, finetuning={"keep": keep}, drops={"grids": [4, 8]})

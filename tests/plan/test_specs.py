@@ -78,7 +78,7 @@ def reference(spec):
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_what_a_job_is_told_is_read_back_as_it_was(name):
+def test_specs_survive_a_round_trip_through_json(name):
     """A job gets its spec as JSON, which has no tuples."""
     for stage, jobs in jobs_of(name).items():
         for job in jobs[:2]:
@@ -100,7 +100,7 @@ def test_a_field_more_or_less_or_of_another_type_is_found(name):
 
 
 @pytest.mark.parametrize("kind", STAGES.values(), ids=STAGES)
-def test_a_job_runs_what_its_key_is_of(kind):
+def test_a_job_runs_the_code_of_its_key(kind):
     """The work of a job is a function of the module whose code is part of its key."""
     (function,) = ast.parse(textwrap.dedent(inspect.getsource(kind.work))).body
     docstring, *imported, returned = function.body
@@ -171,5 +171,5 @@ class Nothing:
     pass
 
 
-def test_what_has_no_fields_is_told_as_well():
+def test_stages_without_fields_have_specs_as_well():
     assert as_type(Nothing, as_json(Nothing()), "the job") == Nothing()

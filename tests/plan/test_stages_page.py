@@ -39,6 +39,6 @@ def test_every_caption_is_a_text_that_snakemake_can_show(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", STAGES)
-def test_every_stage_runs_code_that_is_there(name):
+def test_every_stage_runs_existing_code(name):
     assert all(import_module(module) for module in STAGES[name].code)
     assert STAGES[name].message

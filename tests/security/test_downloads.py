@@ -74,7 +74,7 @@ def address():
         ("promises", "cannot be fetched|has SHA-256"),
     ],
 )
-def test_no_server_decides_what_is_read(address, monkeypatch, kind, message):
+def test_no_server_determines_how_much_is_read(address, monkeypatch, kind, message):
     monkeypatch.setattr(fetch, "most_bytes", lambda network: 10_000_000)
     monkeypatch.setattr(fetch, "PATIENCE", 1)
     began = time.monotonic()

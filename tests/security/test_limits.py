@@ -164,7 +164,7 @@ def test_users_own_functions_take_what_a_machine_can_count(monkeypatch):
         plan(2**64)
 
 
-def test_what_large_machines_run_is_taken():
+def test_large_numbers_that_machines_can_run_are_accepted():
     given = {
         "pretraining": {"batch_size": 65536, "epochs": 1000, "lr": 30.0},
         "batch_size": 4096,

@@ -81,7 +81,7 @@ def make(lock: str, folder: Path) -> Path:
     ],
     ids=["owner", "group", "another group", "all", "group that only reads"],
 )
-def test_who_may_hold_a_lock(results, umask, lock, before, mode, group, may):
+def test_users_who_may_hold_a_lock(results, umask, lock, before, mode, group, may):
     results.chmod(mode)
     os.chown(results, 0, group)
     old = os.umask(umask)

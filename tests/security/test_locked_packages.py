@@ -20,7 +20,7 @@ def test_each_archive_has_its_digest_and_no_place():
     assert len(list(ONE.finditer(LOCK))) > 100
 
 
-def test_the_lock_has_what_the_package_and_its_build_ask_for():
+def test_the_lock_has_all_requirements_of_package_and_build():
     locked = {}
     for one in ONE.finditer(LOCK):
         locked.setdefault(canonicalize_name(one["name"]), []).append(one["version"])

@@ -112,7 +112,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=list(CHANGES))
-def test_a_job_refuses_a_spec_that_is_not_what_its_name_says(received, change):
+def test_a_job_refuses_a_spec_that_does_not_match_its_name(received, change):
     spec = spec_of(received, "heatproof.stages.prepare:Prepare")
     told = json.loads((received / spec).read_text())
     (received / spec).write_text(json.dumps(change(told)))
@@ -130,7 +130,7 @@ def test_processes_of_a_job_import_nothing_from_the_working_folder(received):
     assert not (received / "ran").exists()
 
 
-def test_code_of_the_users_own_is_imported_from_pythonpath(received):
+def test_user_code_is_imported_from_pythonpath(received):
     """As documented, stages of a plugin run if it is installed or on PYTHONPATH."""
     (received / "own").mkdir()
     (received / "own" / "my_code.py").write_text(STAGE)

@@ -109,7 +109,7 @@ MADE = {
 
 
 @pytest.mark.parametrize("what", MADE)
-def test_names_that_heatproof_makes_are_told_apart_as_well(what):
+def test_names_that_heatproof_makes_differ_as_well(what):
     change, message = MADE[what]
     with pytest.raises(HeatproofError, match=message):
         make_plan(merge(default_config(), change))

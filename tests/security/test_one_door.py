@@ -95,6 +95,6 @@ def test_only_the_door_and_modules_with_reasons_open_files():
     assert sorted(name for name in ALLOWED if not found[name]) == []
 
 
-def test_the_search_finds_what_opens():
+def test_the_search_finds_calls_that_open_files():
     code = "from heatproof.files.reading import read_bytes\nopen(p)\np.read_text()\nread_bytes(p)\npd.read_csv(p)"
     assert [one.rpartition(" ")[2] for one in openings(ast.parse(code))] == ["open", "p.read_text", "pd.read_csv"]

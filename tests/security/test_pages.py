@@ -106,7 +106,7 @@ def test_every_template_of_a_page_has_the_policy_of_the_frame():
         assert path.read_text(encoding="utf-8").startswith('{% extends "frame.html" %}')
 
 
-def test_nothing_is_loaded_from_outside_and_links_open_nobody():
+def test_nothing_is_loaded_and_links_do_not_expose_the_page():
     policy = directives(Reader(render("checks.html", **CHECKS)).policies[0])
     assert not [value for values in policy.values() for value in values if "http" in value or "*" in value]
     for path in TEMPLATES.glob("*.html"):

@@ -88,7 +88,7 @@ def fetched(checkpoint: str, sha256: str | None) -> FetchStart:
 # ---- secrets of addresses --------------------------------------------------------------------------------------------
 
 
-def test_no_secret_of_an_address_is_in_what_a_fetch_leaves(home, monkeypatch):
+def test_results_of_a_fetch_have_no_secret_of_its_address(home, monkeypatch):
     data, asked = (home / "x.pth").read_bytes(), []
 
     def answer(address, timeout):
@@ -121,7 +121,7 @@ def test_no_secret_of_an_address_is_in_an_error(home, monkeypatch, error):
     assert not [secret for secret in SECRETS if secret in str(caught.value)]
 
 
-def test_no_secret_is_in_what_the_check_of_a_config_says():
+def test_the_check_of_a_config_prints_no_secret():
     model = {"m": {"architecture": "small_vit", "checkpoint": ADDRESS.replace("https", "ftp"), "sha256": "0" * 64}}
     with pytest.raises(HeatproofError) as caught:
         make_plan(merge(default_config(), {"models": [model]}))
@@ -251,7 +251,7 @@ PLACES = {
 
 
 @pytest.mark.parametrize(("said", "published"), PLACES.items())
-def test_what_is_published_of_a_place(said, published):
+def test_published_text_has_no_local_path(said, published):
     from heatproof.files.publishing import public
 
     assert public({"options": {"root": [said, 3]}}) == {"options": {"root": [published, 3]}}
@@ -342,7 +342,7 @@ ATTACKS = [
 ]
 
 
-def test_no_cell_is_a_formula_whatever_separates(tmp_path):
+def test_no_cell_is_a_formula_with_any_separator(tmp_path):
     draw = random.Random(0)
     drawn = ["".join(draw.choices("=+-@;,\t|\n\r\"' :a1.＝\u200b", k=draw.randrange(1, 12))) for _ in range(400)]
     texts = [*ATTACKS, *drawn]

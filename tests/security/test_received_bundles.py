@@ -139,7 +139,7 @@ EDITED = {
 
 
 @pytest.mark.parametrize("case", EDITED)
-def test_what_contradicts_itself_is_refused_whatever_the_checksums_say(contents, tmp_path, case):
+def test_contradictions_are_refused_although_checksums_match(contents, tmp_path, case):
     edit, sentence = EDITED[case]
     path = packed(tmp_path / "bad.zip", edit(contents))
     for call in (bundle.verify, lambda path: bundle.tables([path]), lambda path: diff(path, path)):
@@ -234,7 +234,7 @@ def test_bundles_out_of_all_proportion(contents, tmp_path):
 
 
 @pytest.mark.parametrize("where", ["before", "behind"])
-def test_what_stands_around_an_archive(sound, where):
+def test_data_around_an_archive_are_refused(sound, where):
     data = sound.read_bytes()
     sound.write_bytes(b"more" + data if where == "before" else data + b"more")
     with pytest.raises(HeatproofError, match=r"data (before|follow)"):
@@ -243,7 +243,7 @@ def test_what_stands_around_an_archive(sound, where):
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "device", "empty", "missing"])
 @pytest.mark.parametrize("ending", [".zip", ".csv"])
-def test_what_is_no_file(tmp_path, kind, ending, capsys):
+def test_things_that_are_no_regular_file(tmp_path, kind, ending, capsys):
     path = tmp_path / f"x{ending}"
     if kind == "pipe":
         os.mkfifo(path)
@@ -390,7 +390,7 @@ def test_numbers_of_a_run_that_are_none(tmp_path, number):
         diff(folder, folder)
 
 
-def test_a_table_of_ones_own_can_be_a_link(tmp_path):
+def test_a_users_table_can_be_a_link(tmp_path):
     (tmp_path / "x.csv").write_bytes(table_of(ROWS))
     (tmp_path / "mine.csv").symlink_to(tmp_path / "x.csv")
     assert np.isfinite(read_scores([tmp_path / "mine.csv"])["score"]).all()

@@ -215,7 +215,7 @@ def test_a_chunk_that_unpacks_to_more_than_its_shape_is_not_unpacked(store, monk
 
 
 @pytest.mark.parametrize("content", [b"", b"x" * 30, b"\x28\xb5\x2f\xfd", b"\x28\xb5\x2f\xfd\x00\x58\x01\x00\x00"])
-def test_what_does_not_say_its_size_has_none(content):
+def test_frames_without_a_size_have_none(content):
     assert unpacked_bytes(content) is None
 
 

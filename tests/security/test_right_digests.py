@@ -173,7 +173,7 @@ def test_half_a_character_is_no_text(tmp_path):
 
 
 @pytest.mark.parametrize("made_by", [{"dataset": 5}, {"dataset": {"manifest": 5}}, {"dataset": None}], ids=str)
-def test_provenance_of_what_nothing_sensible_made(tmp_path, made_by):
+def test_provenance_with_invalid_values(tmp_path, made_by):
     table(tmp_path / "results", "scores", pd.DataFrame({"a": [1]}), made_by=made_by)
     assert heatproof.open(tmp_path).provenance("scores")["made_from"] == []
 

@@ -199,7 +199,7 @@ def received(tmp_path):
     ],
     ids=lambda attack: attack.__name__,
 )
-def test_no_file_that_nobody_named_is_executed(received, attack):
+def test_no_unnamed_file_is_executed(received, attack):
     attack(received)
     for command in ATTACKS[attack]:
         done = heatproof_in(received, *command)
@@ -222,7 +222,7 @@ def test_a_clone_has_its_own_default(tmp_path):
     assert default_config(tmp_path / "config") == default_config()
 
 
-def test_plugins_beside_snakemakes_memory_are_refused(received, monkeypatch):
+def test_plugins_in_snakemakes_folder_are_refused(received, monkeypatch):
     monkeypatch.chdir(received)
     refuse_code_of_snakemake()
     plugins_beside_snakemakes_memory(received)
@@ -348,7 +348,7 @@ def test_specs_of_jobs_do_not_come_with_the_results(tmp_path):
     assert not (results / ".jobs").exists()
 
 
-def test_code_of_the_users_own_config_runs(received):
+def test_code_that_the_users_config_names_runs(received):
     """As documented in README, a module that the user's config names is found on the user's PYTHONPATH."""
     (received / "mine.py").write_text(f"{trace(received)}def flat(model, images, targets):\n    return images.sum(1)\n")
     named = {**SMALL, "explainers": ["random", {"flat": {"explainer": "mine:flat"}}]}

@@ -150,7 +150,7 @@ def test_bundles_of_several_people_are_ranked_together(made, capsys):
     assert "over 1 network" in alone.stdout
 
 
-def test_what_cannot_be_compared_is_refused_with_the_reason(made):
+def test_bundles_that_cannot_be_compared_are_refused_with_the_reason(made):
     contents = unpacked("one.zip")
     metrics = json.loads(contents["about.json"])["config"]["metrics"]
     other = contents["idsds_table.csv"].replace(b",vgg,", b",other,")

@@ -227,7 +227,7 @@ SHORT = (
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if name in SHORT else pytest.mark.long) for name in CASES]
 )
-def test_what_runs_again(name, request, tmp_path):
+def test_jobs_that_run_again(name, request, tmp_path):
     made, change, expected = CASES[name]
     project = request.getfixturevalue(made).copy(tmp_path / "project")
     change(project)
@@ -236,7 +236,7 @@ def test_what_runs_again(name, request, tmp_path):
 
 
 @pytest.mark.slow
-def test_what_is_said_before_a_run(trained, tmp_path):
+def test_warnings_before_a_run(trained, tmp_path):
     """`check`, `status` and a dry run report changes, and do not affect the next run."""
     project = trained.copy(tmp_path / "project")
     change = replace_picture("evaluation")

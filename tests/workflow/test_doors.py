@@ -274,7 +274,7 @@ def test_every_command_and_function_that_takes_a_path_has_a_row():
 
 
 @pytest.mark.slow
-def test_some_cells_are_those_of_the_page(received):
+def test_a_subset_of_cells_agrees_with_the_page(received):
     """Return a subset: every third command or function with one check, so that every check is used."""
     page = rows_of_the_page()
     for number, name in list(enumerate(DOORS))[::3]:

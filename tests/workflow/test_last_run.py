@@ -97,7 +97,7 @@ def test_the_record_has_no_secrets_and_no_folder_in_names(here, tmp_path_factory
 
 @pytest.mark.slow
 @pytest.mark.workflow
-def test_only_what_runs_is_the_last_run(here):
+def test_only_a_run_with_jobs_is_the_last_run(here):
     """Dry runs, and commands that only read the Snakefile, such as --lint, do not count as the last run."""
     folder, micro = workflow_folder(), here / "micro.yaml"
     micro.write_text(yaml.safe_dump({**yaml.safe_load((folder / "config/quick.yaml").read_text()), "seed": 5}))

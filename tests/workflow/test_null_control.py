@@ -14,7 +14,7 @@ LEVEL = 0.95
 
 
 @pytest.mark.slow
-def test_methods_that_are_all_alike_are_told_apart_no_more_often_than_the_level_allows():
+def test_equal_methods_are_separated_no_more_often_than_the_level():
     draws = np.random.default_rng(1)
     # Networks of one model have similar outputs, as after trainings with different seeds.
     kinds = draws.standard_normal((3, 40, 16))

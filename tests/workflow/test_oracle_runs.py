@@ -30,7 +30,7 @@ def checkouts(tmp_path):
 
 
 @pytest.mark.slow
-def test_numbers_of_two_checkouts_with_configs_of_their_own(finished, checkouts, tmp_path, monkeypatch, capsys):
+def test_numbers_of_two_checkouts_with_different_configs(finished, checkouts, tmp_path, monkeypatch, capsys):
     more = {**MICRO, "scores": {"bootstrap": 21}}
     (checkouts[1] / "config/quick.yaml").write_text(yaml.safe_dump(more))
     for side in ("first", "second"):

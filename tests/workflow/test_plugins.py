@@ -56,7 +56,7 @@ def test_recipes_register_themselves(plugins):
 
 @pytest.mark.slow
 @pytest.mark.workflow
-def test_a_run_shows_what_plugins_add(tmp_path, plugins, monkeypatch):
+def test_a_run_has_additions_of_plugins(tmp_path, plugins, monkeypatch):
     project = Project(clone(tmp_path / "project"), copy.deepcopy(MICRO))
     project.config |= {
         "plugins": list(RECIPES),

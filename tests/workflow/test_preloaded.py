@@ -49,7 +49,7 @@ def asked(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.workflow
-def test_what_is_run_comes_out_as_from_the_real_one(asked):
+def test_output_is_that_of_the_real_python(asked):
     for words in (["fine", "'a b'"], ["again"], ["sentence"], ["raises"], ["four"]):
         for what in (["-m", "mine"], ["mine.py"]):
             ours, real = (
@@ -63,7 +63,7 @@ def test_what_is_run_comes_out_as_from_the_real_one(asked):
 
 @pytest.mark.slow
 @pytest.mark.workflow
-def test_it_ends_with_whoever_asked(asked):
+def test_it_ends_with_the_process_that_started_it(asked):
     running = subprocess.Popen(**asked(preloaded.python(), "sleeps"), stdout=subprocess.PIPE)
     running.stdout.readline()
     process = psutil.Process(int(running.stdout.readline()))

@@ -45,7 +45,7 @@ def test_tables_stand_without_maps_and_responses_and_nothing_runs_again(project)
 
 
 @pytest.mark.slow
-def test_what_a_run_still_has_to_read_stays(project):
+def test_inputs_of_unfinished_jobs_are_not_removed(project):
     # Curves were not computed; the metrics that read them need the maps.
     done = project.heatproof("prune", "micro.yaml", "--target", "results/scores.csv")
     assert re.search(r"^maps +0 ", done.stdout, flags=re.MULTILINE), done.stdout

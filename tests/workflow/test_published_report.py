@@ -98,7 +98,7 @@ def served(home):
         server.shutdown()
 
 
-def test_no_planted_secret_is_in_what_is_published(project, home, served, monkeypatch):
+def test_no_planted_secret_is_published(project, home, served, monkeypatch):
     model = ModelSpec("cifar_vgg11_bn", "heatproof.models.vgg", {"width": 2}, name="net")
     state = {name: value.contiguous() for name, value in build_network(model, 10).state_dict().items()}
     save_file(state, home / "x.safetensors")

@@ -115,7 +115,7 @@ def test_copied_results_get_times_in_the_order_of_the_jobs(folder, with_memory):
 
 
 @pytest.mark.parametrize("with_memory", [True, False])
-def test_times_that_are_in_order_are_left_alone(folder, with_memory):
+def test_times_in_order_are_unchanged(folder, with_memory):
     jobs = chain()
     if with_memory:
         remember()
@@ -127,7 +127,7 @@ def test_times_that_are_in_order_are_left_alone(folder, with_memory):
 
 
 @pytest.mark.parametrize("with_memory", [True, False])
-def test_an_empty_folder_is_left_alone(folder, with_memory):
+def test_an_empty_folder_is_unchanged(folder, with_memory):
     if with_memory:
         remember()
     before = os.listdir(".")
@@ -148,14 +148,14 @@ def test_stale_results_are_dated_back_and_kept(folder, with_memory):
         assert file.read() == "maps"
 
 
-def test_what_is_stale_is_older_than_all_that_it_is_made_from(folder):
+def test_stale_results_are_older_than_their_inputs(folder):
     """Even if a copy has times before those of stale results."""
     jobs = chain(spec_key=Key("old", "code"))
     reconcile(Jobs(*jobs))
     assert max(times(jobs[2])) < min(times(jobs[0], jobs[1]))
 
 
-def test_later_stages_of_what_is_stale_are_older_still(folder):
+def test_later_stale_stages_have_older_times(folder):
     """None of the stale files may look newer than its inputs."""
     jobs = [make_dataset()]
     for name in NAMES:
@@ -188,7 +188,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("how", BROKEN)
-def test_what_is_not_whole_is_not_current(folder, how):
+def test_incomplete_results_are_not_current(folder, how):
     dataset, weights, maps, _ = chain()
     assert is_current(maps, dataset, weights)
     BROKEN[how](maps)
@@ -198,7 +198,7 @@ def test_what_is_not_whole_is_not_current(folder, how):
 
 
 @pytest.mark.parametrize("how", BROKEN)
-def test_where_snakemake_remembers_what_is_damaged_is_named(folder, how):
+def test_damage_is_named_if_snakemake_has_records(folder, how):
     """A missing file is left to jobs that read it; a damaged file is reported at the start, and made again."""
     dataset, weights, maps, _ = chain()
     remember()
@@ -222,7 +222,7 @@ def test_a_shard_must_reach_far_enough(folder, has, wanted, fits):
 
 
 @pytest.mark.parametrize(("has", "wanted", "fits"), [([1, 3], [3], True), ([1, 3], [], True), ([3], [2, 3], False)])
-def test_a_finetuning_must_have_kept_what_is_asked_for(folder, has, wanted, fits):
+def test_a_finetuning_must_have_saved_the_requested_epochs(folder, has, wanted, fits):
     weights = make("weights")
     (product,) = weights.products
     made = read_checksummed(product.manifest)
@@ -255,7 +255,7 @@ def test_it_looks_again_at_each_start(folder):
 # ---- inputs ----------------------------------------------------------------------------------------------------------
 
 
-def test_other_bytes_upstream_make_what_was_read_from_them_stale(folder):
+def test_other_bytes_upstream_make_results_stale(folder):
     dataset, weights, maps, scores = chain()
     remember()
     assert not is_stale(maps, dataset, weights)
@@ -271,7 +271,7 @@ def test_the_same_bytes_made_again_make_nothing_stale(folder):
     assert not is_stale(maps, dataset, make("weights", dataset, spec_key=Key("config", "other")))
 
 
-def test_another_key_upstream_makes_what_read_that_manifest_stale(folder):
+def test_another_key_upstream_makes_readers_of_the_manifest_stale(folder):
     """Scores, for example, depend on shards of maps through their manifests."""
     weights = make("weights")
     maps = make("maps", weights)
@@ -284,7 +284,7 @@ def test_another_key_upstream_makes_what_read_that_manifest_stale(folder):
     assert is_stale(maps, weights)
 
 
-def test_what_is_gone_upstream_makes_nothing_stale(folder):
+def test_missing_inputs_make_nothing_stale(folder):
     """A missing input is made again first, and then its bytes are compared."""
     dataset, weights, maps, _ = chain()
     for path in weights.outputs:
@@ -388,7 +388,7 @@ def test_no_date_of_results_hides_another_checkpoint(folder, known, ahead, monke
 
 
 @pytest.mark.parametrize("mtime", [1, 4000, 2_000_000_000])
-def test_a_checkpoint_replaced_by_one_of_any_date_is_newer_than_what_was_made_of_it(folder, mtime):
+def test_a_replaced_checkpoint_of_any_date_makes_results_stale(folder, mtime):
     weights = fetched()
     maps = make("maps", weights)
     remember()
@@ -409,7 +409,7 @@ def test_the_same_checkpoint_dates_nothing_back(folder):
     assert times(weights) == [os.stat("mine.pt").st_mtime] * 2, "as new as what it was checked against"
 
 
-def test_what_is_dated_ahead_of_today_is_dated_back(folder):
+def test_times_in_the_future_are_reset(folder):
     """Otherwise Snakemake would take everything that is made from now on for older."""
     jobs = chain()
     date(time.time() + 10**8, *(file for job in jobs for file in job.outputs))
@@ -473,7 +473,7 @@ def shard_of(record, start, stop):
         (record_of_pictures("a", "b", "c", "d").without_lists(), True),
     ],
 )
-def test_a_shard_is_stale_where_its_own_pictures_are_others(folder, now, stale):
+def test_a_shard_is_stale_if_its_images_changed(folder, now, stale):
     maps, changes_by_dataset = (
         shard_of(record_of_pictures("a", "b", "c", "d"), 1, 3),
         {"toy": sources.FileChanges(now, [])},
@@ -488,7 +488,7 @@ def test_without_a_record_of_the_data_nothing_is_stale(folder):
     assert not is_stale(maps, make_dataset())
 
 
-def test_what_snakemake_measured_is_no_older_than_what_a_job_reads(folder):
+def test_benchmark_files_are_no_older_than_inputs(folder):
     """Snakemake counts the benchmark file among the outputs, and would run the job again."""
     first = make("weights")
     job = make("maps", first)

@@ -222,7 +222,7 @@ def test_explainers_in_jobs_apart(project):
 
 
 @pytest.mark.parametrize("keep_times", [True, False])
-def test_fresh_clone_beside_copied_results(finished, tmp_path, keep_times):
+def test_fresh_clone_with_copied_results(finished, tmp_path, keep_times):
     fresh = Project(clone(tmp_path / "fresh"), finished.config)
     copy = shutil.copy2 if keep_times else shutil.copyfile
     # Reverse order, so that files would have wrong times if these were not set.
@@ -259,7 +259,7 @@ def test_deleted_map_is_remade_alone(project):
     assert "integrated_gradients: all 4 images are in the store already" in log
 
 
-def test_damaged_chunk_is_named_and_healed(project):
+def test_damaged_chunk_is_named_and_repaired(project):
     file = project.folder / SALIENCY
     whole = file.read_bytes()
     table = (project.folder / TABLE).read_bytes()
@@ -286,7 +286,7 @@ def test_lost_shard_is_named(project):
     assert project.heatproof("maps", "show", f"{MAPS}/saliency.zarr", "--image", "1").returncode == 0
 
 
-def test_damaged_metadata_are_healed_as_the_sentence_says(project):
+def test_damaged_metadata_are_repaired_by_the_remedy(project):
     store = f"{MAPS}/saliency.zarr"
     maps = (project.folder / SALIENCY).read_bytes()
     (project.folder / store / "attribution/zarr.json").write_bytes(b"")
@@ -298,7 +298,7 @@ def test_damaged_metadata_are_healed_as_the_sentence_says(project):
     assert project.heatproof("maps", "show", store, "--image", "1").returncode == 0
 
 
-def test_damaged_manifest_is_named_and_healed(project):
+def test_damaged_manifest_is_named_and_repaired(project):
     path = f"{MAPS}/saliency.0.json"
     scores = "results/scores/digits/vgg/finetuned/idsds.parquet"
     (project.folder / path).write_text("{")

@@ -86,7 +86,7 @@ def test_the_true_map_has_a_score_of_1_and_its_negative_of_minus_1(tmp_path, ask
 
 
 @pytest.mark.parametrize(("asked", "need"), [("regression", "a regression"), ("margin", "a callable target")])
-def test_what_does_not_apply_is_a_row_with_the_reason(tmp_path, asked, need):
+def test_not_applicable_methods_have_a_row_with_the_reason(tmp_path, asked, need):
     metrics = [
         {"by_probability": {"metric": "rise_deletion", "steps": 4, "output": "probability"}},
         {"by_logit": {"metric": "rise_deletion", "steps": 4, "output": "logit"}},
@@ -271,7 +271,7 @@ def test_another_target_has_other_rows_and_the_same_networks(tmp_path):
 
 
 @pytest.mark.parametrize(("asked", "said"), [("multilabel", "logit of the target"), ("regression", "output")])
-def test_curves_reliability_and_sorting_say_what_they_are_of(tmp_path, monkeypatch, asked, said):
+def test_curves_reliability_and_sorting_name_their_targets(tmp_path, monkeypatch, asked, said):
     metrics = [{"logit": {"metric": "deletion_morf", "steps": 4, "output": "logit"}}, {"mas_difference": {"steps": 4}}]
     made = run(project(tmp_path, asked, metrics=metrics, weights=["pretrained"]))
     made.make("all_scores")

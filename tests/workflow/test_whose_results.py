@@ -19,7 +19,7 @@ def with_seed(project: Project, folder, seed: int) -> Project:
     return other
 
 
-def test_another_configs_results_copied_over_ones_own(project, tmp_path):
+def test_results_of_another_config_copied_over_own_results(project, tmp_path):
     """With Snakemake's records, which say that everything was made here."""
     own = project.tables()
     other = with_seed(project, tmp_path / "other", 1)
@@ -84,7 +84,7 @@ def test_a_results_folder_in_which_a_folder_is_a_link(project, tmp_path):
     assert (tmp_path / "site/index.html").read_text() == "kept"
 
 
-def test_results_of_another_target_stay_beside_new_ones(project):
+def test_results_of_another_target_are_kept(project):
     own = project.tables()
     project.config["target"] = 3
     project.run()

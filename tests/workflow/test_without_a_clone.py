@@ -25,7 +25,7 @@ def test_a_config_is_a_file_or_one_that_comes_with_heatproof(tmp_path, monkeypat
 
 @pytest.mark.slow
 @pytest.mark.workflow
-def test_status_counts_what_is_made(project):
+def test_status_counts_finished_jobs(project):
     before = project.heatproof("status", "micro.yaml").stdout
     assert "pretrain             1 of     1 jobs" in before
     assert " are left: `heatproof run micro.yaml` runs them." in before
