@@ -202,15 +202,15 @@ def end_processes(find: Callable[[], Iterable[psutil.Process]], grace: float = G
     """
     import psutil
 
-    asked_to_end: set[psutil.Process] = set()
+    terminated: set[psutil.Process] = set()
     last = time.monotonic() + grace
     while True:
-        new = set(find()) - asked_to_end
+        new = set(find()) - terminated
         for process in new:
             with suppress(psutil.Error):
                 process.terminate()
-        asked_to_end |= new
-        running = [process for process in asked_to_end if _runs(process)]
+        terminated |= new
+        running = [process for process in terminated if _runs(process)]
         if not running:
             return
         if time.monotonic() > last:

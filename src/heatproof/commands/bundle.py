@@ -41,7 +41,7 @@ FORMAT = 2
 NO_TIME = (1980, 1, 1, 0, 0, 0)
 MOST_ABOUT, MOST_SUMS, MOST_MANIFEST = 2**19, 2**22, 2**24
 # Members whose content is read from a bundle, besides the table that is ranked, with their largest sizes.
-KEPT = {SUMS: MOST_SUMS, CONFIG: MOST_ABOUT, ABOUT: MOST_ABOUT, ".json": MOST_MANIFEST}
+READ_MEMBERS = {SUMS: MOST_SUMS, CONFIG: MOST_ABOUT, ABOUT: MOST_ABOUT, ".json": MOST_MANIFEST}
 AGAIN = "ask for the bundle again, or make it with `heatproof bundle`"
 
 
@@ -228,7 +228,7 @@ def read(path: str | Path, keep: Mapping[str, int] = {}) -> tuple[dict[str, Memb
     HeatproofError
         If the file is not a bundle, or is damaged.
     """
-    members = read_archive(path, {**keep, **KEPT}, AGAIN, "a bundle")
+    members = read_archive(path, {**keep, **READ_MEMBERS}, AGAIN, "a bundle")
     if SUMS not in members:
         raise HeatproofError(f"{path} has no {SUMS}: it is not a bundle of heatproof, or was packed again without it.")
     sums = members.pop(SUMS).content
@@ -248,8 +248,8 @@ def read(path: str | Path, keep: Mapping[str, int] = {}) -> tuple[dict[str, Memb
 
 def _read_about(path: str | Path, members: Mapping[str, Member]) -> BundleRecord:
     """Return the provenance of a bundle, after comparing it with the config in the bundle."""
-    if lacks := next((name for name in (ABOUT, CONFIG) if name not in members), None):
-        raise HeatproofError(f"{path} has no {lacks}: {AGAIN}.")
+    if missing := next((name for name in (ABOUT, CONFIG) if name not in members), None):
+        raise HeatproofError(f"{path} has no {missing}: {AGAIN}.")
     with one_sentence_errors(f"{ABOUT} in {path}", AGAIN):
         value = parse_json(members[ABOUT].content)
         version_of_format = value.get("format") if isinstance(value, dict) else FORMAT

@@ -32,7 +32,7 @@ CONSTANTS = {
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
-WHOLE = re.compile(r"[-+]?(0|[1-9][0-9]*)")
+INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 HEXADECIMAL = re.compile(r"0x[0-9a-fA-F]+")
 REAL = re.compile(r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+][0-9]+)?")
 # Texts that at least one version of YAML takes for something else: (pattern, what it is, what to write instead).
@@ -139,7 +139,7 @@ def meaning(text: str) -> Any:
         return text
     if len(text) > LONGEST_NUMBER and re.fullmatch(r"[-+]?[0-9.][0-9a-fA-F_.x:eE+-]*", text):
         raise ValueError(f"a number of more than {LONGEST_NUMBER} characters", "a shorter one")
-    if WHOLE.fullmatch(text):
+    if INTEGER.fullmatch(text):
         return int(text)
     if HEXADECIMAL.fullmatch(text):
         return int(text, 16)

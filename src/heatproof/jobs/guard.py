@@ -113,10 +113,10 @@ def compare(
     ranks = {f"rank_{name}": rankdata(sign * means[name], nan_policy="omit") for name in means}
     table = means.assign(difference=means["lower"] - means["float32"], images=exact.notna().sum(), **ranks)
 
-    def beside(method: str) -> str:
+    def swapped_with(method: str) -> str:
         return " ".join(other for pair in swapped if method in pair for other in pair if other != method)
 
-    table["swapped_with"] = table.index.map(beside)
+    table["swapped_with"] = table.index.map(swapped_with)
     return table.rename_axis("method").reset_index(), swapped
 
 

@@ -84,19 +84,19 @@ class Check:
     check_passes: int = 0
 
 
-def comparison_passes(gate: Mapping[str, Any], images: int) -> int:
+def comparison_passes(check: Mapping[str, Any], images: int) -> int:
     """Return the number of passes that comparing altered with plain outputs took on a shard.
 
     It is extrapolated from the applicability check, because it is unknown for a shard that a killed job left.
 
     Parameters
     ----------
-    gate
+    check
         Record of the applicability check of an explainer.
     images
         Number of images of the shard.
     """
-    return 0 if gate["gap"] else round(gate["check_passes"] * images / gate["images"])
+    return 0 if check["gap"] else round(check["check_passes"] * images / check["images"])
 
 
 @dataclass(frozen=True)

@@ -261,11 +261,11 @@ def write_record(path: str | Path, record: FileRecord) -> None:
     parts = [json.dumps(head).encode() + b"\n", record.stats.astype("<i8").tobytes(), record.digests.tobytes()]
     parts += [np.asarray(record.rows[split], "<i8").tobytes() for split in splits]
     parts.append(b"\0".join(record.paths))
-    seal = hashlib.sha256()
+    checksum = hashlib.sha256()
     for part in parts:
-        seal.update(part)
+        checksum.update(part)
     with atomic_write(path) as aside, open(aside, "wb") as file:
-        file.writelines([seal.digest(), *parts])
+        file.writelines([checksum.digest(), *parts])
 
 
 def read_record(path: str | Path) -> FileRecord | None:

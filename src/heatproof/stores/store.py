@@ -135,7 +135,7 @@ def _write_metadata(store: Path, layout: Layout) -> None:
         recorded = _group(str(store), _signature(store / METADATA))["files"]
         if open_store(store).attributes["key"] == layout.attributes["key"]:
             return
-    with _folder_beside(store, "") as aside:
+    with _temporary_folder(store, "") as aside:
         fresh_store = aside / "new"
         with zarr.config.set(WRITE_ALL):
             _create(fresh_store, layout)
@@ -154,7 +154,7 @@ def _write_metadata(store: Path, layout: Layout) -> None:
 
 
 @contextmanager
-def _folder_beside(store: Path, what: str) -> Iterator[Path]:
+def _temporary_folder(store: Path, what: str) -> Iterator[Path]:
     """Yield a temporary folder, which is removed at the end.
 
     It is next to the store and not in it, because a folder that a killed job leaves must not look like an array.
@@ -233,7 +233,7 @@ def write_shard(store: str | Path, array: str, shard: int, start: int, values: n
     """
     store = Path(store)
     final = Path(shard_file(store, array, shard, values.ndim - 1))
-    with _folder_beside(store, f"{array}.{shard}.") as aside:
+    with _temporary_folder(store, f"{array}.{shard}.") as aside:
         shutil.copy(store / array / METADATA, aside / METADATA)
         with zarr.config.set(WRITE_ALL):
             target = zarr.open_array(aside, mode="r+", zarr_format=3)
@@ -498,8 +498,8 @@ def _group(path: str, signature: tuple[int, ...]) -> dict[str, Any]:
         if {key: metadata[key] for key in metadata if key != "attributes"} != GROUP:
             raise ValueError(f"{METADATA} has other fields than heatproof writes")
         attributes: dict[str, Any] = metadata["attributes"]
-        sealed = {key: value for key, value in attributes.items() if key != CHECKSUM_KEY}
-        if attributes[CHECKSUM_KEY] != digest(sealed) or not isinstance(sealed.get("key"), str):
+        content = {key: value for key, value in attributes.items() if key != CHECKSUM_KEY}
+        if attributes[CHECKSUM_KEY] != digest(content) or not isinstance(content.get("key"), str):
             raise ValueError(f"the bytes of {METADATA} are not those that were written")
         wrong = next((file for file in attributes["files"] if not LISTED.fullmatch(file)), None)
         if wrong is not None:
@@ -508,7 +508,7 @@ def _group(path: str, signature: tuple[int, ...]) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=4096)
-def _open(path: str, signatures: tuple[tuple[int, ...], ...], seal: str) -> Store:
+def _open(path: str, signatures: tuple[tuple[int, ...], ...], checksum: str) -> Store:
     attributes = _group(path, _signature(f"{path}/{METADATA}"))
     arrays: dict[str, ArrayMetadata] = {}
     coordinates: dict[str, Any] = {}

@@ -267,9 +267,9 @@ class Results:
         from heatproof.stores.store import open_store
 
         base = product.manifest.rsplit(".", 2)[0]
-        gate, store = f"{base}.gate.json", f"{base}.zarr"
-        if os.path.exists(gate) and self.manifest(gate) is None:
-            return f"{gate} is damaged."
+        check_record, store = f"{base}.gate.json", f"{base}.zarr"
+        if os.path.exists(check_record) and self.manifest(check_record) is None:
+            return f"{check_record} is damaged."
         try:
             key = open_store(store).attributes["key"]
         except HeatproofError as error:

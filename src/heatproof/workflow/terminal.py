@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 # Seconds between two lines of progress.
 EVERY = 10
 VERDICTS = 6
-SHOWN = 3
+RANKING_LINES = 3
 # Bytes at the end of a log that are searched for the error of a failed job.
 END_OF_A_LOG = 2**20
 # Seconds to wait for a signal that has ended a job to reach this process as well.
@@ -229,7 +229,7 @@ def print_results(results: Folder) -> None:
 
 def _print_ranking(scope: str, table: str) -> None:
     """Print the first methods of a Meta-Rank, and the number of test cases behind its κ."""
-    first = _rows(table)[:SHOWN]
+    first = _rows(table)[:RANKING_LINES]
     if first:
         count = first[0].get("n_cases", "")
         print(escaped(f"Ranking by {scope} (κ over {count} test cases, {table}):"), file=sys.stderr)
