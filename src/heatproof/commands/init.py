@@ -328,7 +328,7 @@ def _require_enough(photos: str, classes: int, counts: Mapping[str, int], scored
     if scored < 2:
         raise HeatproofError(
             f"The {counts['evaluation']} pictures of {photos} that are to be scored have {scored} label(s) that are "
-            "present, and two at least are needed: add pictures with labels."
+            "present, and at least two are needed: add pictures with labels."
         )
 
 
