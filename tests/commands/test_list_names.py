@@ -31,7 +31,7 @@ def test_every_entry_is_listed_with_its_summary_and_options(what, capsys):
             assert f"{option}=" in shown or f"{option} (needed)" in shown
 
 
-def test_metrics_list_the_outputs_that_they_read(capsys):
+def test_metrics_name_the_output_that_they_read(capsys):
     print_names("metrics")
     listed = " ".join(capsys.readouterr().out.split())
     assert "the picture's entropy; higher is better. higher is better, 0 to 1 reads a class decision" in listed
@@ -78,9 +78,8 @@ def test_models_and_explainers_of_a_config_are_listed(tmp_path, capsys):
 
 
 def test_report_imports_no_torch():
-    figures = ("report.stores", "report.figures.map_figure", "report.figures.plots", "report.page.page")
-    rooms = ("commands.list_names", "commands.list_stores", *figures)
-    modules = ", ".join(f"heatproof.{name}" for name in rooms)
+    names = ("report.stores", "report.figures.map_figure", "report.figures.plots", "report.page.page")
+    modules = ", ".join(f"heatproof.{name}" for name in (*names, "commands.list_names", "commands.list_stores"))
     program = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""`heatproof maps ls` lists the stores of a results folder."""
+"""`heatproof maps ls` on the small stores of the reports' tests."""
 
 import subprocess
 import sys
@@ -40,7 +40,7 @@ def test_no_store_is_an_error_that_names_the_folder(tmp_path):
 
 
 def test_a_listing_of_stores_imports_no_plan():
-    """The command reads folders with thousands of stores, and needs nothing that a config names."""
+    """The listing has to be fast in folders with thousands of stores, and needs no config."""
     program = "import sys, heatproof.commands.list_stores; sys.exit('heatproof.config.schema' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

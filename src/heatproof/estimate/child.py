@@ -167,7 +167,7 @@ class TimeTraining:
 
         from heatproof.data.checks import open_dataset
         from heatproof.data.rows import unwrap_rows
-        from heatproof.jobs.train import use_whole_output
+        from heatproof.jobs.train import use_complete_output
         from heatproof.models.network import build_network, configure_torch, normalise, reader_of_dataset
         from heatproof.training.loop import Examples, fit, validate
 
@@ -186,7 +186,7 @@ class TimeTraining:
         if self.dataset.task == "regression":
             labels = labels.float()
         if self.ignores_labels:
-            use_whole_output(network.eval(), [Examples(images, labels)], size)
+            use_complete_output(network.eval(), [Examples(images, labels)], size)
             with torch.no_grad():
                 labels = network(images.to(device)).cpu()
         # `fit` needs images to validate on; one is enough.

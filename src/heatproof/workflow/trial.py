@@ -150,7 +150,7 @@ def _preprocessing_differences(model: ModelChoice, name: str, dataset: Dataset) 
 
     reader = getattr(dataset, "reader", None)
     # By default, images that are no larger than the input are not resized, whatever the weights were trained with.
-    if not isinstance(reader, PictureReader) or (reader.by_default and reader.box == reader.size):
+    if not isinstance(reader, PictureReader) or (reader.is_default_box and reader.box == reader.size):
         return []
     sides = {"size": as_size_option(reader.size), "resize": as_size_option(reader.box)}
     read = {**sides, "interpolation": reader.interpolation}
