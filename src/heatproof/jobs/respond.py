@@ -127,7 +127,7 @@ def _open(
         set[ImageRange](),
     )
     if needs_dataset(response.settings.get("baseline"), response.settings.get("baseline_options")):
-        value_ranges.update(images.whole(mean_split(network_run.dataset)))
+        value_ranges.update(images.all_images_of(mean_split(network_run.dataset)))
     name, methods = None, []
     if explainer:
         maps = read_shard(explainer.maps_store, job.shard.number)
