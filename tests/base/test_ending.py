@@ -10,8 +10,8 @@ import psutil
 import pytest
 from jobs import job_process
 
-from heatproof.base.ending import SIGNALS, _runs
 from heatproof.base.provenance import as_json
+from heatproof.base.signals import SIGNALS, _runs
 from heatproof.base.specs import DatasetSpec
 from heatproof.stages.prepare import Prepare
 
@@ -137,7 +137,7 @@ def test_a_signal_that_is_ignored_stays_ignored(tmp_path):
 def test_a_finished_process_ignores_signals(tmp_path):
     """Snakemake removes the outputs of a job with another exit status than 0."""
     program = (
-        "import atexit, time\nfrom heatproof.base.ending import run_process\n"
+        "import atexit, time\nfrom heatproof.base.signals import run_process\n"
         "@atexit.register\ndef slow():\n    print('bye', flush=True)\n    time.sleep(1)\nrun_process(lambda: 0, 'job')"
     )
     job = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 import heatproof
+from heatproof.base.integer_types import as_dtype, widen_dtype
 from heatproof.base.randomness import counter_integers
-from heatproof.base.whole_numbers import as_dtype, widen_dtype
 from heatproof.errors import HeatproofError
 from heatproof.perturbation.batching import Query, intact_responses, run_batched
 from heatproof.ranking import ranks

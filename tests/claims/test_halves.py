@@ -7,9 +7,9 @@ from planted import EDGES, IG_SG, MANY, METHODS, PRETRAINED, VGGS, accuracies
 from planting import NETWORKS, plant
 from scipy.stats import kendalltau, spearmanr
 
-from heatproof.claims.card import run_table
 from heatproof.claims.evidence import Case, Evidence, Method, Model, Resampling
 from heatproof.claims.halves import orders_of, product, ranks_of, split_images, vectors_of
+from heatproof.claims.judge import run_table
 from heatproof.claims.registry import ALIKE, CLAIMS, Untestable
 from heatproof.claims.verdicts import decisive_limit, estimate, verdict_of
 from heatproof.ranking.kappa import compute_kappa

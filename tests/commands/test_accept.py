@@ -13,7 +13,7 @@ from heatproof.base.specs import Runtime
 from heatproof.commands import accept as accepting
 from heatproof.config.files import merge
 from heatproof.data.checks import open_dataset
-from heatproof.data.few import probe_rows
+from heatproof.data.probe_images import probe_rows
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 from heatproof.stores.manifest import read_checksummed

@@ -19,9 +19,9 @@ from heatproof.errors import HeatproofError
 from heatproof.jobs.prepare import prepare
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
-from heatproof.stores import sources
+from heatproof.stores import source_files as sources
 from heatproof.stores.manifest import read_checksummed
-from heatproof.stores.sources import (
+from heatproof.stores.source_files import (
     STEP,
     TICK,
     file_changes,

@@ -13,7 +13,7 @@ def watch(path: str | Path) -> None:
     """
     from heatproof.jobs import train as stages
     from heatproof.jobs.shards import Shard
-    from heatproof.training.checkpoint import Journal
+    from heatproof.training.journal import Journal
 
     ledger = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     keep, save, publish = Shard._write_batch, Journal.save, stages.publish_tables

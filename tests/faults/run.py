@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 LATE = (
-    "heatproof.responses.explanations",
+    "heatproof.responses.map_changes",
     "heatproof.perturbation.curves",
     "captum.attr",
     "jinja2",

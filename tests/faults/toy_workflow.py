@@ -23,7 +23,7 @@ from heatproof.files.reading import read_json
 from heatproof.plan.folder import Folder
 from heatproof.plan.graph import Graph, Job
 from heatproof.plan.validate import make_plan
-from heatproof.stores.sources import read_record
+from heatproof.stores.source_files import read_record
 from heatproof.workflow.changed_data import inspect_data
 from heatproof.workflow.reconcile import reconcile
 

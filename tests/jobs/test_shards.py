@@ -16,7 +16,7 @@ from heatproof.errors import HeatproofError
 from heatproof.jobs import shards
 from heatproof.jobs.shards import BACKGROUND_WRITES, Origin, open_shard
 from heatproof.stores import manifest
-from heatproof.stores.sources import FileRecord, ImagesRead
+from heatproof.stores.source_files import FileRecord, ImagesRead
 from heatproof.stores.store import ArraySpec, read
 
 SPLIT = Split(tuple(f"img-{number:02d}" for number in range(40)), np.arange(40) % 3)

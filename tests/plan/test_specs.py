@@ -15,8 +15,8 @@ from typing import Any, Literal
 import pytest
 import toy_project
 
+from heatproof.base.from_json import as_type
 from heatproof.base.provenance import as_json
-from heatproof.base.typed import as_type
 from heatproof.config.files import merge, read_config
 from heatproof.plan.graph import Graph
 from heatproof.plan.stage import STAGES, load_spec

@@ -244,7 +244,7 @@ def configs(folder: Path) -> dict[str, Case]:
 def pictures(folder: Path) -> dict[str, Case]:
     from PIL import Image
 
-    from heatproof.data.pictures import read_picture
+    from heatproof.data.image_files import read_picture
 
     pixels = np.random.default_rng(0).integers(0, 256, (40, 30, 3), dtype=np.uint8)
     made = {}

@@ -23,7 +23,7 @@ from heatproof.models.network import build_network, load_weights
 from heatproof.models.registry import ModelSpec
 from heatproof.models.weights_file import read_state
 from heatproof.stages.weights import Fetch
-from heatproof.training.checkpoint import Journal
+from heatproof.training.journal import Journal
 from heatproof.training.loop import Examples, TrainingRun, fit
 
 ROOT = Path(heatproof.__file__).parent

@@ -45,16 +45,16 @@ ALLOWED = {
     "commands.list_names": PACKAGE,
     "claims.published_numbers": PACKAGE,
     "data.digits": PACKAGE,
-    "data.opening": "Pillow, over a file that the door opened",
+    "data.open_image": "Pillow, over a file that the door opened",
     "data.cifar": "a regular file of a known size, looked at before",
     "models.saved_by_torch": "weights, over a file that the door opened",
     "models.weights_file": "weights, by libraries that load no code, after a look at sizes",
     "jobs.fetch": "a download, into a file of its own",
-    "training.checkpoint": WRITES,
+    "training.journal": WRITES,
     "jobs.several_devices": "reports of its own processes, in a folder of its own",
     "workflow.job": "the null device",
     "jobs.shards": "batches of the journal, over a file that the door opened; what it writes itself",
-    "stores.sources": WRITES,
+    "stores.source_files": WRITES,
 }
 
 

@@ -30,7 +30,7 @@ from heatproof.report.figures.map_figure import show
 from heatproof.report.stores import dataset_of_store, read_store_info
 from heatproof.stores.lazy import open_lazily
 from heatproof.stores.manifest import CHECKSUM_KEY, read_checksummed, require_manifest, write_manifest
-from heatproof.stores.sources import read_record, record_files, write_record
+from heatproof.stores.source_files import read_record, record_files, write_record
 from heatproof.stores.store import ArraySpec, Layout, ensure_metadata, write_shard
 
 DIGITS = {"name": "digits", "kind": "digits", "options": {}, "seed": 0}

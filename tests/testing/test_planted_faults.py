@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import heatproof
-from heatproof._testing.surroundings import restored_process
+from heatproof._testing.side_effects import restored_process
 from heatproof.attribution.registry import EXPLAINERS, explainer
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS, metric

@@ -14,7 +14,7 @@ from pairwise import covering
 import heatproof
 from heatproof._testing.explainers import CONTEXTS, FORMS
 from heatproof._testing.networks import NETWORKS
-from heatproof._testing.surroundings import difference, network_state
+from heatproof._testing.side_effects import difference, network_state
 from heatproof.attribution.registry import EXPLAINERS, NETWORK_KINDS, explainer
 from heatproof.metrics.registry import METRICS, metric
 from heatproof.models.network import build_network

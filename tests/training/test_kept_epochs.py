@@ -19,7 +19,7 @@ from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 from heatproof.stores.manifest import read_if_intact
 from heatproof.training import in_domain
-from heatproof.training.checkpoint import Journal
+from heatproof.training.journal import Journal
 from heatproof.workflow.reconcile import Results
 
 FOLDER = "results/weights/toy/net"

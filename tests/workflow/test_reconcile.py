@@ -17,7 +17,7 @@ from heatproof.files.writing import write_json
 from heatproof.plan.folder import Folder
 from heatproof.plan.graph import Graph, Job
 from heatproof.plan.stage import Product, Stage
-from heatproof.stores import sources
+from heatproof.stores import source_files as sources
 from heatproof.stores.manifest import read_checksummed, write_checksummed, write_manifest
 from heatproof.workflow.reconcile import STALE_TIME, Results, reconcile, switch_target
 

@@ -12,6 +12,16 @@ from typing import Any
 import torch
 from torch import nn
 
+from heatproof._testing.explainer_subject import (
+    CLOSE,
+    SIMILAR,
+    ExplainerSubject,
+    distance,
+    require_other,
+    require_same,
+    select_images,
+    select_maps,
+)
 from heatproof._testing.networks import (
     BOXES,
     DEFAULT_FORM,
@@ -25,17 +35,7 @@ from heatproof._testing.networks import (
     tiny_network,
 )
 from heatproof._testing.rules import RuleBroken
-from heatproof._testing.subject import (
-    CLOSE,
-    SIMILAR,
-    ExplainerSubject,
-    distance,
-    require_other,
-    require_same,
-    select_images,
-    select_maps,
-)
-from heatproof._testing.surroundings import (
+from heatproof._testing.side_effects import (
     difference,
     files_left_by,
     network_state,
@@ -44,7 +44,7 @@ from heatproof._testing.surroundings import (
     seed_everything,
 )
 from heatproof.errors import NotApplicable
-from heatproof.models.state import enable_gradients, preserve_network
+from heatproof.models.preserve import enable_gradients, preserve_network
 
 _EXEMPTION_HINT = "declare exempt={'finds_the_evidence': 'why'}"
 # Forms of images, and the number of images.

@@ -23,7 +23,7 @@ from heatproof._testing.networks import (
     tiny_network,
 )
 from heatproof._testing.rules import RuleBroken
-from heatproof._testing.surroundings import (
+from heatproof._testing.side_effects import (
     difference,
     files_left_by,
     network_state,

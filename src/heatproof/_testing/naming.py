@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from heatproof._testing.explainer_subject import ExplainerSubject
 from heatproof._testing.metrics import MetricSubject
 from heatproof._testing.networks import NETWORKS
-from heatproof._testing.subject import ExplainerSubject
 from heatproof.api.named_methods import NamedMethod
-from heatproof.attribution.foreign import check_arguments_of, library_of
-from heatproof.attribution.own import PLAIN_ARGUMENTS, positional_arguments_of
+from heatproof.attribution.other_libraries import check_arguments_of, library_of
+from heatproof.attribution.plain_functions import PLAIN_ARGUMENTS, positional_arguments_of
 from heatproof.attribution.registry import EXPLAINERS, Explainer, require_library
 from heatproof.base.options import check_options, short_repr
 from heatproof.base.registry import import_callable, is_reference, look_up, options_of

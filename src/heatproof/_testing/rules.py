@@ -97,7 +97,7 @@ class Check:
         """The outcome of the check."""
         import torch
 
-        from heatproof._testing.surroundings import restored_process
+        from heatproof._testing.side_effects import restored_process
 
         reason = self.exempt.get(self.name)
         try:

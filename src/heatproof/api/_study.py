@@ -13,7 +13,7 @@ import torch
 from heatproof.api.evaluate import STUDY_OPTIONS, evaluate
 from heatproof.api.selected_metrics import Metrics
 from heatproof.base.registry import look_up
-from heatproof.data.few import probe_rows_of_images
+from heatproof.data.probe_images import probe_rows_of_images
 from heatproof.errors import HeatproofError
 from heatproof.inputs.maps import read_maps
 from heatproof.inputs.read import read_inputs

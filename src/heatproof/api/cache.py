@@ -289,7 +289,7 @@ def _environment(network: AdaptedNetwork) -> list[Any]:
     """Return everything else that determines the outputs of a network, as plain values."""
     import torch
 
-    from heatproof.models.memory import describe_device
+    from heatproof.models.adaptive_batch_size import describe_device
 
     settings: list[Any] = [
         str(network.hooks.autocast),

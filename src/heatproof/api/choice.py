@@ -253,7 +253,7 @@ class Choice:
         HeatproofError
             If the file cannot be read, or was not written by `save`.
         """
-        from heatproof.base.typed import as_type
+        from heatproof.base.from_json import as_type
         from heatproof.files.reading import MOST_JSON_BYTES, one_sentence_errors, parse_json, read_bytes
 
         with one_sentence_errors(path, "give a file that heatproof.Choice.save wrote as .json"):

@@ -172,7 +172,7 @@ def evaluate(
         adapt_network,
         check_network,
     )
-    from heatproof.models.memory import batch_size_of
+    from heatproof.models.adaptive_batch_size import batch_size_of
     from heatproof.models.probabilities import warn_of_probabilities
     from heatproof.models.reachable import require_module
 
@@ -198,7 +198,7 @@ def evaluate(
         from heatproof.models.reachable import check_eval_mode
 
         check_eval_mode(explain, "explainer")
-    from heatproof.data.few import probe_rows_of_images
+    from heatproof.data.probe_images import probe_rows_of_images
 
     seed = int(common.get("seed", 0))
     named_device = None if common.get("device") is None else _device(common["device"])
@@ -284,7 +284,7 @@ def score_metrics(
         Whether the results include the inputs of the metrics.
     """
     from heatproof.base.batches import track
-    from heatproof.models.memory import AdaptiveBatchSize
+    from heatproof.models.adaptive_batch_size import AdaptiveBatchSize
 
     results: dict[str, dict[str, xarray.Dataset]] = {}
     for attempt in AdaptiveBatchSize("evaluate").attempts(network_run.batch_size):
@@ -389,7 +389,7 @@ def _recomputed(
     import torch
 
     from heatproof.attribution.explaining import ExplainerFailed, MapMaker, explain_batch
-    from heatproof.attribution.own import as_explainer
+    from heatproof.attribution.plain_functions import as_explainer
     from heatproof.attribution.registry import ExplainContext
 
     function = as_explainer(lambda model, images, targets: explain(images, targets), "explain")

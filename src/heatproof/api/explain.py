@@ -143,7 +143,7 @@ def explain(
     {'method': 2, 'image': 5, 'y': 8, 'x': 8}
     """
     from heatproof.api.cache import locked_cache
-    from heatproof.attribution.foreign import check_network_of
+    from heatproof.attribution.other_libraries import check_network_of
     from heatproof.base.batches import show_progress
     from heatproof.inputs.arrays import check_finite, check_images, warn_of_range
     from heatproof.inputs.read import read_inputs
@@ -248,7 +248,7 @@ class ExplainRun:
     @cached_property
     def first(self) -> list[int]:
         """Rows of the few images that decide whether a method is applicable."""
-        from heatproof.data.few import is_blank, probe_rows
+        from heatproof.data.probe_images import is_blank, probe_rows
 
         return probe_rows(self.digests, lambda row: is_blank(self.source.read([row])[0]))
 
@@ -272,7 +272,7 @@ class ExplainRun:
     @cached_property
     def images_at_once(self) -> int:
         """Number of images in one network pass."""
-        from heatproof.models.memory import batch_size_of
+        from heatproof.models.adaptive_batch_size import batch_size_of
 
         return batch_size_of(self.batch_size, self.network.device)
 
@@ -430,7 +430,7 @@ class ExplainRun:
         """Return a digest of what determines the maps of a method except the images; without a cache its name."""
         if self.cache.folder is None:
             return one.name
-        module = one.entry.function.__module__ if one.entry else "heatproof.attribution.foreign"
+        module = one.entry.function.__module__ if one.entry else "heatproof.attribution.other_libraries"
         code = code_digest([module, "heatproof.attribution.explaining"])
         # Foreign code may depend on the other images of the batch, and so on its size.
         size = None if one.entry else self.images_at_once
@@ -455,8 +455,8 @@ class ExplainRun:
             explain_batch,
         )
         from heatproof.models.adapter import CountPasses
-        from heatproof.models.memory import AdaptiveBatchSize
-        from heatproof.models.state import preserve_random_states
+        from heatproof.models.adaptive_batch_size import AdaptiveBatchSize
+        from heatproof.models.preserve import preserve_random_states
 
         cached = self.cache.arrays("maps", key, self.keys, self._arrays(len(one.maps)))
         applicability = self.cache.applicability(key)

@@ -113,7 +113,7 @@ def finetune(
 
     from heatproof.base.registry import look_up
     from heatproof.base.specs import FinetuningSettings
-    from heatproof.data.few import probe_rows_of_images
+    from heatproof.data.probe_images import probe_rows_of_images
     from heatproof.inputs.arrays import warn_of_range
     from heatproof.inputs.finetuned import RECORD_ATTRIBUTE, layer_digest, weight_digests
     from heatproof.inputs.read import read_inputs
@@ -126,9 +126,9 @@ def finetune(
         counted_as_check,
         uncompiled,
     )
+    from heatproof.models.preserve import copy_network, enable_gradients, preserve_random_states
     from heatproof.models.probabilities import warn_of_probabilities
     from heatproof.models.registry import UNSCALED
-    from heatproof.models.state import copy_network, enable_gradients, preserve_random_states
     from heatproof.perturbation.baselines import BASELINES
     from heatproof.perturbation.dataset_mean import mean_colour
     from heatproof.training.devices import DeviceGroup

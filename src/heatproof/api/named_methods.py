@@ -42,7 +42,7 @@ class NamedMethod:
     @property
     def ablates(self) -> bool:
         """Whether the method deletes regions one by one; see `heatproof.attribution.registry.Explainer`."""
-        from heatproof.attribution.foreign import deletes_regions
+        from heatproof.attribution.other_libraries import deletes_regions
 
         return self.entry.ablates if self.entry is not None else deletes_regions(self.foreign)
 
@@ -59,7 +59,7 @@ class NamedMethod:
     def maker(self) -> MapMaker:
         """The function that makes the maps, with its options."""
         from heatproof.attribution.explaining import MapMaker
-        from heatproof.attribution.foreign import as_function
+        from heatproof.attribution.other_libraries import as_function
 
         if self.entry is None:
             return MapMaker(self.name, as_function(self.name, self.foreign), {}, {self.name: True})
@@ -113,7 +113,7 @@ def _named_method(name: str | None, method: Method) -> NamedMethod:
             f"The method {name!r} is a class: give an object of it, made as its library says, such as "
             "captum.attr.Saliency(model)."
         )
-    from heatproof.attribution.foreign import check_arguments_of, library_of
+    from heatproof.attribution.other_libraries import check_arguments_of, library_of
 
     if library_of(method) is None and callable(method):
         check_arguments_of(name, method)

@@ -22,7 +22,7 @@ from heatproof.base.provenance import code_digest
 from heatproof.inputs.identity import identity_of
 from heatproof.metrics.scoring import ExplainerMaps, score_batch
 from heatproof.models.adapter import CountPasses
-from heatproof.models.memory import AdaptiveBatchSize
+from heatproof.models.adaptive_batch_size import AdaptiveBatchSize
 from heatproof.perturbation.batching import intact_responses
 from heatproof.responses.base import Arrays, Batch, MethodMaps, MetricInput, NetworkRun, Response, ScoredImages
 

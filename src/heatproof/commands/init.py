@@ -16,9 +16,9 @@ from heatproof.base.registry import is_reference, look_up
 from heatproof.base.specs import DatasetSpec
 from heatproof.base.tasks import task_provides
 from heatproof.config.files import default_config, merge
+from heatproof.data.image_files import pictures_below
 from heatproof.data.label_search import FoundTable, find_labels
-from heatproof.data.opening import picture_size
-from heatproof.data.pictures import pictures_below
+from heatproof.data.open_image import picture_size
 from heatproof.data.registry import DATASETS
 from heatproof.data.rows import as_rows
 from heatproof.errors import HeatproofError

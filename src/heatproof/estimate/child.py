@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from pkgutil import resolve_name
 from typing import Any, TypedDict
 
-from heatproof.base.ending import end_with_parent
+from heatproof.base.from_json import as_type
+from heatproof.base.signals import end_with_parent
 from heatproof.base.specs import DatasetSpec, FinetuningSettings, Runtime, TrainingSettings
-from heatproof.base.typed import as_type
 from heatproof.models.registry import ModelSpec
 
 STEPS = 3
@@ -90,7 +90,7 @@ class TimeWeights:
         import torch
 
         from heatproof.data.checks import open_dataset
-        from heatproof.models.memory import batch_size_of
+        from heatproof.models.adaptive_batch_size import batch_size_of
         from heatproof.models.network import build_network, configure_torch, normalise, reader_of_dataset, save_weights
 
         device = configure_torch(runtime)

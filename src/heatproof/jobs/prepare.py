@@ -21,7 +21,7 @@ from heatproof.data.rows import Rows, unwrap_rows
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import printable_path
 from heatproof.stores.manifest import write_checksummed
-from heatproof.stores.sources import (
+from heatproof.stores.source_files import (
     FileRecord,
     ImagesRead,
     data_root,

@@ -21,18 +21,18 @@ from heatproof.base.methods import Method
 from heatproof.base.specs import Runtime
 from heatproof.base.tasks import task_provides
 from heatproof.data.checks import check_target, open_dataset
-from heatproof.data.few import probe_rows_of_split, read_rows
+from heatproof.data.probe_images import probe_rows_of_split, read_rows
 from heatproof.errors import NotApplicable
 from heatproof.files.publishing import public
 from heatproof.jobs.shards import BACKGROUND_WRITES, EVALUATION, ImageRange, Origin, Shard, open_shard
 from heatproof.models.adapter import check_loaded, reader_of
-from heatproof.models.memory import batch_size_of
+from heatproof.models.adaptive_batch_size import batch_size_of
 from heatproof.models.network import configure_torch, reader_of_dataset
 from heatproof.perturbation.batching import intact_responses, open_network
 from heatproof.perturbation.dataset_mean import dataset_options, mean_split, needs_dataset
 from heatproof.responses.base import Batch, Explain, MethodMaps, NetworkRun, Response, response_of
 from heatproof.stores.manifest import read_shard
-from heatproof.stores.sources import images_of, ranges_of
+from heatproof.stores.source_files import images_of, ranges_of
 from heatproof.stores.store import ArraySpec
 from heatproof.stores.stored_maps import stored_maps
 

@@ -23,15 +23,15 @@ from typing import Any
 
 import numpy as np
 
+from heatproof.base.integer_types import as_dtype
 from heatproof.base.provenance import Key, library_versions
 from heatproof.base.specs import ShardRange
-from heatproof.base.whole_numbers import as_dtype
 from heatproof.data.registry import Split
 from heatproof.errors import HeatproofError, machine_fault
 from heatproof.files.reading import open_regular, refuse_links
 from heatproof.files.writing import BackgroundWriter, atomic_write
 from heatproof.stores import manifest
-from heatproof.stores.sources import ImagesRead, records_same_data
+from heatproof.stores.source_files import ImagesRead, records_same_data
 from heatproof.stores.store import ArraySpec, Layout, ensure_metadata, read, remove_leftovers, write_shard
 
 log = logging.getLogger(__name__)

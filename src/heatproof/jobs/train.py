@@ -43,10 +43,11 @@ from heatproof.stores.manifest import (
     verified_bytes,
     verified_path,
 )
-from heatproof.stores.sources import images_of, records_same_data
-from heatproof.training.checkpoint import EpochRow, FirstEpochEnded, FirstEpochJournal, Journal
+from heatproof.stores.source_files import images_of, records_same_data
 from heatproof.training.devices import DeviceGroup
+from heatproof.training.examples import read_examples
 from heatproof.training.in_domain import SCALE_IMAGES, finetune_in_domain
+from heatproof.training.journal import EpochRow, FirstEpochEnded, FirstEpochJournal, Journal
 from heatproof.training.loop import (
     Examples,
     Trained,
@@ -55,7 +56,6 @@ from heatproof.training.loop import (
     untrained_result,
 )
 from heatproof.training.losses import CompleteOutputReader, scale_of
-from heatproof.training.reading import read_examples
 
 if TYPE_CHECKING:
     from heatproof.models.output_reader import OutputReader

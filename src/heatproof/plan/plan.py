@@ -19,7 +19,7 @@ from heatproof.plan.selection import Selection
 from heatproof.responses.base import Response
 from heatproof.responses.patches import Patches
 from heatproof.stores.manifest import read_checksummed
-from heatproof.stores.sources import data_root, is_there
+from heatproof.stores.source_files import data_root, is_there
 
 
 class Plan(Selection):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
-from heatproof.attribution.own import positional_arguments_of
+from heatproof.attribution.plain_functions import positional_arguments_of
 from heatproof.attribution.registry import EXPLAINERS, SAME_AS_DROPS, Explainer
 from heatproof.base.methods import Method, methods_of
 from heatproof.base.options import check_defaults, check_options, defining_module, normalise_grid_options, options_of

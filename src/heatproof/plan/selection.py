@@ -22,10 +22,10 @@ from heatproof.plan.folder import Folder
 from heatproof.plan.metrics import MetricChoice, read_metric
 from heatproof.plan.paths import PRETRAINED, Network, layer_and_channel
 from heatproof.plan.resolve import DatasetChoice, ExplainerChoice, ModelChoice, read_dataset, read_explainer, read_model
-from heatproof.responses.answers import LabelOutputs
 from heatproof.responses.base import Response, shared_responses
-from heatproof.responses.network import Channels
+from heatproof.responses.label_outputs import LabelOutputs
 from heatproof.responses.patches import Patches
+from heatproof.responses.subsets import Channels
 
 # Means over this many images are stable; maps of more images would only take memory.
 SIMILARITY_IMAGES = 512

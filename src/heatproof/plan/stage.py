@@ -15,10 +15,10 @@ from importlib import import_module
 from inspect import cleandoc
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypedDict, TypeVar, dataclass_transform
 
+from heatproof.base.from_json import as_type
 from heatproof.base.provenance import Key, key_of
 from heatproof.base.registry import Registry
 from heatproof.base.specs import NO_KEY, Runtime
-from heatproof.base.typed import as_type
 from heatproof.plan.folder import Folder
 
 if TYPE_CHECKING:

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from heatproof.base.grids import Grid, normalise_grid_settings
+from heatproof.base.integer_types import as_dtype, widen_dtype
 from heatproof.base.methods import Method
 from heatproof.base.provenance import digest
 from heatproof.base.registry import select_options
 from heatproof.base.specs import ResponseSpec
-from heatproof.base.whole_numbers import as_dtype, widen_dtype
 from heatproof.errors import HeatproofError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from heatproof.base.provenance import Key
 from heatproof.plan.graph import Graph, Job
 from heatproof.stores.manifest import read_checksummed
-from heatproof.stores.sources import (
+from heatproof.stores.source_files import (
     FileChanges,
     data_root,
     file_changes,

@@ -88,7 +88,7 @@ def describe_layers(plan: Plan) -> list[str]:
 def _layout(plan: Plan, model: str, shape: tuple[int, ...]) -> str:
     import torch
 
-    from heatproof.attribution._kinds import inspect_network
+    from heatproof.attribution._network_traits import inspect_network
     from heatproof.models.network import build_network
 
     facts = plan.models[model].facts

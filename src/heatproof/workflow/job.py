@@ -13,9 +13,9 @@ from contextlib import suppress
 
 import psutil
 
-from heatproof.base.ending import EndedBySignal, end_with_parent, received_signal, run_process, signal_handling
 from heatproof.base.provenance import Key
 from heatproof.base.registry import load_plugins
+from heatproof.base.signals import EndedBySignal, end_with_parent, received_signal, run_process, signal_handling
 from heatproof.base.specs import Runtime, matches_its_name
 from heatproof.errors import HeatproofError, machine_fault
 from heatproof.files.publishing import escaped

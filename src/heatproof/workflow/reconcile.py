@@ -25,7 +25,7 @@ from heatproof.files.writing import write_text
 from heatproof.plan.graph import Graph, Job, Product
 from heatproof.plan.paths import STALE_TIME
 from heatproof.stores.manifest import read_checksummed
-from heatproof.stores.sources import (
+from heatproof.stores.source_files import (
     FileChanges,
     FileRecord,
     file_digests,

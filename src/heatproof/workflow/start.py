@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from heatproof.base.ending import CONTROLLER, EndedBySignal, end_with_parent, install_signal_handlers, received_signal
 from heatproof.base.provenance import digest
+from heatproof.base.signals import CONTROLLER, EndedBySignal, end_with_parent, install_signal_handlers, received_signal
 from heatproof.base.specs import spec_file_name
 from heatproof.errors import RESUME_HINT, HeatproofError, machine_fault
 from heatproof.files.lock import lock_folder, unlock_folder
@@ -27,7 +27,7 @@ from heatproof.plan.paths import producing_job
 from heatproof.plan.stage import STAGES
 from heatproof.plan.validate import Plan, make_plan
 from heatproof.stores.manifest import read_checksummed
-from heatproof.stores.sources import FileChanges, data_root, is_there, record_path, write_record
+from heatproof.stores.source_files import FileChanges, data_root, is_there, record_path, write_record
 from heatproof.workflow.changed_data import DatasetChanges, changes_by_dataset, inspect_data
 from heatproof.workflow.check import check_machine
 from heatproof.workflow.last_run import NAMES_VARIABLE, RECORD

@@ -145,7 +145,7 @@ def _few_images(name: str, dataset: Dataset) -> list[str]:
 
 
 def _preprocessing_differences(model: ModelChoice, name: str, dataset: Dataset) -> list[str]:
-    from heatproof.data.pictures import PictureReader
+    from heatproof.data.image_files import PictureReader
     from heatproof.models.preprocessing import preprocessing_differences
 
     reader = getattr(dataset, "reader", None)
@@ -359,7 +359,7 @@ def _few(plan: Plan, model: str, dataset: Dataset) -> Batch:
     """Return the few images that tell whether an explainer applies, as a run checks it."""
     import torch
 
-    from heatproof.data.few import probe_rows_of_split, read_rows
+    from heatproof.data.probe_images import probe_rows_of_split, read_rows
     from heatproof.models.network import normalise
     from heatproof.responses.base import Batch
 

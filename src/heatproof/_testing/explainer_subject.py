@@ -25,8 +25,8 @@ from heatproof.api.named_methods import NamedMethod
 from heatproof.attribution.explaining import MapMaker
 from heatproof.attribution.registry import ExplainContext, Explainer
 from heatproof.errors import NotApplicable
+from heatproof.models.preserve import enable_gradients, preserve_network
 from heatproof.models.registry import InputFacts
-from heatproof.models.state import enable_gradients, preserve_network
 
 Maps = dict[str, torch.Tensor]
 # Allowed rounding: kernel SHAP solves for small differences of logits, which processors round differently.
