@@ -55,8 +55,8 @@ HEAD = """# Which explainer applies to which network
 
 This page lists which explainers apply to which embedded networks, and the reasons where they do not. In result tables,
 a method that is not applicable has a row with its reason and without a score. Figures in reasons depend on the network.
-Reference maps always apply. `python docs/gaps.py` runs every explainer on digits and on a small, briefly trained network
-of each kind.
+Reference maps always apply. `python docs/gaps.py` runs every explainer on digits and on a small, briefly trained
+network of each kind.
 """
 SECOND = """
 ## Published networks

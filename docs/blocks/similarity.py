@@ -30,7 +30,7 @@ def similar(name: str) -> str:
             ranges.append(f"{number(values.min())} to {number(values.max())}" if len(values) else "")
         cells.append([QUANTITIES[quantity] + (f": `{shown}`" if shown else ""), *ranges])
     chance = table["chance"].dropna()
-    said = f"\n\nChannels that have nothing in common share {number(chance.mean())} of their exciting images."
+    said = f"\n\nTwo unrelated channels would share {number(chance.mean())} of their exciting images by chance."
     return rows(cells) + (said if len(chance) else "")
 
 
