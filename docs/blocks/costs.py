@@ -21,7 +21,7 @@ def equal_cost(name: str) -> str:
 
 
 def gain(name: str, series: str) -> str:
-    """Return what the dearest member of a series scores more than its cheapest, on each network."""
+    """Return the score of the most expensive member of a series minus that of its cheapest, on each network."""
     table = pd.read_csv(DATA / "costs" / name / "costs.csv")
     found = []
     for model, part in table[table["series"] == series].groupby("model", sort=False):
