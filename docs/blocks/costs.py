@@ -15,8 +15,8 @@ def equal_cost(name: str) -> str:
         plain = ~part["series"].str.contains(" abs|_sq|_vargrad") | part["on_front"]
         for row in part[plain].sort_values("cost").to_dict("records"):
             mark = "**" if row["on_front"] else ""
-            told = interval(row["score"], row["ci_low"], row["ci_high"])
-            cells.append([model, f"{mark}`{row['method']}`{mark}", f"{row['passes']:g}", number(row["cost"], 1), told])
+            score = interval(row["score"], row["ci_low"], row["ci_high"])
+            cells.append([model, f"{mark}`{row['method']}`{mark}", f"{row['passes']:g}", number(row["cost"], 1), score])
     return rows(cells)
 
 

@@ -69,7 +69,7 @@ def matrix_gaps() -> str:
     cells = _cells()
     failed = cells[~cells["works"] & (cells["says"] != "not declared")]
     # Reasons that differ only in their figures share a row.
-    failed = failed.assign(plain=[re.sub(r"(?<![\w])\d[\d.e+-]*", "…", said) for said in failed["says"]])
+    failed = failed.assign(plain=[re.sub(r"(?<![\w])\d[\d.e+-]*", "…", reason) for reason in failed["says"]])
     table = [["explainer", "declared", "networks", "for example", "reason there"]]
     ordered = failed.sort_values(["declared", "explainer"], ascending=[False, True], kind="stable")
     for (declared, explainer, _), part in ordered.groupby(["declared", "explainer", "plain"], sort=False):

@@ -59,7 +59,7 @@ def verdict(low: float, high: float, q: float) -> str:
     return "reproduced" if high < 0 else "contradicted"
 
 
-def _told(cells: list[list[str]], effects: list[tuple[float, float, float, float]]) -> str:
+def _effects_table(cells: list[list[str]], effects: list[tuple[float, float, float, float]]) -> str:
     qs = iter(false_discovery_control([found[3] for found in effects if not np.isnan(found[3])]))
     lines = []
     for cell, found in zip(cells, effects, strict=True):
@@ -82,7 +82,7 @@ def design(name: str) -> str:
                 both = one.columns[one.notna().all() & other.notna().all()]
                 cells.append([study, says, f"`{first}` minus `{second}`", baseline])
                 effects.append(effect(one[both].mean(axis=1).to_numpy(), other[both].mean(axis=1).to_numpy()))
-    return _told(cells, effects)
+    return _effects_table(cells, effects)
 
 
 def special(name: str) -> str:
@@ -104,7 +104,7 @@ def special(name: str) -> str:
                 ]
             )
             effects.append(effect(best, learnt(wide, kind, baseline)[kind].to_numpy()))
-    return _told(cells, effects)
+    return _effects_table(cells, effects)
 
 
 def kinds(name: str) -> str:
