@@ -197,7 +197,11 @@ CASES: dict[str, tuple[str, Callable[[Project], None], dict[str, int]]] = {
         replace_picture("evaluation", is_checked=True),
         {**SHARD, "attribute": 2, "attribute_reference": 2},
     ),
-    "an evaluation image replaced, with the same size and time": ("trained", replace_picture("evaluation", restore=True), SHARD),
+    "an evaluation image replaced, with the same size and time": (
+        "trained",
+        replace_picture("evaluation", restore=True),
+        SHARD,
+    ),
     "a training image replaced": ("trained", replace_picture("train"), NETWORK),
     "a validation image replaced": ("trained", replace_picture("validation"), NETWORK),
     "an evaluation image added": ("trained", add_picture("test"), SHARDS),
@@ -211,7 +215,11 @@ CASES: dict[str, tuple[str, Callable[[Project], None], dict[str, int]]] = {
     "the label of an evaluation image changed": ("fetched", relabel("evaluation"), SHARDS),
     "the label of a training image changed": ("fetched", relabel("train"), {"drops": 2, "score": 1, "tables": 1}),
     "the checkpoint replaced": ("fetched", replace_checkpoint(), NEW_WEIGHTS),
-    "the checkpoint replaced, with results dated in the future": ("fetched", replace_checkpoint(4_000_000_000), NEW_WEIGHTS),
+    "the checkpoint replaced, with results dated in the future": (
+        "fetched",
+        replace_checkpoint(4_000_000_000),
+        NEW_WEIGHTS,
+    ),
     "the checkpoint replaced, with the same size and time": ("fetched", replace_checkpoint(None, True), NEW_WEIGHTS),
 }
 
