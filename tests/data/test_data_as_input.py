@@ -301,7 +301,7 @@ def test_manifests_hold_what_they_were_made_of(folder):
 
 def test_outside_a_workflow_nothing_is_kept():
     assert images_of("").data(("evaluation", 0, 3)) == {}
-    assert images_of("results/datasets/none.json").whole("train") == []
+    assert images_of("results/datasets/none.json").all_images_of("train") == []
 
 
 # ---- custom loaders --------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A picture from elsewhere starts no program, asks for no gigabytes, and is never a pipe or a device."""
+"""An untrusted image file starts no program, takes no gigabytes, and is never a pipe or a device."""
 
 import os
 import socket
@@ -52,7 +52,7 @@ def test_other_formats_are_refused_by_content_and_not_by_name(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM"])
-def test_the_usual_formats_are_read_whatever_the_name(tmp_path, kind):
+def test_common_formats_are_read_with_any_name(tmp_path, kind):
     Image.new("RGB", (40, 40), (200, 100, 50)).save(tmp_path / "a.png", kind)
     read = read_picture(tmp_path / "a.png", 8, 8)
     np.testing.assert_allclose(read.mean((1, 2)) * 255, (200, 100, 50), atol=4)

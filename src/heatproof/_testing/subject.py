@@ -29,9 +29,9 @@ from heatproof.models.registry import InputFacts
 from heatproof.models.state import enable_gradients, preserve_network
 
 Maps = dict[str, torch.Tensor]
-# Rounding: kernel SHAP solves for small differences of logits, which processors round differently.
+# Allowed rounding: kernel SHAP solves for small differences of logits, which processors round differently.
 CLOSE = 2e-5
-# Of outputs in two precisions, or of two forms of one network.
+# Allowed difference between two precisions, or between two forms of one network.
 SIMILAR = 1e-3
 
 
@@ -42,15 +42,15 @@ class ExplainerSubject:
     Attributes
     ----------
     name
-        For messages.
+        Name of the explainer, for messages.
     method
-        As `heatproof.explain` takes it.
+        The explainer as `heatproof.explain` takes it.
     entry
-        heatproof's explainer; None for a function of a model, images and targets.
+        The registered explainer of heatproof; None for a function of a model, images and targets.
     function
-        That function, with its options; None for heatproof's explainers.
+        That function, with its options; None for explainers of heatproof.
     build
-        Makes the tiny network.
+        Function that builds the tiny network.
     """
 
     name: str
@@ -62,114 +62,116 @@ class ExplainerSubject:
 
     @property
     def kind(self) -> str:
-        """The first kind of network that it applies to."""
+        """The first kind of network that the explainer applies to."""
         claimed = {"any"} if self.entry is None else self.entry.applies_to
         return next(kind for kind in NETWORKS if kind in claimed)
 
     @property
     def uses_model(self) -> bool:
-        """Whether it reads the network at all."""
+        """Whether the explainer uses the network at all."""
         return self.entry is None or self.entry.uses_model
 
     @property
     def maker(self) -> MapMaker:
-        """What is called."""
+        """The function that makes the maps, with its options."""
         return self.method.maker
 
     def network(self, form: Form = DEFAULT_FORM, seed: int = 0) -> nn.Module:
         """Return a tiny network with weights from a seed."""
         return tiny_network(self.build, form, seed)
 
-    def given(self, network: nn.Module, images: torch.Tensor | None = None, **changes: Any) -> ExplainContext:
+    def context(self, network: nn.Module, images: torch.Tensor | None = None, **changes: Any) -> ExplainContext:
         """Return the input of the explainer; by default four images and the classes 0, 1, 2, 0."""
         images = random_images() if images is None else images
         form = Form(tuple(images.shape[2:]), images.shape[1])  # type: ignore[arg-type]
-        others = random_images(form, 32, seed=9)
-        read = network if self.uses_model else None
-        explained = ExplainContext(
-            network=read,
-            output=read,
+        background = random_images(form, 32, seed=9)
+        used = network if self.uses_model else None
+        context = ExplainContext(
+            network=used,
+            output=used,
             facts=InputFacts() if self.uses_model else None,
             images=images,
             targets=torch.arange(len(images)) % 3,
             image_ids=tuple(f"image {row}" for row in range(len(images))),
             seed=0,
-            background=lambda count: others[:count],
+            background=lambda count: background[:count],
         )
-        return replace(explained, **changes)
+        return replace(context, **changes)
 
-    def maps(self, explained: ExplainContext) -> Maps:
-        """Call the explainer itself, without the care that heatproof takes of its surroundings."""
+    def call(self, context: ExplainContext) -> Maps:
+        """Call the explainer itself, without the precautions by which heatproof preserves the environment."""
         with enable_gradients(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return self.maker.function(explained, **self.maker.options)
+            return self.maker.function(context, **self.maker.options)
 
-    def found(self, explained: ExplainContext) -> Maps:
-        """Return copies of its maps, made without traces."""
-        # A copy, so that a cache of the explainer's own sees other tensors.
-        fresh = replace(explained, images=explained.images.clone(), targets=explained.targets.clone())
-        with preserve_network(explained.output) if explained.output is not None else nullcontext():
-            return {name: one.detach().float().clone() for name, one in self.maps(fresh).items()}
+    def maps(self, context: ExplainContext) -> Maps:
+        """Return copies of the explainer's maps for copies of its inputs, and preserve the network."""
+        # Copies, so that a cache inside the explainer gets new tensors.
+        copied = replace(context, images=context.images.clone(), targets=context.targets.clone())
+        with preserve_network(context.output) if context.output is not None else nullcontext():
+            return {name: one.detach().float().clone() for name, one in self.call(copied).items()}
 
-    def explained(self, network: nn.Module, images: torch.Tensor, targets: Any = None, **more: Any) -> Maps:
-        """Return what `heatproof.explain` answers."""
+    def explain(self, network: nn.Module, images: torch.Tensor, targets: Any = None, **options: Any) -> Maps:
+        """Return the maps of `heatproof.explain`."""
         targets = torch.arange(len(images)) % 3 if targets is None else targets
         form = Form(tuple(images.shape[2:]), images.shape[1])  # type: ignore[arg-type]
-        others = random_images(form, 32, seed=9).to(images.dtype)
+        background = random_images(form, 32, seed=9).to(images.dtype)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            said = explain(network, images, targets, {self.name: self.method}, background=others, **more)
-        if reason := str(said["reason"].values[0]):
+            result = explain(network, images, targets, {self.name: self.method}, background=background, **options)
+        if reason := str(result["reason"].values[0]):
             raise NotApplicable(reason)
-        return {str(name): torch.from_numpy(one) for name, one in zip(said["method"].values, said["attribution"].values,
-                                                                      strict=True)}  # fmt: skip
+        names, maps = result["method"].values, result["attribution"].values
+        return {str(name): torch.from_numpy(one) for name, one in zip(names, maps, strict=True)}
 
-    def also(self, what: str, *given: Any, **more: Any) -> Maps:
-        """Return what `heatproof.explain` answers in a case that is like one in which the explainer applies."""
+    def explain_equivalent(self, case: str, *arguments: Any, **options: Any) -> Maps:
+        """Return the maps of `heatproof.explain` in a case that is equivalent to one where it is applicable."""
         try:
-            return self.explained(*given, **more)
+            return self.explain(*arguments, **options)
         except NotApplicable as reason:
             raise RuleBroken(
-                f"does not apply {what}, and does else: {reason}", "let it apply in both cases"
+                f"is not applicable {case}, but is otherwise: {reason}", "let it apply in both cases"
             ) from reason
 
 
-def distance(found: Maps, wanted: Maps) -> float:
-    """Return the largest difference of maps, in shares of the largest value of each, or of one where that is larger."""
-    if list(found) != list(wanted):
-        raise RuleBroken(f"it returned {list(found)} and {list(wanted)}", "return the same maps each time")
+def distance(actual: Maps, expected: Maps) -> float:
+    """Return the largest difference of maps, relative to the largest value of each map or to 1 if that is smaller."""
+    if list(actual) != list(expected):
+        raise RuleBroken(f"it returned {list(actual)} and {list(expected)}", "return the same maps each time")
     shares = [0.0]
-    for name, one in wanted.items():
-        other = found[name]
-        if other.shape != one.shape or not (other.isfinite().all() and one.isfinite().all()):
+    for name, expected_map in expected.items():
+        actual_map = actual[name]
+        if actual_map.shape != expected_map.shape or not (
+            actual_map.isfinite().all() and expected_map.isfinite().all()
+        ):
             return float("inf")
-        if one.numel():
-            shares.append(float((other - one).abs().max() / one.abs().max().clamp(1e-12, 1)))
+        if expected_map.numel():
+            shares.append(float((actual_map - expected_map).abs().max() / expected_map.abs().max().clamp(1e-12, 1)))
     return max(shares)
 
 
 def select_maps(maps: Maps, rows: Sequence[int]) -> Maps:
-    """Return the maps of some images."""
+    """Return the maps of a subset of the images."""
     return {name: one[list(rows)] for name, one in maps.items()}
 
 
-def select_images(explained: ExplainContext, rows: Sequence[int]) -> ExplainContext:
-    """Return the input for some of the images."""
+def select_images(context: ExplainContext, rows: Sequence[int]) -> ExplainContext:
+    """Return the input of an explainer for a subset of the images."""
     return replace(
-        explained,
-        images=explained.images[list(rows)],
-        targets=explained.targets[list(rows)],
-        image_ids=tuple(explained.image_ids[row] for row in rows),
+        context,
+        images=context.images[list(rows)],
+        targets=context.targets[list(rows)],
+        image_ids=tuple(context.image_ids[row] for row in rows),
     )
 
 
-def require_same(found: Maps, wanted: Maps, what: str, remedy: str, limit: float = CLOSE) -> None:
+def require_same(actual: Maps, expected: Maps, case: str, remedy: str, limit: float = CLOSE) -> None:
     """Refuse maps that differ by more than a share of their largest value."""
-    if not (share := distance(found, wanted)) <= limit:
-        raise RuleBroken(f"gave maps that differ by {share:.2g} of their largest value {what}", remedy)
+    if not (share := distance(actual, expected)) <= limit:
+        raise RuleBroken(f"gave maps that differ by {share:.2g} of their largest value {case}", remedy)
 
 
-def require_other(found: Maps, wanted: Maps, what: str, remedy: str) -> None:
+def require_other(actual: Maps, expected: Maps, case: str, remedy: str) -> None:
     """Refuse maps that are all the same."""
-    if distance(found, wanted) == 0:
-        raise RuleBroken(f"gave the same maps {what}", remedy)
+    if distance(actual, expected) == 0:
+        raise RuleBroken(f"gave the same maps {case}", remedy)

@@ -1,4 +1,4 @@
-"""Types of whole numbers: as wide as the values that there can be, and no value is cut off."""
+"""Integer types that are wide enough for all possible values, so that no value overflows."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from heatproof.errors import HeatproofError
 if TYPE_CHECKING:
     import numpy as np
 
-WIDER = ("int8", "int16", "int32", "int64")
+INTEGER_TYPES = ("int8", "int16", "int32", "int64")
 
 
-def widen_dtype(dtype: str, most: int) -> str:
-    """Return a signed type of whole numbers where it holds `most`, else the narrowest that does.
+def widen_dtype(dtype: str, maximum: int) -> str:
+    """Return a signed integer type if it can hold `most`, otherwise the narrowest wider type that can.
 
     Raises
     ------
     HeatproofError
-        If none does.
+        If no type can.
     """
-    for one in WIDER[WIDER.index(dtype) :]:
-        if most < 2 ** (int(one.removeprefix("int")) - 1):
+    for one in INTEGER_TYPES[INTEGER_TYPES.index(dtype) :]:
+        if maximum < 2 ** (int(one.removeprefix("int")) - 1):
             return one
-    raise HeatproofError(f"The number {most} has more than 64 bits: give smaller ones.")
+    raise HeatproofError(f"The number {maximum} has more than 64 bits: give smaller ones.")
 
 
-def as_dtype(values: Any, dtype: str, what: str) -> np.ndarray:
+def as_dtype(values: Any, dtype: str, label: str) -> np.ndarray:
     """Return values as an array of a type.
 
     Raises
     ------
     HeatproofError
-        If the type is of whole numbers and cannot hold one of the values; NumPy would cut it off.
+        If the type is an integer type that cannot hold one of the values, which NumPy would silently overflow.
     """
     import numpy as np
 
-    given = np.asarray(values)
-    made = given.astype(dtype, copy=False)
-    if made.dtype.kind in "iu" and given.dtype != made.dtype and not np.array_equal(made, given):
-        beyond = given[made != given].ravel()[0]
+    original = np.asarray(values)
+    converted = original.astype(dtype, copy=False)
+    if converted.dtype.kind in "iu" and original.dtype != converted.dtype and not np.array_equal(converted, original):
+        overflowing = original[converted != original].ravel()[0]
         raise HeatproofError(
-            f"{what} has the value {beyond}, which {dtype} cannot hold: give whole numbers in its range."
+            f"{label} has the value {overflowing}, which {dtype} cannot hold: give whole numbers in its range."
         )
-    return made
+    return converted

@@ -238,7 +238,7 @@ def _open_shard(
     settings |= {"dataset": asdict(inputs.dataset), "model": asdict(inputs.model) if inputs.model else None}
     settings["explainer"] = {key: getattr(entry, key) for key in ("name", "kind", "options")}
     images = images_of(inputs.dataset.manifest)
-    value_ranges = images.whole(mean_split(dataset)) if _reads_training_images(entry) else []
+    value_ranges = images.all_images_of(mean_split(dataset)) if _reads_training_images(entry) else []
     split = dataset.splits[EVALUATION]
     origin = Origin(
         entry.key,

@@ -68,7 +68,7 @@ def prepare(spec: DatasetSpec, manifest: str) -> None:
     record = _make_record(dataset, spec, facts, began, read_record(path))
     write_record(path, record)
     read = ImagesRead(spec.name, record)
-    write_checksummed(manifest, {**facts, "data": read.data(*read.whole(*SPLIT_NAMES))})
+    write_checksummed(manifest, {**facts, "data": read.data(*read.all_images_of(*SPLIT_NAMES))})
 
 
 def _describe_evaluation_rows(dataset: Rows) -> dict[str, list[Any]]:

@@ -127,7 +127,7 @@ def _open(
         set[ImageRange](),
     )
     if needs_dataset(response.settings.get("baseline"), response.settings.get("baseline_options")):
-        value_ranges.update(images.whole(mean_split(network_run.dataset)))
+        value_ranges.update(images.all_images_of(mean_split(network_run.dataset)))
     name, methods = None, []
     if explainer:
         maps = read_shard(explainer.maps_store, job.shard.number)
@@ -232,6 +232,6 @@ def explainer_of(job: ResponseStage, network_run: NetworkRun, name: str, method:
             targets=targets.to(network_run.device),
             image_ids=tuple(one for one in batch.ids for _ in range(len(images) // len(batch.ids))),
         )
-        return torch.from_numpy(method.of(explain_batch(maker, context)))
+        return torch.from_numpy(method.select_maps(explain_batch(maker, context)))
 
     return explain

@@ -209,7 +209,7 @@ class Shard:
         start, size = self.shard * self.layout.shard_size, self.layout.shard_size
         self.done = start
         remove_leftovers(self.store, self.shard)
-        manifest_facts = manifest.whole(self.manifest, self.key)
+        manifest_facts = manifest.read_if_intact(self.manifest, self.key)
         if manifest_facts and not manifest_facts["gap"] and self._is_of_these_images(manifest_facts):
             self.seconds, self.passes = manifest_facts["seconds"], manifest_facts["network_passes"]
             self.done = manifest_facts["images"][1]

@@ -102,7 +102,7 @@ def score_batch(
         for place, method in enumerate(explainer.methods):
             inputs = dict(shared)
             if explainer.maps is not None:
-                inputs["maps"] = method.of(explainer.maps)
+                inputs["maps"] = method.select_maps(explainer.maps)
             for one in along:
                 inputs |= one.inputs(explainer.arrays[one.argument], images, place)
             try:

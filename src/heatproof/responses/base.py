@@ -521,7 +521,7 @@ class MapResponse(Response):
                 if self.recomputes_maps and network_run.explain
                 else None
             )
-            yield method.of(method_maps.maps), explain
+            yield method.select_maps(method_maps.maps), explain
 
     def stack_methods(self, by_method: Sequence[Arrays]) -> Arrays:
         """Return the array of the store from the quantities of each method.
