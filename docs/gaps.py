@@ -2,8 +2,9 @@
 
     python docs/gaps.py > docs/gaps.md
 
-Every explainer that uses the model is run on a few digits and a small, briefly trained network of every kind; DeepLift
-and LRP on published networks as well, with random weights, and where the extra `efficientnet` is there with trained.
+The script runs every explainer that uses the network on a few digits and a small, briefly trained network of each kind.
+It runs DeepLIFT and LRP on published networks too, with random weights, and with trained ones if the extra
+`efficientnet` is installed.
 """
 
 import re
@@ -30,7 +31,7 @@ NETWORKS = [
     "cifar_bagnet",
     "cifar_bcos_resnet20",
 ]
-# Of Meta-Rank's six (section 4.1), those with overlapping pools, concatenations, gates or other activations.
+# Of Meta-Rank's six networks (section 4.1), those with overlapping pools, concatenations, gates or other activations.
 PUBLISHED = {
     "ResNet-18": ("torchvision_model", "resnet18"),
     "ResNet-50": ("torchvision_model", "resnet50"),
@@ -52,18 +53,19 @@ FEW = {
 }
 HEAD = """# Which explainer applies to which network
 
-This page lists which explainers apply to which embedded networks, and the reasons of gaps. `python docs/gaps.py` writes
-it by running every explainer on digits and on a small, briefly trained network of every kind; a test compares the page.
-In result tables, a gap is a row with a reason and without a score. Figures in reasons depend on the network. Reference
-maps, which do not use a model, always apply and are not listed.
+This page lists which explainers apply to which embedded networks, and the reasons where they do not. In result tables,
+a method that is not applicable has a row with its reason and without a score. Figures in reasons depend on the network.
+Reference maps always apply. `python docs/gaps.py` runs every explainer on digits and on a small, briefly trained
+network of each kind.
 """
 SECOND = """
 ## Published networks
 
-What a map's sum misses, as a share of the largest change of an output (DeepLift, zero baseline) and of the largest
-logit (LRP): the largest of 4 crops of photographs. Limits are 0.01 and 0.001. Weights are random, with batch norms that
-have seen three batches, and in double precision, or trained and in single precision. Captum's DeepLift refuses the
-ResNets, whose ReLUs are shared, and misses overlapping pools.
+The table has the largest error of the sums that DeepLIFT and LRP promise
+([methods.md](methods.md#sums-that-methods-promise)), over 4 crops of photographs: as a share of the largest change of
+an output (DeepLIFT, zero baseline) and of the largest logit (LRP). The limits are 0.01 and 0.001. Random weights are in
+double precision, with batch norms that have seen three batches; trained ones are in single precision. Captum's DeepLIFT
+refuses the ResNets, whose ReLUs are shared, and has errors in overlapping pools.
 """
 
 
@@ -90,7 +92,7 @@ def trained(name: str) -> torch.nn.Module:
 
 
 def reason(explainer: str, architecture: str, network: torch.nn.Module) -> str | None:
-    """Return why an explainer does not apply; None where it does."""
+    """Return why an explainer is not applicable, or None if it is."""
     entry = EXPLAINERS[explainer]
     facts = ARCHITECTURES[architecture].facts
     images, labels, ids = pictures("evaluation", PROBE_IMAGES)
@@ -117,7 +119,7 @@ def reason(explainer: str, architecture: str, network: torch.nn.Module) -> str |
 
 
 def sample(side: int, count: int = PROBE_IMAGES) -> torch.Tensor:
-    """Return crops of the photographs that scikit-learn comes with, (N, 3, side, side)."""
+    """Return crops of scikit-learn's photographs, (N, 3, side, side)."""
     from sklearn.datasets import load_sample_images
 
     photographs = torch.stack([torch.from_numpy(one.copy()) for one in load_sample_images().images]).permute(0, 3, 1, 2)
@@ -126,7 +128,7 @@ def sample(side: int, count: int = PROBE_IMAGES) -> torch.Tensor:
 
 
 def measured(network: torch.nn.Module, images: torch.Tensor) -> list[str]:
-    """Return by how much DeepLift and LRP miss the sums that they promise, or that they do not apply."""
+    """Return the errors of the sums that DeepLIFT and LRP promise, or why they are not applicable."""
     cells = []
     with torch.no_grad():
         targets = network(images).argmax(1)
@@ -137,7 +139,9 @@ def measured(network: torch.nn.Module, images: torch.Tensor) -> list[str]:
         try:
             EXPLAINERS[name].function(context)
         except NotApplicable as gap:
-            cells.append(f"gap: {figures[figure].value:.1g}" if figure in figures else f"gap: {gap}")
+            cells.append(
+                f"not applicable: {figures[figure].value:.1g}" if figure in figures else f"not applicable: {gap}"
+            )
         else:
             cells.append(f"{figures[figure].value:.0e}")
     return cells
@@ -154,7 +158,7 @@ def untrained(architecture: str, name: str) -> torch.nn.Module:
 
 
 def published() -> list[list[str]]:
-    """Return the rows of published networks, in double precision, where what is missed is no rounding."""
+    """Return the rows of published networks, in double precision, so that errors are not rounding."""
     rows = []
     for title, (architecture, name) in PUBLISHED.items():
         rows.append([title, "random", *measured(untrained(architecture, name), sample(96).double())])
@@ -182,7 +186,7 @@ def main() -> None:
             if why is None:
                 cells.append("yes")
                 continue
-            # Reasons that differ by their figures alone are one note.
+            # Reasons that differ only in their figures share a note.
             plain = re.sub(r"(?<![\w])\d[\d.e+-]*", "…", why)
             known = [re.sub(r"(?<![\w])\d[\d.e+-]*", "…", note) for note in notes]
             if plain not in known:
@@ -197,7 +201,7 @@ def main() -> None:
     print()
     print("\n".join(f"{number}. {note}." for number, note in enumerate(notes, start=1)))
     print(SECOND)
-    print("| network | weights | DeepLift | LRP |\n| --- | --- | --- | --- |")
+    print("| network | weights | DeepLIFT | LRP |\n| --- | --- | --- | --- |")
     print("\n".join("| " + " | ".join(row) + " |" for row in published()))
 
 

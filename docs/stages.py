@@ -8,8 +8,8 @@ from heatproof.plan.validate import make_plan
 
 ROOT = Path(__file__).parents[1]
 PAGE = Path(__file__).with_suffix(".md")
-# What the tiny config has not: own weights, as they are and to begin with, kept epochs, a second baseline, a lower
-# precision, and a leaderboard.
+# What the config `everything` lacks: checkpoints of a user, to explain and to start from, saved epochs, a second
+# baseline, a lower precision, and a leaderboard.
 MORE = {
     "baselines": ["mean", "zeros"],
     "models": [
@@ -23,11 +23,10 @@ MORE = {
 }
 HEAD = """# Stages of the workflow
 
-This page lists the rules of the workflow in the order of the job graph (`heatproof.plan.graph`), upstream first.
-`python docs/stages.py` writes it; a test compares the page. The third column names the stages whose files a job reads,
-the last column an example of an output file.
+This page lists the rules of the workflow in the order of the job graph (`heatproof.plan.graph`), upstream first. It is
+for contributors. "Inputs from" names the stages whose files a job reads. `python docs/stages.py` writes the page.
 
-| rule | function | inputs from | output, for example |
+| rule | class | inputs from | example of an output |
 | --- | --- | --- | --- |
 """
 
@@ -37,18 +36,18 @@ def page() -> str:
     graph = Graph(make_plan(merge(read_config(ROOT / "config/everything.yaml"), MORE)))
     makers: dict[str, str] = {}
     stages = dict.fromkeys(job.stage for job in graph.jobs())
-    waits: dict[str, dict[str, None]] = {name: {} for name in stages}
-    leaves: dict[str, str] = {}
+    inputs: dict[str, dict[str, None]] = {name: {} for name in stages}
+    examples: dict[str, str] = {}
     for job in graph.jobs():
         makers |= dict.fromkeys(job.outputs, job.stage)
-        waits[job.stage] |= dict.fromkeys(makers.get(file, "a file of yours") for file in job.inputs)
+        inputs[job.stage] |= dict.fromkeys(makers.get(file, "a file of the user") for file in job.inputs)
         example = job.products[0].data
         # Every figure has a job of its own: the page stays as it is when one is added.
-        leaves.setdefault(job.stage, example.replace("idsds.svg", "NAME.svg") if job.stage == "figure" else example)
+        examples.setdefault(job.stage, example.replace("idsds.svg", "NAME.svg") if job.stage == "figure" else example)
     of = {job.stage: job.run for job in graph.jobs()}
-    order = [*stages, "a file of yours"]
+    order = [*stages, "a file of the user"]
     rows = [
-        f"| `{name}` | `{of[name]}` | {', '.join(sorted(waits[name], key=order.index)) or '–'} | `{leaves[name]}` |"
+        f"| `{name}` | `{of[name]}` | {', '.join(sorted(inputs[name], key=order.index)) or '–'} | `{examples[name]}` |"
         for name in stages
     ]
     return HEAD + "\n".join(rows) + "\n"

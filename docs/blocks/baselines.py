@@ -1,5 +1,7 @@
 """Tables of docs/baselines.md."""
 
+import re
+
 import pandas as pd
 
 from blocks import DATA, interval, number, rows
@@ -9,7 +11,7 @@ FILES = {"baselines": ["baselines.csv", "baselines/agreement.csv", "baselines/co
 
 
 def scores(name: str) -> str:
-    """Return the scores of methods, a column a network and baseline."""
+    """Return the scores of methods, with one column for each network and baseline."""
     table = pd.read_csv(DATA / "baselines" / name / "baselines.csv")
     wide = table.pivot_table(index="method", columns=["model", "baseline"], values="score", sort=False)
     order = wide.mean(axis=1).sort_values(ascending=False, kind="stable").index
@@ -25,14 +27,24 @@ def agreement(name: str) -> str:
     table = table[table["methods"] == "without references"]
     cells = [["network", "baselines", "ρ (interval)"]]
     for row in table.to_dict("records"):
-        told = interval(row["rho"], row["ci_low"], row["ci_high"])
-        cells.append([row["model"], f"{row['baseline']}, {row['other']}", told])
+        text = interval(row["rho"], row["ci_low"], row["ci_high"])
+        cells.append([row["model"], f"{row['baseline']}, {row['other']}", text])
     return rows(cells)
 
 
 def conclusions(name: str) -> str:
-    """Return in words what holds under all baselines, and what the baseline decides."""
-    return describe_conclusions(pd.read_csv(DATA / "baselines" / name / "conclusions.csv"))
+    """Return lists of what holds under all baselines, and of what the baseline decides."""
+    text = describe_conclusions(pd.read_csv(DATA / "baselines" / name / "conclusions.csv"))
+    text = text.replace("more stay open", "further conclusions are open")
+    parts = []
+    for sentence in text.removesuffix(".").split(". "):
+        head, colon, items = sentence.partition(": ")
+        # Semicolons in parentheses are within an item.
+        found = re.split(r"; (?![^(]*\))", items) if colon else []
+        parts.append(
+            "\n".join([f"{head}{colon.strip() or '.'}", *([""] if found else []), *(f"- {one}" for one in found)])
+        )
+    return "\n\n".join(parts)
 
 
 BLOCKS = {function.__name__: function for function in (scores, agreement, conclusions)}

@@ -50,9 +50,9 @@ def metric_quality() -> str:
     cells = [["metric", *STUDIES.values()]]
     for metric in table["metric"].unique():
         found = [means.get((metric, *study)) for study in STUDIES]
-        told = ["–" if one is None else number(one, 0 if "n_undefined" in study else 2)
+        texts = ["–" if one is None else number(one, 0 if "n_undefined" in study else 2)
                 for study, one in zip(STUDIES, found, strict=True)]  # fmt: skip
-        cells.append([f"`{metric}`", *told])
+        cells.append([f"`{metric}`", *texts])
     return rows(cells)
 
 
@@ -70,10 +70,10 @@ def no_batch_norm(name: str) -> str:
     networks = list(table["network"].unique())
     cells = [["images", "training", "epochs", *(f"`{one}`" for one in networks)]]
     for (data, optimizer, lr, epochs), part in table.groupby(["data", "optimizer", "lr", "epochs"], sort=False):
-        told = [
+        texts = [
             ", ".join(number(one) for one in part.loc[part["network"] == network, "accuracy"]) for network in networks
         ]
-        cells.append([str(data), f"{optimizer} at {lr}", str(epochs), *told])
+        cells.append([str(data), f"{optimizer} at {lr}", str(epochs), *texts])
     return rows(cells)
 
 

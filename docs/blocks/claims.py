@@ -1,4 +1,4 @@
-"""Tables of docs/claims.md, from the published numbers and from what is stored of runs."""
+"""Tables of docs/claims.md, from the published numbers and from stored runs."""
 
 import pandas as pd
 
@@ -7,19 +7,17 @@ from heatproof.claims.judge import ordered_claims, published_table
 from heatproof.claims.verdicts import UNTESTED
 
 FILES = {"claims": ["claims.csv"], "rank_claims": ["rank_claims.csv"]}
-# What became of an earlier claim, as it is stored and as the page says it.
-FATES = {"kept": "unchanged", "mended": "revised", "property test": "property test", "gone": "removed"}
 
 
-def told(value: float, low: float, high: float) -> str:
-    """Return a value with its interval, where there is one."""
+def format_value(value: float, low: float, high: float) -> str:
+    """Return a value with its interval, if it has one."""
     if pd.isna(value):
         return ""
     return number(value, 3) if pd.isna(low) else interval(value, low, high, digits=3)
 
 
 def published(paper: str) -> str:
-    """Return the claims of a paper with what its published numbers say."""
+    """Return the claims of a paper with their verdicts on its published numbers."""
     table = published_table().set_index("claim")
     cells = [["claim", "statement", "place", "quantity and rule", "published", "verdict"]]
     for entry in ordered_claims():
@@ -31,7 +29,14 @@ def published(paper: str) -> str:
             rule = f"{entry.quantity}: {'>' if entry.side == 'above' else '<'} {entry.limit:g}"
             if entry.opposite is not None:
                 rule += f", contradicted {'<' if entry.side == 'above' else '>'} {entry.opposite:g}"
-            words = [f"`{entry.name}`", entry.sentence, entry.place, rule, told(value, low, high), verdict + reason]
+            words = [
+                f"`{entry.name}`",
+                entry.sentence,
+                entry.place,
+                rule,
+                format_value(value, low, high),
+                verdict + reason,
+            ]
             cells.append(words)
     return rows(cells)
 
@@ -42,24 +47,15 @@ def counted(name: str) -> str:
     return f"{verdicts.sum()} claims, on published numbers: " + ", ".join(f"{n} {word}" for word, n in verdicts.items())
 
 
-def earlier(name: str) -> str:
-    """Return what became of the claims that an earlier list had."""
-    table = pd.read_csv(DATA / "claims/earlier.csv", keep_default_na=False)
-    count = table["fate"].value_counts()
-    head = f"{len(table)} earlier claims: " + ", ".join(f"{count[fate]} {word}" for fate, word in FATES.items())
-    cells = [[f"`{one['claim']}`", FATES[one["fate"]], one["what"]] for one in table.to_dict("records")]
-    return head + ".\n\n" + rows([["earlier claim", "result", "the claim that replaces it, or the reason"], *cells])
-
-
 def run(name: str) -> str:
-    """Return the claims that a stored run could test; those whose quantity has changed since are named, not shown."""
+    """Return the claims that a stored run tested; those with another quantity since are only named."""
     table = pd.read_csv(DATA / "claims" / name / "claims.csv")
     now = {entry.name: entry.quantity for entry in ordered_claims()}
     tested = table[table["verdict"] != UNTESTED]
     same = tested["claim"].map(now) == tested["quantity"]
     cells = [["claim", "verdict", "measured", "q", "published"]]
     for row in tested[same].to_dict("records"):
-        value = told(row["value"], row["ci_low"], row["ci_high"])
+        value = format_value(row["value"], row["ci_low"], row["ci_high"])
         cells.append([f"`{row['claim']}`", row["verdict"], value, f"{row['q']:.3f}", row["published_verdict"]])
     text = f"{len(tested)} of {len(table)} claims could be tested there.\n\n" + rows(cells)
     changed = ", ".join(f"`{claim}`" for claim in tested["claim"][~same])
@@ -67,18 +63,18 @@ def run(name: str) -> str:
 
 
 def rank_claims(name: str) -> str:
-    """Return how often planted rankings passed a claim."""
+    """Return how often simulated rankings passed a claim."""
     table = pd.read_csv(DATA / "rank_claims/rank_claims.csv", keep_default_na=False)
     verdicts = ["reproduced", "contradicted", "open", UNTESTED]
     cells = [["claim", "noise", "methods", "true range", *verdicts, "share of the ceiling", "ceiling", "runs"]]
     for row in table.to_dict("records"):
         claim = "differ" if "differ" in row["claim"] else "agree, above 0.7"
         order = {"": "", "one": ", one network", "chain": ", a chain"}[row["order"]]
-        told = [f"{100 * float(row[one]):.1f} %" for one in verdicts]
+        shares = [f"{100 * float(row[one]):.1f} %" for one in verdicts]
         means = [number(float(row[one])) for one in ("value", "ceiling")] if row["value"] != "" else ["", ""]
         what = [claim, f"{row['noise']}, {row['shape']}", row["methods"], f"{row['range']:g}{order}"]
-        cells.append([*what, *told, *means, str(row["runs"])])
+        cells.append([*what, *shares, *means, str(row["runs"])])
     return rows(cells)
 
 
-BLOCKS = {function.__name__: function for function in (published, counted, earlier, run, rank_claims)}
+BLOCKS = {function.__name__: function for function in (published, counted, run, rank_claims)}

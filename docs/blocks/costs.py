@@ -15,13 +15,13 @@ def equal_cost(name: str) -> str:
         plain = ~part["series"].str.contains(" abs|_sq|_vargrad") | part["on_front"]
         for row in part[plain].sort_values("cost").to_dict("records"):
             mark = "**" if row["on_front"] else ""
-            told = interval(row["score"], row["ci_low"], row["ci_high"])
-            cells.append([model, f"{mark}`{row['method']}`{mark}", f"{row['passes']:g}", number(row["cost"], 1), told])
+            score = interval(row["score"], row["ci_low"], row["ci_high"])
+            cells.append([model, f"{mark}`{row['method']}`{mark}", f"{row['passes']:g}", number(row["cost"], 1), score])
     return rows(cells)
 
 
 def gain(name: str, series: str) -> str:
-    """Return what the dearest member of a series scores more than its cheapest, on each network."""
+    """Return the score of the most expensive member of a series minus that of its cheapest, on each network."""
     table = pd.read_csv(DATA / "costs" / name / "costs.csv")
     found = []
     for model, part in table[table["series"] == series].groupby("model", sort=False):

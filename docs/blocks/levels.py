@@ -29,8 +29,8 @@ def level_agreement(name: str) -> str:
     for pair, part in both[~both["pair"].str.contains("sds")].groupby("pair"):
         first, second = pair.split(" · ")
         named = f"both of {first}" if first == second else f"{first} and {second}"
-        told = [number(getattr(part["spearman"], what)()) for what in ("mean", "min", "max")]
-        cells.append([named, str(len(part)), *told])
+        texts = [number(getattr(part["spearman"], what)()) for what in ("mean", "min", "max")]
+        cells.append([named, str(len(part)), *texts])
     return rows(cells)
 
 

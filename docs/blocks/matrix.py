@@ -1,4 +1,4 @@
-"""Tables of docs/matrix.md, from the tables that benchmarks/matrix.py writes, one a network."""
+"""Tables of docs/matrix.md, from the tables that benchmarks/matrix.py writes, one for each network."""
 
 import re
 
@@ -12,7 +12,7 @@ def _cells() -> pd.DataFrame:
 
 
 def matrix_sums() -> str:
-    """Return how many cells are declared, how many of them work, and in how many minutes."""
+    """Return how many cells are declared, how many of them work, and the minutes that they took."""
     cells = _cells()
     declared, tried = cells[cells["declared"]], cells[~cells["declared"] & (cells["says"] != "not declared")]
     return rows(
@@ -24,7 +24,7 @@ def matrix_sums() -> str:
                 "work",
                 "share",
                 "not declared and tried",
-                "of these work",
+                "of these, work",
                 "minutes",
             ],
             [
@@ -42,8 +42,8 @@ def matrix_sums() -> str:
 
 
 def matrix_networks() -> str:
-    """Return, for each network, where explainers look, and how many of the declared ones work."""
-    table = [["network", "where explainers look", "declared", "work", "minutes"]]
+    """Return, for each network, the layers that explainers use, and how many of the declared explainers work."""
+    table = [["network", "layer and attention blocks that explainers use", "declared", "work", "minutes"]]
     for network, part in _cells().groupby("network"):
         works = part.loc[part["declared"], "works"]
         minutes = number(part["seconds"].sum() / 60, 1)
@@ -53,7 +53,7 @@ def matrix_networks() -> str:
 
 def matrix_explainers() -> str:
     """Return, for each explainer, the networks on which it is declared and works, and a check that it passed."""
-    table = [["explainer", "declared on", "works on", "not declared, works", "a check that it passed"]]
+    table = [["explainer", "declared on", "works on", "works, not declared", "checks passed on one network"]]
     cells = _cells()
     for explainer, part in cells.groupby("explainer", sort=False):
         works = part[part["declared"] & part["works"]]
@@ -68,14 +68,14 @@ def matrix_gaps() -> str:
     """Return the reasons of the declared cells that do not work, and of others that were tried."""
     cells = _cells()
     failed = cells[~cells["works"] & (cells["says"] != "not declared")]
-    # Reasons that differ by their figures alone are one row.
-    failed = failed.assign(plain=[re.sub(r"(?<![\w])\d[\d.e+-]*", "…", said) for said in failed["says"]])
-    table = [["explainer", "declared", "networks", "one of them", "the reason there"]]
+    # Reasons that differ only in their figures share a row.
+    failed = failed.assign(plain=[re.sub(r"(?<![\w])\d[\d.e+-]*", "…", reason) for reason in failed["says"]])
+    table = [["explainer", "declared", "networks", "for example", "reason there"]]
     ordered = failed.sort_values(["declared", "explainer"], ascending=[False, True], kind="stable")
     for (declared, explainer, _), part in ordered.groupby(["declared", "explainer", "plain"], sort=False):
         first = part.iloc[0]
-        told = ["yes" if declared else "no", f"{len(part)}", f"`{first['network']}`"]
-        table.append([f"`{explainer}`", *told, str(first["says"]).replace("|", "\\|")])
+        texts = ["yes" if declared else "no", f"{len(part)}", f"`{first['network']}`"]
+        table.append([f"`{explainer}`", *texts, str(first["says"]).replace("|", "\\|")])
     return rows(table)
 
 
@@ -87,8 +87,8 @@ def meta_rank_cells() -> str:
     table = [["explainer", *(f"`{name}`" for name in networks)]]
     for explainer, part in cells.groupby("explainer", sort=False):
         by_network = part.set_index("network")
-        told = ["works" if by_network.at[name, "works"] else str(by_network.at[name, "says"]) for name in networks]
-        table.append([f"`{explainer}`", *told])
+        texts = ["works" if by_network.at[name, "works"] else str(by_network.at[name, "says"]) for name in networks]
+        table.append([f"`{explainer}`", *texts])
     return f"{cells['works'].sum()} of {len(cells)} cells work.\n\n{rows(table)}"
 
 

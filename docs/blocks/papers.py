@@ -15,7 +15,7 @@ FILES = {"papers_small": ["papers_small.csv"]}
 
 @dataclass(frozen=True)
 class Row:
-    """A figure, table or section of a paper; docs/data/papers.yaml says what each field is."""
+    """A figure, table or section of a paper; docs/data/papers.yaml explains the fields."""
 
     part: str
     shows: str
@@ -26,34 +26,34 @@ class Row:
 
     @property
     def states(self) -> tuple[str, ...]:
-        """Where it is made: see the first table of the page."""
-        here, planned = ("runs here",) if self.here else (), ("dry-runs",) if self.configs else ()
-        return here + planned or ("not",)
+        """The states; the first table of the page explains them."""
+        here, planned = ("runs here",) if self.here else (), ("planned",) if self.configs else ()
+        return here + planned or ("not made",)
 
 
 def papers() -> dict[str, list[Row]]:
     """Return the rows of every paper."""
-    given = yaml.safe_load((DATA / "papers.yaml").read_text(encoding="utf-8"))
+    entries_of = yaml.safe_load((DATA / "papers.yaml").read_text(encoding="utf-8"))
     return {
         paper: [Row(**{**entry, "configs": tuple(entry.get("configs", ()))}) for entry in entries]
-        for paper, entries in given.items()
+        for paper, entries in entries_of.items()
     }
 
 
 def folder(configs: tuple[str, ...]) -> str:
-    """Return the folder that keeps the results of configs apart from those of others."""
+    """Return the folder that separates the results of configs from those of others."""
     return configs[-1].removeprefix("paper_")
 
 
 def command(configs: tuple[str, ...], target: str) -> str:
     """Return the command that makes a file at a paper's size."""
     files = " ".join(f"config/{name}.yaml" for name in configs)
-    # On two lines, so that the file is seen without scrolling.
+    # On two lines, so that the file is visible without scrolling.
     return f"snakemake --profile profiles/slurm --configfile {files} \\\n  --directory {folder(configs)} -- {target}"
 
 
 def paper_table(paper: str) -> str:
-    """Return what each figure, table and section is made by, or why it is not."""
+    """Return the file and state of each figure, table and section, and the differences from the paper."""
     cells = [["in the paper", "state", "file", "here", "what differs"]]
     for row in papers()[paper]:
         states = ", ".join(f"`{state}`" for state in row.states)
@@ -63,7 +63,7 @@ def paper_table(paper: str) -> str:
 
 
 def paper_commands(paper: str) -> str:
-    """Return every command of a paper, with the names of what it makes before it."""
+    """Return every command of a paper, each after the names of the figures and tables that it makes."""
     made: dict[str, list[str]] = {}
     found = papers()[paper]
     several = Counter(row.part for row in found)
@@ -71,15 +71,15 @@ def paper_commands(paper: str) -> str:
         if row.configs:
             # A section has several results, and a figure may be made in parts.
             is_named = row.part.startswith("section") or several[row.part] > 1
-            told = f"{row.part} ({row.shows})" if is_named else row.part
-            made.setdefault(command(row.configs, row.target), []).append(told)
+            title = f"{row.part} ({row.shows})" if is_named else row.part
+            made.setdefault(command(row.configs, row.target), []).append(title)
     return "```bash\n" + "\n\n".join(f"# {', '.join(parts)}\n{line}" for line, parts in made.items()) + "\n```"
 
 
 def papers_small() -> str:
-    """Return a row for each configs of the page: how small they were run, and what was made."""
+    """Return a row for each combination of configs: the size of the small run, and the number of files made."""
     table = pd.read_csv(DATA / "papers_small/papers_small.csv")
-    cells = [["configs", "networks", "images", "files of the page", "made", "seconds"]]
+    cells = [["configs", "networks", "images", "files on this page", "made", "seconds"]]
     for name, part in table.groupby("configs", sort=False):
         first = part.iloc[0]
         configs = ", ".join(f"`{one}`" for one in str(name).split("+"))

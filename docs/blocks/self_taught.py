@@ -23,11 +23,11 @@ def _read(name: str, table: str) -> pd.DataFrame:
 
 
 def taught(name: str) -> str:
-    """Return what finetuning with labels and without does to each network."""
+    """Return accuracy, probe and changes of each network after finetuning with labels and without."""
     accuracy, probes, drift = (_read(name, table) for table in ("accuracy", "in_domain", "similarity"))
     drift = drift[drift["pair"] == "finetuning"]
-    head = ["network", "weights", "top-1 intact", "worst patch deleted", "told: paired share", "told: AUC"]
-    cells = [[*head, "change of the softmax", "ρ of maps with those before"]]
+    head = ["network", "weights", "top-1 intact", "worst patch deleted", "probe: paired share", "probe: AUC"]
+    cells = [[*head, "change of the softmax", "ρ of maps, before · after"]]
     for model in accuracy["model"].unique():
         for weights in ("pretrained", *WEIGHTS):
             of = accuracy[(accuracy["model"] == model) & (accuracy["weights"] == weights)].iloc[0]
@@ -49,12 +49,12 @@ def taught(name: str) -> str:
 
 
 def taught_orders(name: str) -> str:
-    """Return how alike the orders of methods are after finetuning with labels and without."""
+    """Return the agreement of the orders of methods after finetuning with labels and without."""
     table = _read(name, "idsds_table")
     wide = table[table["metric"] == "idsds"].pivot(index="method", columns=["model", "weights"], values="score")
     before = _read(name, "summary")
     before = before[(before["factor"] == "weights") & (before["setting"] == "single deletion")]
-    cells = [["network", "methods", "ρ, labels · own answers", "τ", "ρ with the order before: labels", "own answers"]]
+    cells = [["network", "methods", "ρ, labels · own outputs", "τ", "ρ with the order before: labels", "own outputs"]]
     for model in wide.columns.get_level_values(0).unique():
         both = wide[model][list(WEIGHTS)].dropna()
         one, other = (both[weights] for weights in WEIGHTS)

@@ -30,16 +30,16 @@ def similar(name: str) -> str:
             ranges.append(f"{number(values.min())} to {number(values.max())}" if len(values) else "")
         cells.append([QUANTITIES[quantity] + (f": `{shown}`" if shown else ""), *ranges])
     chance = table["chance"].dropna()
-    said = f"\n\nChannels that have nothing in common share {number(chance.mean())} of their exciting images."
-    return rows(cells) + (said if len(chance) else "")
+    sentence = f"\n\nTwo unrelated channels would share {number(chance.mean())} of their exciting images by chance."
+    return rows(cells) + (sentence if len(chance) else "")
 
 
 def least_alike(name: str) -> str:
     """Return the maps that finetuning changes most."""
     table = pd.read_csv(DATA / "similarity" / name / "similarity.csv")
     table = table[(table["pair"] == "finetuning") & (table["quantity"] == "map_ranks")].nsmallest(3, "value")
-    told = [f"`{row['map']}` on {row['model']}, ρ {number(row['value'])}" for row in table.to_dict("records")]
-    return f"The maps that finetuning changes most: {'; '.join(told)}."
+    maps = [f"`{row['map']}` on {row['model']}, ρ {number(row['value'])}" for row in table.to_dict("records")]
+    return f"The maps that finetuning changes most: {'; '.join(maps)}."
 
 
 BLOCKS = {function.__name__: function for function in (similar, least_alike)}

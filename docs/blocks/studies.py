@@ -19,12 +19,12 @@ CAMS = ["grad_cam", "xgrad_cam", "layer_cam"]
 OWN = ["bagnet", "bcos"]
 REFERENCES = ["random", "random_abs", "edges"]
 LEVEL = 0.95
-# Trainings whose network classifies fewer images right have not learnt the task, and are left out.
+# Trainings below this accuracy have not learnt the task, and are left out; kinds with fewer trainings are not tested.
 LEARNT, LEAST = 0.9, 5
 
 
 def trainings(name: str) -> pd.DataFrame:
-    """Return in-domain scores: a row a kind, training and baseline, a column a method."""
+    """Return in-domain scores: one row for each kind, training and baseline, one column for each method."""
     table = pd.read_csv(DATA / "studies" / name / "idsds_table.csv")
     table = table[table["metric"].str.startswith("idsds")]
     weights = table["weights"].str.partition("_")
@@ -53,18 +53,18 @@ def effect(first: np.ndarray, second: np.ndarray) -> tuple[float, float, float, 
 
 
 def verdict(low: float, high: float, q: float) -> str:
-    """Return what an effect that the paper says to be negative comes to."""
+    """Return the verdict on an effect that the paper reports as negative."""
     if low <= 0 <= high or q > 1 - LEVEL:
         return "open"
     return "reproduced" if high < 0 else "contradicted"
 
 
-def _told(cells: list[list[str]], effects: list[tuple[float, float, float, float]]) -> str:
+def _effects_table(cells: list[list[str]], effects: list[tuple[float, float, float, float]]) -> str:
     qs = iter(false_discovery_control([found[3] for found in effects if not np.isnan(found[3])]))
     lines = []
     for cell, found in zip(cells, effects, strict=True):
         if np.isnan(found[3]):
-            lines.append([*cell, "", "", f"not testable here: fewer than {LEAST} trainings a side learnt the task"])
+            lines.append([*cell, "", "", f"not testable here: fewer than {LEAST} trainings of a kind learnt the task"])
         else:
             q = next(qs)
             lines.append([*cell, interval(*found[:3], digits=3), number(q, 3), verdict(*found[1:3], q)])
@@ -80,32 +80,44 @@ def design(name: str) -> str:
             for baseline in wide.index.unique("baseline"):
                 one, other = (learnt(wide, kind, baseline).drop(columns=OWN + REFERENCES) for kind in (first, second))
                 both = one.columns[one.notna().all() & other.notna().all()]
-                cells.append([study, says, f"`{first}` less `{second}`", baseline])
+                cells.append([study, says, f"`{first}` minus `{second}`", baseline])
                 effects.append(effect(one[both].mean(axis=1).to_numpy(), other[both].mean(axis=1).to_numpy()))
-    return _told(cells, effects)
+    return _effects_table(cells, effects)
 
 
 def special(name: str) -> str:
-    """Return the effects on some methods: CAMs on equal grids, and maps that networks bring along."""
+    """Return the effects on some methods: CAMs on equal grids, and intrinsic maps of networks."""
     wide = trainings(name)
     cells, effects = [], []
     for baseline in wide.index.unique("baseline"):
         resnet, vgg = (learnt(wide, kind, baseline) for kind in ("resnet20", "vgg11"))
-        cells.append(["CAMs", "collapse on VGG (reproduction)", "`vgg11` less `resnet20`", baseline])
+        cells.append(["CAMs", "collapse on VGG (reproduction)", "`vgg11` minus `resnet20`", baseline])
         effects.append(effect(vgg[CAMS].mean(axis=1).to_numpy(), resnet[CAMS].mean(axis=1).to_numpy()))
         best = resnet.drop(columns=OWN + REFERENCES).max(axis=1).to_numpy()
         for kind in OWN:
             cells.append(
-                ["intrinsic", "own map above all methods", f"best on `resnet20` less own map of `{kind}`", baseline]
+                [
+                    "intrinsic",
+                    "intrinsic map above all methods",
+                    f"best on `resnet20` minus intrinsic map of `{kind}`",
+                    baseline,
+                ]
             )
             effects.append(effect(best, learnt(wide, kind, baseline)[kind].to_numpy()))
-    return _told(cells, effects)
+    return _effects_table(cells, effects)
 
 
 def kinds(name: str) -> str:
-    """Return every kind: accuracy, mean over methods, spread over trainings, and the best method."""
+    """Return for every kind: accuracy, mean over methods, standard deviation over trainings, and the best method."""
     wide = trainings(name)
-    head = ["kind", "baseline", "top-1 of trainings", "mean of methods", "deviation over trainings", "best method"]
+    head = [
+        "kind",
+        "baseline",
+        "top-1 of trainings",
+        "mean of methods",
+        "standard deviation over trainings",
+        "best method",
+    ]
     cells = [[*head, "best reference"]]
     for (kind, baseline), part in wide.groupby(level=["kind", "baseline"], sort=False):
         methods = part.drop(columns=REFERENCES).dropna(axis=1)
@@ -131,7 +143,7 @@ def softmax(name: str) -> str:
     RISE, which reads the probability in both, is left out.
     """
     logit, probability = trainings(name), trainings(f"{name}_probability")
-    lines = [["kind", "maps of the probability less those of the logit", "trainings"]]
+    lines = [["kind", "maps of the probability minus maps of the logit", "trainings"]]
     for kind in probability.index.unique("kind"):
         left_out = [*OWN, *REFERENCES, "rise"]
         pair = (wide.loc[kind, "mean"].drop(columns=left_out, errors="ignore") for wide in (probability, logit))

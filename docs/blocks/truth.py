@@ -17,8 +17,8 @@ def agreement_with_truth(name: str) -> str:
     using = table[table["methods"] != "all"].set_index(keys)
     for key in every.sort_values("spearman", ascending=False).index:
         one, other = every.loc[key], using.loc[key]
-        told = [interval(row["spearman"], row["ci_low"], row["ci_high"]) for row in (one, other)]
-        cells.append([f"`{key[0]}`", key[1], *told, number(one["per_image"]), number(one["lost"])])
+        texts = [interval(row["spearman"], row["ci_low"], row["ci_high"]) for row in (one, other)]
+        cells.append([f"`{key[0]}`", key[1], *texts, number(one["per_image"]), number(one["lost"])])
     return rows(cells)
 
 

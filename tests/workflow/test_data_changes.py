@@ -190,37 +190,45 @@ NEW_WEIGHTS = {"fetch": 1, "drops": 2, "attribute": 2, "score": 1, "tables": 1}
 CASES: dict[str, tuple[str, Callable[[Project], None], dict[str, int]]] = {
     "nothing": ("trained", nothing, {}),
     "all files touched": ("trained", touch, {}),
-    "a note put beside the pictures": ("trained", add_note, {}),
-    "an evaluation picture replaced": ("trained", replace_picture("evaluation"), SHARD),
-    "an evaluation picture that the check of explainers reads replaced": (
+    "a text file added to the folder": ("trained", add_note, {}),
+    "an evaluation image replaced": ("trained", replace_picture("evaluation"), SHARD),
+    "an evaluation image of the applicability check replaced": (
         "trained",
         replace_picture("evaluation", is_checked=True),
         {**SHARD, "attribute": 2, "attribute_reference": 2},
     ),
-    "a picture replaced, with its size and time": ("trained", replace_picture("evaluation", restore=True), SHARD),
-    "a training picture replaced": ("trained", replace_picture("train"), NETWORK),
-    "a validation picture replaced": ("trained", replace_picture("validation"), NETWORK),
-    "an evaluation picture added": ("trained", add_picture("test"), SHARDS),
-    "a training picture added": ("trained", add_picture("train"), NETWORK),
+    "an evaluation image replaced, with the same size and time": (
+        "trained",
+        replace_picture("evaluation", restore=True),
+        SHARD,
+    ),
+    "a training image replaced": ("trained", replace_picture("train"), NETWORK),
+    "a validation image replaced": ("trained", replace_picture("validation"), NETWORK),
+    "an evaluation image added": ("trained", add_picture("test"), SHARDS),
+    "a training image added": ("trained", add_picture("train"), NETWORK),
     "a class added": ("trained", add_class, ALL),
-    "an evaluation picture removed": ("trained", remove_picture, SHARDS),
-    "a validation picture renamed": ("trained", rename_picture, NETWORK),
-    "the folder of the data moved away": ("trained", hide_photos, {}),
-    "results copied without their data": ("trained", copy_results, {}),
-    "the table of labels written again with a new column": ("fetched", rewrite_table, {}),
-    "the label of an evaluation picture changed": ("fetched", relabel("evaluation"), SHARDS),
-    "the label of a training picture changed": ("fetched", relabel("train"), {"drops": 2, "score": 1, "tables": 1}),
-    "a checkpoint of one's own replaced": ("fetched", replace_checkpoint(), NEW_WEIGHTS),
-    "a checkpoint replaced, with results dated ahead": ("fetched", replace_checkpoint(4_000_000_000), NEW_WEIGHTS),
-    "a checkpoint replaced, with its size and time": ("fetched", replace_checkpoint(None, True), NEW_WEIGHTS),
+    "an evaluation image removed": ("trained", remove_picture, SHARDS),
+    "a validation image renamed": ("trained", rename_picture, NETWORK),
+    "the data folder moved away": ("trained", hide_photos, {}),
+    "results copied without the data": ("trained", copy_results, {}),
+    "a column added to the label table": ("fetched", rewrite_table, {}),
+    "the label of an evaluation image changed": ("fetched", relabel("evaluation"), SHARDS),
+    "the label of a training image changed": ("fetched", relabel("train"), {"drops": 2, "score": 1, "tables": 1}),
+    "the checkpoint replaced": ("fetched", replace_checkpoint(), NEW_WEIGHTS),
+    "the checkpoint replaced, with results dated in the future": (
+        "fetched",
+        replace_checkpoint(4_000_000_000),
+        NEW_WEIGHTS,
+    ),
+    "the checkpoint replaced, with the same size and time": ("fetched", replace_checkpoint(None, True), NEW_WEIGHTS),
 }
 
 
 # In the quick tests; the other cases are marked long.
 SHORT = (
     "all files touched",
-    "an evaluation picture replaced",
-    "an evaluation picture added",
+    "an evaluation image replaced",
+    "an evaluation image added",
 )
 
 
@@ -272,11 +280,11 @@ def test_a_run_that_ended_after_the_first_jobs_is_completed(trained, tmp_path):
 
 def rows() -> list[str]:
     """Return the lines of the table in docs/reruns.md."""
-    told = {"trained": "trained on the set", "fetched": "a checkpoint of one's own"}
+    networks = {"trained": "trained by the workflow", "fetched": "your checkpoint"}
     found = ["| network | change | jobs that run |", "| --- | --- | --- |"]
     for name, (made, _, expected) in CASES.items():
         jobs = ", ".join(f"{count} `{stage}`" for stage, count in expected.items()) or "none"
-        found.append(f"| {told[made]} | {name} | {jobs} |")
+        found.append(f"| {networks[made]} | {name} | {jobs} |")
     return found
 
 
