@@ -1,4 +1,4 @@
-"""Attr%, and maps crafted from knowing where the relevant pixels lie."""
+"""Attr%, and maps that are crafted from knowledge of the relevant pixels."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""How metrics are entered."""
+"""Registration of metrics."""
 
 import numpy as np
 import pytest

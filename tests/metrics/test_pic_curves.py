@@ -49,7 +49,7 @@ def test_scores_stay_within_zero_and_one():
 
 
 def test_the_running_maximum_follows_thresholds_not_entropies():
-    # The second threshold has fewer bytes than the first: what the first has reached counts there as well.
+    # The second threshold has fewer bytes than the first: the maximum of the first applies there as well.
     sizes = np.array([[0.0, 50, 25, 100]])
     curve = information_curves(sizes, np.array([[0.0, 0.6, 0.1, 1.0]]), points=4)
     np.testing.assert_allclose(curve, [[0, 0.6, 0.6, 0.8, 1]])
@@ -77,7 +77,7 @@ def test_images_left_out_by_either_rule():
     sizes = np.array([[100, 150, 200], [100, 150, 200], [200, 150, 100], [100, 150, 200]])
     probability = np.array([[0.1, 0.2, 0.9], [0.9, 0.5, 0.1], [0.1, 0.2, 0.9], [0.5, 0.2, 0.5]])
     np.testing.assert_array_equal(sic_scores(np.log(probability), sizes)[1], [True, False, False, False])
-    # Equal probabilities leave nothing to divide by, whatever is asked for.
+    # With equal probabilities the scale is zero, whatever the options.
     np.testing.assert_array_equal(sic_scores(np.log(probability), sizes, exclude="none")[1], [True, True, True, False])
     np.testing.assert_array_equal(
         sic_scores(np.log(probability), sizes, exclude="none", min_prediction=0.3)[1], [True, False, True, False]

@@ -13,21 +13,22 @@ KINDS = ("hausdorff", "modified")
 
 
 def hausdorff(first: np.ndarray, second: np.ndarray, *, kind: str = "hausdorff") -> float:
-    """Hausdorff distance between two curves, as sets of points.
+    """Return the Hausdorff distance between two curves, as sets of points.
 
     Parameters
     ----------
     first, second
-        (S, 2) and (T, 2): the points of each, for example share removed and accuracy. Points with a NaN are left out.
+        (S, 2) and (T, 2), the points of each curve, for example share removed and accuracy. Points with a NaN are left
+        out.
     kind
-        ``hausdorff``: the largest distance from a point of one curve to the nearest one of the other, either way (Li
-        et al. 2024, section 5.2). ``modified``: the mean in place of the largest, which one outlier does not decide
-        (Dubuisson and Jain, A Modified Hausdorff Distance for Object Matching, 1994, equation 23).
+        ``hausdorff``: the largest distance from a point of either curve to the nearest point of the other one (Li et
+        al. 2024, section 5.2). ``modified``: the mean of these distances in place of the largest, so that one outlier
+        does not decide (Dubuisson and Jain, A Modified Hausdorff Distance for Object Matching, 1994, equation 23).
 
     Returns
     -------
     float
-        0 for equal curves, in the units of the curves; NaN where one has no points.
+        0 for equal curves, in the units of the curves; NaN where a curve has no points.
 
     Raises
     ------
@@ -50,7 +51,7 @@ def hausdorff(first: np.ndarray, second: np.ndarray, *, kind: str = "hausdorff")
 
 
 def pairwise_distances(curves: Mapping[str, np.ndarray], *, kind: str = "hausdorff") -> dict[tuple[str, str], float]:
-    """Compute the distance of every pair of curves; Li et al. 2024, table 1, report the smallest.
+    """Compute the distance of every pair of curves.
 
     Parameters
     ----------
@@ -62,6 +63,7 @@ def pairwise_distances(curves: Mapping[str, np.ndarray], *, kind: str = "hausdor
     Returns
     -------
     dict
-        Pair of names to distance. The minimum is near 0 where the metric does not tell two of the curves apart.
+        Pair of names to distance. Li et al. 2024, table 1, report the smallest; it is near 0 where the metric does not
+        distinguish two of the curves.
     """
     return {(a, b): hausdorff(curves[a], curves[b], kind=kind) for a, b in combinations(curves, 2)}

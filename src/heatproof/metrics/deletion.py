@@ -1,4 +1,4 @@
-"""Incremental deletion and insertion: the area under a response curve (IDS, MoRF and LeRF, ROAD, RISE)."""
+"""Incremental deletion: the area under a response curve (IDS, MoRF and LeRF, ROAD)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ ROAD_FRACTIONS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 def cut(
     steps: int | None, step_size: int | None, fractions: Sequence[float] | None, default: int, grid: AnyGrid | None
 ) -> dict[str, Any]:
-    """Return the given steps, step size or fractions of a sequence, or `default` equal steps, a patch each at least."""
+    """Return the requested steps, step size or fractions of a sequence, by name.
+
+    Without any, it has `default` equal steps, or one step per patch where the grid has fewer patches.
+    """
     if fractions is not None:
         fractions = tuple(float(value) for value in fractions)
     given = {"steps": steps, "step_size": step_size, "fractions": fractions}
@@ -36,7 +39,7 @@ def _scored(scores: np.ndarray, curves: Mapping[str, np.ndarray]) -> Result:
 
 
 def deletion(default_order: str, default_steps: int = 32) -> Any:
-    """Return the function that turns the options of a deletion into its sequence; `order` is the default."""
+    """Return the function that makes the sequence of a deletion from options, whose `order` has this default."""
 
     def sequences(
         *,
@@ -81,9 +84,9 @@ def incremental_deletion_score(
 ) -> Result:
     """IDS: mean probability while pixels are deleted in LeRF order; higher is better.
 
-    As published: 32 steps, softmax probability of the label, zeros, single pixels, the intact image counted and the
-    wholly deleted one not (``rule="left"``). ``order="morf"`` deletes the most relevant first; lower is better then.
-    ``update=True`` makes the map anew before every step.
+    As published: 32 steps, softmax probability of the label, zeros, single pixels; the intact image counts and the
+    completely deleted one does not (``rule="left"``). ``order="morf"`` deletes the most relevant pixels first; then
+    lower is better. ``update=True`` recomputes the map before every step.
 
     Returns
     -------
@@ -119,7 +122,7 @@ def deletion_area(
 ) -> Result:
     """Area under the response curve of a deletion: MoRF lower is better, LeRF higher is better.
 
-    The trapezoid over the shares that are deleted, from the intact image to the wholly deleted one.
+    The trapezoid rule over the deleted shares, from the intact image to the completely deleted one.
 
     Returns
     -------
@@ -133,7 +136,7 @@ def deletion_area(
 
 
 def road(default_order: str) -> Any:
-    """Return the function that turns the options of ROAD into its sequence."""
+    """Return the function that makes the sequence of ROAD from options, whose `order` has this default."""
 
     def sequences(
         *,
@@ -187,8 +190,9 @@ def road_score(
 ) -> Result:
     """Mean accuracy with 10, 20, … 90 % of the pixels imputed: MoRF lower is better, LeRF higher is better.
 
-    Removed pixels are noisy linear interpolations of their neighbours. An image's score is the share of the points at
-    which it is still classified as its label, so the mean over images is the mean accuracy.
+    Removed pixels are replaced by noisy linear interpolations of their neighbours. The score of an image is the share
+    of the curve's points at which the image is still classified as its label, so that the mean over images is the mean
+    accuracy.
 
     Returns
     -------

@@ -51,7 +51,7 @@ def softmax_information(
 ) -> Result:
     """SIC: area under the probability over the picture's entropy; higher is better.
 
-    Options and result as in `heatproof.metrics.pic.sic_scores`.
+    The options and the result are those of `heatproof.metrics.pic.sic_scores`.
     """
     which = _which(target)
     return sic_scores(
@@ -83,7 +83,7 @@ def accuracy_information(
 ) -> Result:
     """AIC: area under the accuracy over the picture's entropy; higher is better.
 
-    Options and result as in `heatproof.metrics.pic.aic_scores`.
+    The options and the result are those of `heatproof.metrics.pic.aic_scores`.
     """
     which = _which(target)
     return aic_scores(
@@ -115,7 +115,7 @@ def sensitivity_n(
 ) -> Result:
     """Sensitivity-n: correlation of attribution in random subsets with the logit drop; higher is better.
 
-    As in `heatproof.metrics.subsets.sensitivity_n_scores`.
+    See `heatproof.metrics.subsets.sensitivity_n_scores`.
     """
     return sensitivity_n_scores(maps, drops, masks, image_ids, sizes=sizes)
 
@@ -139,14 +139,14 @@ def infidelity(
 ) -> Result:
     """Infidelity: mean squared difference of subset attribution and logit drop; lower is better.
 
-    As in `heatproof.metrics.subsets.infidelity_scores`, which equals captum's for the same subsets.
+    See `heatproof.metrics.subsets.infidelity_scores`, which equals captum's infidelity for the same subsets.
     """
     return (*infidelity_scores(maps, drops, masks, image_ids, normalize=normalize), {})
 
 
 @metric(
     "sensitivity_max",
-    # Of maps alone.
+    # It compares maps and reads no output of the network.
     needs="number",
     higher_is_better=False,
     range=(0.0, np.inf),
@@ -156,6 +156,6 @@ def infidelity(
 def sensitivity_max(changes: np.ndarray) -> Result:
     """Max-sensitivity: largest relative change of the map under small image noise; lower is better.
 
-    Needs ``explain``; as in `heatproof.perturbation.sensitivity.max_sensitivity`.
+    Needs ``explain``. See `heatproof.perturbation.sensitivity.max_sensitivity`.
     """
     return changes, np.isfinite(changes), {}

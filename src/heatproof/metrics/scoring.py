@@ -1,4 +1,4 @@
-"""Score the maps of a batch of images: the one loop over methods, for stored responses and for those in memory."""
+"""Score the maps of a batch of images; stored responses and responses in memory use the same loop over methods."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from heatproof.responses.base import Arrays, MetricInput, ScoredImages
 
 
 class ExplainerMaps(NamedTuple):
-    """What is known of an explainer's maps of N images.
+    """Maps of an explainer for N images, and the responses along them.
 
     Attributes
     ----------
     methods
-        The methods to score, in the order that responses along maps have.
+        The methods to score, in the order of the responses along their maps.
     maps
         (N, maps, H, W) of the explainer; None where the metric takes none.
     arrays
@@ -75,23 +75,23 @@ def score_batch(
     images
         The N images that are scored.
     readings
-        What the metric reads.
+        The responses that the metric reads.
     arrays
         Argument of the metric's function to the arrays of a response that needs no maps.
     explained
-        The maps of each explainer, read when its turn comes.
+        The maps of each explainer, read one explainer at a time.
     failed
-        Gets why a metric of the user's own fails on a method, by the method's name; None where that is an error.
+        Receives the reason why a custom metric fails on a method, by the method's name; None to raise the error.
 
     Yields
     ------
     Scored
-        Of each method, in the order of `explained`.
+        Scores of each method, in the order of `explained`.
 
     Raises
     ------
     HeatproofError
-        As `Metric.score` does, for metrics of the user's own if `failed` is None.
+        As `Metric.score`; for custom metrics only if `failed` is None.
     """
     shared: dict[str, Any] = {"image_ids": images.ids}
     for one in readings:
@@ -108,7 +108,7 @@ def score_batch(
             try:
                 result = metric.score(inputs, options)
             except Exception as error:
-                # Foreign code can fail in any way. A fault of the machine is none of the metric's.
+                # A custom metric can raise any error. Faults of the machine are not faults of the metric.
                 if failed is None or not metric.is_custom or machine_fault(error):
                     raise
                 failed[method.name] = _reason(metric, error)
@@ -117,7 +117,7 @@ def score_batch(
 
 
 def _reason(metric: Metric, error: Exception) -> str:
-    """Say in words of a gap how a metric of the user's own failed."""
+    """Return why a custom metric failed, as the reason of a method that is not applicable."""
     if isinstance(error, HeatproofError):
         return str(error).rstrip(".")
     last = traceback.extract_tb(error.__traceback__)[-1]

@@ -1,6 +1,7 @@
-"""Rows that a run scores: which picture each is of, what it is about, and what is known of the picture.
+"""Rows that a run scores: the image, the target, and the ground truth of each row.
 
-A picture of a class is one row. Of several labels, each that a picture has is a row, and of a regression each number.
+A row is an image and a target. An image of a class is one row; an image with several labels has one row for each label
+that is present, and an image of a regression one row for each number.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ class ScoredRows:
     task
         One of `heatproof.base.tasks.TASKS`, or ``callable``.
     names
-        Of classes, labels or numbers; empty where the dataset has none.
+        Names of the classes, labels or numbers; empty where the dataset has none.
     ids
-        Of the rows, as in stores.
+        Ids of the rows, as in stores.
     targets
-        (N,) int64, the class, label or number that each row is about.
+        (N,) int64, the class, label or number of each row.
     pictures
-        The id of each row's picture.
-    given
-        What the dataset says of the pictures: their class (N,), their labels (N, K), 1 present, 0 absent and -1 not
-        known, or the number of the row (N,) float64.
+        Id of the image of each row.
+    ground_truth
+        What the dataset knows of the image of each row: its class (N,), its labels (N, K), 1 present, 0 absent and -1
+        unknown, or the number of the row (N,) float64.
     """
 
     task: str
@@ -47,11 +48,11 @@ class ScoredRows:
 
     @property
     def first_rows(self) -> np.ndarray:
-        """The first row of each picture, (pictures,) in their order."""
+        """The first row of each image, (images,) in their order."""
         return np.sort(np.unique(np.array(self.pictures, dtype=object), return_index=True)[1])
 
     def mean_by_image(self, values: np.ndarray) -> np.ndarray:
-        """Return the mean over the rows of each picture of values (N,): (pictures,) in their order."""
+        """Return the mean of values (N,) over the rows of each image: (images,) in their order."""
         if len(self.first_rows) == len(values):
             return values
         _, at, counts = np.unique(np.array(self.pictures, dtype=object), return_inverse=True, return_counts=True)
@@ -64,14 +65,14 @@ class ScoredRows:
         return self.task in EXCLUSIVE
 
     def target_names(self, targets: np.ndarray) -> np.ndarray:
-        """Return in words which label or number rows are about, of targets (M,); "" where there is but one."""
+        """Return the label or number of each target (M,) as text; "" where all rows have the same one, or a class."""
         if self.task == CALLABLE or (not self.has_classes and len(self.names) < 2):
             return np.full(len(targets), "", dtype=object)
         return np.array([self.names[one] if self.names else str(one) for one in targets], dtype=object)
 
 
 def rows_of_store(store: str, count: int) -> ScoredRows:
-    """Return the first rows of a store, of what it says that made it."""
+    """Return the first `count` rows of a store, as described in the store."""
     opened = open_store(store)
     made_by = opened.attributes.get("made_by", {})
     dataset, target = made_by.get("dataset", {}), made_by.get("target", "label")
@@ -91,9 +92,9 @@ def scored_rows(facts: Mapping[str, Any], target: str | int, count: int) -> Scor
     facts
         The manifest of the dataset.
     target
-        Of the run: ``label``, ``predicted``, the number of a class or a label, or ``package.module:function``.
+        Target of the run: ``label``, ``predicted``, the number of a class or a label, or ``package.module:function``.
     count
-        How many rows.
+        Number of rows.
     """
     task = CALLABLE if is_reference(str(target)) else facts.get("task", "multiclass")
     split = facts.get("splits", {}).get("evaluation", {})
