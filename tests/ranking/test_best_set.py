@@ -1,4 +1,4 @@
-"""The set of the best, over images and over networks, and how many images would do."""
+"""The best set, over images and over networks, and the number of images that would be enough."""
 
 import numpy as np
 import pandas as pd
@@ -38,7 +38,7 @@ def test_a_symmetric_difference_has_the_p_of_a_t_test():
 
 
 def test_skewness_takes_certainty_from_one_side_alone():
-    """Few values far below: the mean of so many images is likely too high."""
+    """A few values lie far below the others: the mean of so many images is likely too high."""
     rng = np.random.default_rng(1)
     down = 0.4 + 1 - rng.exponential(size=30)
     plain = ttest_1samp(down, 0, alternative="greater").pvalue
@@ -49,7 +49,7 @@ def test_skewness_takes_certainty_from_one_side_alone():
 
 @pytest.mark.parametrize("skew", [-1, 1])
 def test_a_surer_difference_never_has_a_larger_p(skew):
-    """A correction that is a parabola turns round: 23 standard errors were no difference."""
+    """With a parabolic correction p increases again: 23 standard errors were no difference."""
     noise = skew * (np.random.default_rng(2).exponential(size=40) - 1)
     p = paired_p_values(noise - noise.mean() + np.linspace(0, 20, 400)[:, None])
     assert (np.diff(p) <= 0).all()
@@ -153,7 +153,7 @@ def test_few_networks_abstain_and_say_how_many_are_needed():
     few = best_set_over_networks(scores[:5])
     assert few.members.all()
     assert few.reason == "5 networks: 6 are needed to tell methods apart, as fewer may agree by chance"
-    # The methods that rank last in all networks; reversing one order brings them together with those in the middle.
+    # Some methods rank last in all networks; reversing one order moves them to those in the middle.
     told = best_set_over_networks(scores)
     assert told.reason == ""
     assert told.members[4]
@@ -170,7 +170,7 @@ def test_equally_best_methods_of_networks_are_seldom_left_out(noise, networks):
 
 
 def test_what_images_have_in_common_is_no_agreement_of_networks():
-    """All networks score the same images, which suit some methods more: alone they would agree on these."""
+    """All networks score the same images, which favour some methods, so that networks agree by the images alone."""
     rng = np.random.default_rng(8)
     alone, both = [], []
     for _ in range(40):

@@ -1,4 +1,4 @@
-"""Scores of images carried through to κ."""
+"""Bootstrap over images of κ."""
 
 import numpy as np
 import pytest

@@ -10,7 +10,7 @@ from heatproof.ranking.ranks import to_dense_ranks
 
 
 def log_odds(scores):
-    """D and n, pair by pair and in plain words."""
+    """Return D and n, computed pair by pair."""
     methods = scores.shape[1]
     odds, counts = np.zeros((methods, methods)), np.zeros((methods, methods))
     for p in range(methods):
@@ -26,7 +26,7 @@ def log_odds(scores):
 
 
 def dense_least_squares(scores):
-    """κ from one equation for each pair, weighted, and one for the mean."""
+    """Return κ from one weighted equation for each pair and one for the mean."""
     odds, counts = log_odds(scores)
     methods = len(odds)
     rows, values = [np.ones(methods)], [0.0]

@@ -1,4 +1,4 @@
-"""A network is the independent case, whatever the number of its test cases; and no metric counts twice."""
+"""A network is the independent case, whatever its number of test cases; and no metric counts twice."""
 
 import numpy as np
 import pandas as pd
@@ -33,7 +33,7 @@ def by_method(table):
 
 @pytest.mark.parametrize("column", ["metric", "weights"])
 def test_the_same_cases_twice_give_the_same_ranking(column):
-    """Of three cases κ of the best was 1.7, of the same six 2.27."""
+    """κ of the best method once was 1.7 for three cases, and 2.27 when the same cases occurred twice."""
     once = tidy()
     twice = pd.concat([once, once.assign(**{column: "another"})])
     first, second = (by_method(meta_rank_table(table))[ESTIMATES] for table in (once, twice))
@@ -80,7 +80,7 @@ def test_seeds_of_one_kind_are_one_independent_case():
 
 @pytest.mark.parametrize("networks", [1, 2, 3])
 def test_few_networks_have_no_interval_and_the_reason(networks):
-    """Two test cases of one network had the interval from 1.431 to 1.431."""
+    """Two test cases of one network once had the interval [1.431, 1.431]."""
     found = meta_rank_table(tidy(networks, metrics=("idsds", "sds")))
     if networks < LEAST_NETWORKS:
         assert found[["ci_low", "ci_high"]].isna().all(axis=None)
@@ -123,7 +123,7 @@ def test_groups_have_to_fit():
         meta_rank(np.zeros((3, 2)), groups=["a", "b"])
 
 
-# ---- properties, and metrics that others stand for -----------------------------------------------------------------
+# ---- properties, and duplicate metrics ------------------------------------------------------------------------------
 
 
 def test_properties_count_equally_in_a_network():

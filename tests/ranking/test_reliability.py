@@ -73,7 +73,7 @@ def test_a_metric_is_consistent_with_itself_and_its_reverse_is_not():
     scores = np.random.default_rng(4).standard_normal((9, 5))
     assert internal_consistency_reliability(scores, scores) == pytest.approx(1)
     assert internal_consistency_reliability(scores, -scores) == pytest.approx(-1)
-    # The whole matrix holds the disagreement between images too, and a reverse cancels it.
+    # The complete matrix also contains the disagreement between images, which a reversed ranking cancels.
     assert internal_consistency_reliability(scores, scores, variant="published") < 0.6
     assert internal_consistency_reliability(scores, -scores, variant="published") == pytest.approx(0, abs=1e-12)
     assert np.isnan(internal_consistency_reliability(scores, np.ones_like(scores)))
@@ -142,7 +142,7 @@ def named(values, metric, names, model="net", higher=True):
 
 
 def planted(seed=0, images=40):
-    """Scores by two kinds of metric: `mas` ties each method with its absolute values, `rise` does not."""
+    """Return scores by two kinds of metrics: `mas` ties each method with its absolute values, `rise` does not."""
     generator, both = np.random.default_rng(seed), SIGNED + [f"{name}_abs" for name in SIGNED]
     tied = np.arange(4.0) + generator.normal(size=(images, 4))
     apart = np.tile(np.arange(4.0), 2) + generator.normal(size=(images, 8))
@@ -157,7 +157,7 @@ def test_tied_rows_do_not_count_twice_in_alpha():
     assert found.loc["mas", "alpha"] == pytest.approx(once)
     assert found.loc["mas", "n_methods"] == 4
     assert found.loc["mas", "inter_method"] < 1
-    # All eight rows are methods of their own to the other; both are compared over the absolute ones.
+    # For `rise` all eight rows are separate methods; both metrics are compared over the absolute ones.
     assert found.loc["rise", "alpha"] == pytest.approx(inter_rater_reliability(image_ranks(apart)))
     assert found.loc["rise", "n_methods"] == 8
     of_absolute = inter_rater_reliability(image_ranks(apart[:, 4:]))
@@ -198,7 +198,7 @@ def test_every_pair_of_metrics_on_a_network():
     }
     assert pairs["n_methods"].tolist() == [4, 4, 4, 4, 4, 8]
     assert pairs["n_images"].tolist() == [40, 40, 30, 40, 30, 30]
-    # The same as the function says of the ranks of the absolute rows.
+    # The value of the function for the ranks of the absolute rows.
     for other, values in (("mas_random", again[:, 4:]), ("rise", apart[:, 4:])):
         ranks = image_ranks(tied[:, 4:]), image_ranks(values)
         row = pairs.loc[("mas", other)]

@@ -1,4 +1,4 @@
-"""Planted truths: a metric that follows the truth is told from one that does not."""
+"""Planted truths: a metric that follows the truth is distinguished from one that does not."""
 
 import numpy as np
 import pandas as pd
@@ -43,7 +43,7 @@ def table():
 def test_the_metric_that_is_the_truth_agrees_in_every_draw(table):
     for name in ("same", "lower"):
         row = table.loc[(name, ALL)]
-        # The same images are drawn for both, or these intervals would have a width.
+        # These intervals have no width, because the same images are drawn for both.
         assert row[["spearman", "ci_low", "ci_high", "per_image", "per_image_low"]].tolist() == pytest.approx([1.0] * 5)
         assert (row["chosen"], row["best"], row["lost"]) == ("best", "best", 0.0)
 

@@ -1,4 +1,4 @@
-"""The methods that cannot be told from the best one, or the reason why no method can be told from another."""
+"""The set of methods that are not distinguishable from the best one, or the reason why none can be excluded."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ from heatproof.ranking.meta_rank import labels, networks_of, shares
 from heatproof.ranking.paired import count_ordered_pairs, holm, images_for_power, minimum_images, paired_p_values
 from heatproof.ranking.ranks import to_dense_ranks
 
-# Networks of which all orders are reversed in all ways; of more, in so many random ways.
+# Up to so many networks, the permutation test reverses the orders of all subsets of networks; with more networks,
+# those of so many random subsets.
 MOST_IN_FULL, PATTERNS = 10, 1000
-# κ of the patterns is of single precision.
+# κ under reversed orders is computed in single precision.
 ROUNDING = 1e-5
 
 
 class BestSet(NamedTuple):
-    """The methods that cannot be told from the best one.
+    """The set of methods that are not distinguishable from the best one.
 
     Attributes
     ----------
-    inside
+    members
         (M,) bool; False for a method without a score.
-    why
-        Why nothing can be told, where cases are too few; then all methods with a score are inside. Else "".
+    reason
+        Why no method can be excluded, where there are too few cases; then all methods with a score are members.
+        Otherwise "".
     """
 
     members: np.ndarray
@@ -36,16 +38,17 @@ class BestSet(NamedTuple):
 
 
 def best_set(scores: np.ndarray, *, level: float = 0.95) -> BestSet:
-    """Return which methods cannot be told from the best one, on the same images.
+    """Return the methods that are not distinguishable from the best one, on the same images.
 
-    A method is left out if another one has a higher mean over all images like these. The p-value for that is the
+    A method is excluded if another method has a higher mean in the population of images. The p-value for that is the
     smallest of the paired tests against all other methods (`heatproof.ranking.paired.paired_p_values`), times their
-    number (Bonferroni); over the methods Holm's procedure follows. Nothing is assumed of the correlation of methods.
+    number (Bonferroni); Holm's procedure is then applied over the methods. The correlation between methods may be
+    arbitrary.
 
-    **Guarantee**: all methods that have the largest mean over all images like these are in the set with probability
-    `level`, however many they are: where no method differs from another, all are in it. It holds for symmetric
-    differences of any kind, and nearly for skewed ones; docs/ranking.md has the simulations. Nothing is said of the
-    others in the set but that these images do not tell.
+    **Guarantee**: with probability `level`, the set contains all methods that have the largest mean in the population
+    of images; where no method differs from another, it contains all of them. The guarantee holds for symmetric
+    differences of any distribution, and nearly holds for skewed ones; docs/ranking.md has the simulations. For the
+    other members of the set, these images do not show whether they are worse.
 
     Parameters
     ----------
@@ -57,8 +60,14 @@ def best_set(scores: np.ndarray, *, level: float = 0.95) -> BestSet:
     Returns
     -------
     BestSet
-        With fewer images than `heatproof.ranking.paired.minimum_images` of all comparisons, no method can be left out
+        With fewer images than `heatproof.ranking.paired.minimum_images` of all comparisons, no method can be excluded
         whatever the scores are, and `reason` says so.
+
+    Examples
+    --------
+    >>> scores = np.random.default_rng(0).normal([[0.0], [0.1], [2.0]], 0.5, (3, 50))
+    >>> best_set(scores).members
+    array([False, False,  True])
     """
     defined = ~np.isnan(scores)
     members = defined.any(axis=1)
@@ -75,16 +84,16 @@ def best_set(scores: np.ndarray, *, level: float = 0.95) -> BestSet:
 
 
 def images_to_distinguish(methods: int, *, effect: float = 0.5, power: float = 0.8, level: float = 0.95) -> int:
-    """Return how many images tell a method from a better one, in `best_set`.
+    """Return the number of images with which `best_set` excludes a worse method.
 
     Parameters
     ----------
     methods
         Number of methods, reference maps included.
     effect
-        Mean of the paired differences of the two in units of their standard deviation (Cohen's d), above 0.
+        Mean of the paired differences of the two methods in units of their standard deviation (Cohen's d), above 0.
     power
-        Chance to tell them apart, in (0, 1).
+        Probability of the exclusion, in (0, 1).
     level
         As in `best_set`.
     """
@@ -92,7 +101,7 @@ def images_to_distinguish(methods: int, *, effect: float = 0.5, power: float = 0
 
 
 def minimum_networks(level: float = 0.95) -> int:
-    """Return the number of networks below which no method can be told from another, as all may agree by chance.
+    """Return the number of networks below which no method can be excluded, because all networks may agree by chance.
 
     Parameters
     ----------
@@ -112,31 +121,33 @@ def best_set_over_networks(
     level: float = 0.95,
     word: str = "network",
 ) -> BestSet:
-    """Return which methods cannot be told from the best one by κ of Meta-Rank, over networks like these.
+    """Return the methods that are not distinguishable from the best one by κ of Meta-Rank, over networks like these.
 
-    A permutation test. Where methods do not differ, a network could as well have ranked them the other way round: the
-    orders of some networks are reversed, in all ways or in 1,000 random ones, and κ is computed of each. A method is
-    left out if κ of another one is higher by more than the range of κ, the largest less the least, is in all but
-    1 - `level` of these. So the range allows for every pair of methods at once, and for methods that rank alike.
+    This is a permutation test. If methods do not differ, a network could equally well have ranked them in the reverse
+    order: the orders of some networks are reversed, for all subsets of networks or for 1,000 random ones, and κ is
+    computed each time. The range of κ is the largest less the smallest κ of a method. A method is excluded if κ of
+    another method is higher by more than the range of κ in all but 1 - `level` of the reversals. By using the range,
+    the test allows for all pairs of methods at once, and for methods that rank alike.
 
     Parameters
     ----------
     scores, groups, weights
         As in `heatproof.ranking.meta_rank.meta_rank`.
     noise
-        (M, R), by how much κ differs where other images are drawn; it is added to κ of the reversed orders. Left out,
-        the images count as all there are.
+        (M, R), deviations of κ under resampled images; they are added to κ of the reversed orders. By default the
+        images are treated as the complete population.
     seed
-        Of the random ways.
+        Seed of the random reversals.
     level
-        Probability with which all methods that are the best are in the set, in (0, 1).
+        Probability that the set contains all methods that are the best, in (0, 1).
     word
-        What a group is called in `reason`.
+        Name of a group in `reason`.
 
     Returns
     -------
     BestSet
-        Methods that share fewer than `minimum_networks` are not told apart. With fewer networks than that, `reason` says so.
+        Methods that share fewer than `minimum_networks` networks are not compared. With fewer networks than that in
+        all, `reason` says so.
     """
     known = ~np.isnan(scores).all(axis=0)
     some = ~np.isnan(scores).all(axis=1)
@@ -160,20 +171,20 @@ def best_set_over_networks(
     seen = np.array([present[group == number].any(axis=0) for number in range(networks)]).astype(int)
     compared = (seen.T @ seen >= least) & told & told[:, None]
     ahead = np.where(compared, found[None] - found[:, None], 0).max(axis=1, initial=0)
-    # The orders as they are come first in all ways, and count once more where the ways are random.
+    # The unreversed orders are the first pattern; where patterns are random, they count once more.
     extreme, drawn = (spread >= ahead[:, None] - ROUNDING).sum(axis=1), noise is not None or networks > MOST_IN_FULL
     p = (extreme + drawn) / (len(signs) + drawn)
     members = known.copy()
     if noise is not None:
-        # κ is limited: of methods that are far ahead, resamples of images bring it back and hardly further ahead, so
-        # that they show one half of the spread.
+        # κ is bounded: for methods that are far ahead, resampled images can lower κ but hardly raise it, so that they
+        # show only one half of the spread.
         p = 2 * p
     members[known] = p > 1 - level
     return BestSet(members, "")
 
 
 def _signs(networks: int, repetitions: int | None, seed: int) -> np.ndarray:
-    """Return signs (R, networks), the first all 1: of each pattern and its opposite one, or random ones."""
+    """Return signs (R, networks): all 1 first, then one of each pair of opposite patterns, or random patterns."""
     if repetitions is None and networks <= MOST_IN_FULL:
         bits = np.arange(2 ** (networks - 1))[:, None] >> np.arange(networks)
         return 1 - 2 * (bits & 1)

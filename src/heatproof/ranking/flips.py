@@ -1,4 +1,4 @@
-"""Compare rankings of methods between the levels of a convention, and detect significant flips."""
+"""Compare rankings of methods between the levels of a convention, and find significant changes of rank."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from heatproof.metrics.bootstrap import bootstrap_means, minimum_count, percenti
 from heatproof.ranking.consistency import MINIMUM_METHODS, agreement
 from heatproof.ranking.ranks import rank_methods
 
-# A method whose rank moves by more than this has moved.
+# A method has moved if its rank changes by more than this.
 PLACES = 3
 SPLITS = 200
 METHOD_COLUMNS = (
@@ -87,19 +87,20 @@ def compare_levels(
     Returns
     -------
     methods : pandas.DataFrame
-        One row a level and method: mean score with its interval; ``rank`` among the methods that are defined at every
+        One row per level and method: mean score with its interval; ``rank`` among the methods that are defined at every
         level on enough images, 1 is best, ties share the smallest rank; ``rank_change``, positive when the method
         falls, with the interval of the change under resampled images; ``score_change``, the mean over images defined at
-        both levels, with its paired interval. Changes are from the reference; those of scores are NaN where directions
-        differ.
+        both levels, with its paired interval. Changes are measured from the reference; changes of scores are NaN where
+        directions differ.
     pairs : pandas.DataFrame
-        One row for every two levels. ``spearman`` with the percentiles under resampled images, which lie lower than the
-        value itself as resamples are noisier, and ``kendall``; NaN with fewer than five methods. ``halves_same``: mean
-        ρ between rankings of *one* level on two halves of the images, of both levels; ``halves_other``: mean ρ between
-        the two levels, each on another half. Where both are alike, images explain the difference, not the convention.
-        ``score_change``: mean over methods, other level less level, with its paired interval. ``n_moved``: methods
-        whose rank moves by more than three; ``n_moved_surely``: those for which the interval of the change of rank
-        excludes 0. ``first`` and ``other_first``: the best at each level.
+        One row for every two levels. ``spearman``, with percentiles under resampled images, which lie below the value
+        itself because resamples are noisier, and ``kendall``; NaN with fewer than five methods. ``halves_same``: mean ρ
+        between rankings of *one* level on two halves of the images, averaged over both levels; ``halves_other``: mean ρ
+        between the two levels, each on another half. Where both are similar, the difference of the levels is explained
+        by the images, not by the convention. ``score_change``: mean over methods, other level less level, with its
+        paired interval. ``n_moved``: number of methods whose rank changes by more than three; ``n_moved_surely``:
+        number of methods for which the interval of the change of rank excludes 0. ``first`` and ``other_first``: the
+        best method at each level.
     """
     names = list(levels)
     values = {name: np.asarray(levels[name], dtype=float) * (1 if directions[name] else -1) for name in names}
@@ -172,14 +173,14 @@ def compare_levels(
 
 
 def _means(values: np.ndarray) -> np.ndarray:
-    """Return the mean (M,) over values other than NaN in each row (M, N); NaN for rows without any."""
+    """Return the mean (M,) over the values of each row (M, N) that are not NaN; NaN for rows without any."""
     defined = ~np.isnan(values)
     count = defined.sum(axis=1)
     return np.where(count > 0, np.where(defined, values, 0).sum(axis=1) / np.maximum(count, 1), np.nan)
 
 
 def _ranks(scores: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """Return the ranks (R, M) among the chosen methods; NaN for the others."""
+    """Return the ranks (R, M) among the `chosen` methods; NaN for the others."""
     ranks = np.full(scores.shape, np.nan)
     if chosen.any():
         ranks[:, chosen] = rank_methods(scores[:, chosen])
@@ -187,7 +188,7 @@ def _ranks(scores: np.ndarray, chosen: np.ndarray) -> np.ndarray:
 
 
 def _changes(before: np.ndarray, after: np.ndarray, seed: int, repetitions: int) -> np.ndarray:
-    """Return the mean change of every method (M, 1 + R): on all images, and on the resamples of them."""
+    """Return the mean change of every method, (M, 1 + R): on all images, then on each resample."""
     paired = np.asarray(after, dtype=float) - np.asarray(before, dtype=float)
     return np.concatenate([_means(paired)[:, None], bootstrap_means(paired, seed, repetitions)], axis=1)
 
@@ -197,7 +198,7 @@ def _first(ranks: np.ndarray, methods: Sequence[str]) -> str:
 
 
 def _halves(levels: Mapping[str, np.ndarray], seed: int) -> np.ndarray:
-    """Return the mean ρ (L, L) between a level on one half of the images and another on the other half."""
+    """Return the mean ρ (L, L) between one level on one half of the images and another level on the other half."""
     count, images = len(levels), next(iter(levels.values())).shape[1]
     halves = np.full((count, count), np.nan)
     if min(len(values) for values in levels.values()) < MINIMUM_METHODS or images < 2:

@@ -30,11 +30,12 @@ def meta_rank_over_images(
 ) -> MetaRank:
     """Rank methods over all test cases, with an interval of κ over images and test cases.
 
-    Test cases of one dataset score the same images, so an unlucky draw of images moves all of them together, and
-    drawing test cases alone cannot show that. Every resample draws the images of each dataset with replacement, once
-    for all methods and all of its test cases, takes the mean scores over them, draws networks where asked to, and
-    solves for κ as `heatproof.ranking.meta_rank.meta_rank` does. The scores of a network already carry the noise of
-    their images, so that ``both`` counts the part of it in which networks differ twice: it is the cautious one.
+    Test cases of one dataset score the same images, so that an unlucky draw of images affects all of them, which a
+    bootstrap over test cases alone cannot show. Every resample draws the images of each dataset with replacement, the
+    same draw for all methods and all test cases of the dataset, takes the mean scores over them, draws networks if
+    requested, and solves for κ as `heatproof.ranking.meta_rank.meta_rank` does. The scores of a network already contain
+    the noise of its images; ``both`` counts the part of this noise in which networks differ twice, and is therefore
+    conservative.
 
     Parameters
     ----------
@@ -43,11 +44,11 @@ def meta_rank_over_images(
         same order. NaN where the score of an image is undefined, which leaves it out of the method's mean; NaN
         everywhere where a method has no score.
     images_of
-        T names of datasets: whose images a test case scores.
+        T names of datasets: the dataset whose images a test case scores.
     methods
         M names, for messages.
     groups, weights
-        Which test cases are one network, and their shares in it, as in `meta_rank`.
+        Network of each test case, and the share of the test case in its network, as in `meta_rank`.
     seed
         The workflow's seed.
     repetitions
@@ -55,18 +56,18 @@ def meta_rank_over_images(
     level
         Nominal coverage of the interval.
     over
-        What is drawn: ``images`` (for these very networks; percentiles), ``cases`` (the networks) or ``both``.
+        What is drawn: ``images`` (for exactly these networks; percentiles), ``cases`` (the networks) or ``both``.
 
     Returns
     -------
     MetaRank
-        κ, rank, n_cases and Bradley-Terry strengths are those of the mean scores. The interval is Student's of
-        `bootstrap_interval`; over images alone it is percentiles, for which one test case is enough.
+        κ, rank, n_cases and Bradley-Terry strengths are those of the mean scores. The interval is Student's interval of
+        `bootstrap_interval`; over images alone it consists of percentiles, for which one test case is enough.
 
     Raises
     ------
     HeatproofError
-        As in `meta_rank`; if test cases of one dataset have different numbers of images, or `over` is none of these.
+        As in `meta_rank`; if test cases of one dataset have different numbers of images, or `over` is unknown.
     """
     if over not in OVER:
         raise HeatproofError(f"Resamples are drawn over {', '.join(OVER)}, not over {over!r}.")
@@ -99,13 +100,13 @@ def meta_rank_over_images(
     resampled = np.empty((whole.shape[1], repetitions))
     parts = np.empty(repetitions, dtype=int)
     for repetition, counted in enumerate(cases):
-        # A draw can leave a test case of few images without any.
+        # A draw can contain none of the defined scores of a test case with few images.
         drawn_cases = (counted > 0) & ~np.isnan(means[repetition]).all(axis=1)
         values, part_weights = means[repetition][drawn_cases], counted[drawn_cases]
         resampled[:, repetition], parts[repetition] = compute_kappa(values, estimate.kappa, part_weights)
     known = estimate.n_networks > 0
     low, high = np.full((2, len(known)), np.nan)
-    # With the networks as they are, one is enough for an interval.
+    # For exactly these networks, one network is enough for an interval.
     n, kind, least = (
         (estimate.n_networks + 1, "percentile", 2)
         if over == "images"
@@ -126,7 +127,7 @@ def meta_rank_over_images(
 
 
 def _means(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return the means (R, M) of (M, N) over images that count as often as (R, N) says; NaN where there is none."""
+    """Return the means (R, M) of scores (M, N), with images weighted by counts (R, N); NaN without any score."""
     defined = ~np.isnan(values)
     total = counts @ defined.T
     means = np.full(total.shape, np.nan)

@@ -1,4 +1,4 @@
-"""Is a mean of paired differences above zero? A test that stays honest with few and with skewed differences."""
+"""One-sided test of a mean of paired differences, valid with few and with skewed differences."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import numpy as np
 from heatproof.ranking.ranks import TOLERANCE
 
 # Probability that one difference is positive where their mean is zero: 1/2 for symmetric differences, and 1 - 1/e for
-# 1 - E, where E is exponential. So many images as say the same thing do so by chance with at least this to their power.
+# 1 - E, where E is exponential. So n differences are all positive by chance with a probability of this to the power n.
 SKEWED = 1 - math.exp(-1)
 
 
 def paired_p_values(differences: np.ndarray) -> np.ndarray:
-    """Return one-sided p-values of paired differences: small where their mean is above zero.
+    """Return one-sided p-values of paired differences, which are small where their mean is above zero.
 
-    The p-value is the largest of three, as each is too small where another one is right:
+    The p-value is the largest of three, because each is too small under some distributions:
 
-    - Student's t-test;
+    - that of Student's t-test;
     - the same with t corrected for skewness by Hall's cubic transformation, which is monotone (Hall, On the removal of
       skewness by transformation, 1992), where that makes t smaller;
-    - `SKEWED` to the power of the number of differences that are not zero. No test of so few differences can give less,
-      as they may all be positive by chance.
+    - `SKEWED` to the power of the number of differences that are not zero. No test of so few differences can have a
+      smaller p-value, because all may be positive by chance.
 
     Parameters
     ----------
@@ -59,16 +59,16 @@ def paired_p_values(differences: np.ndarray) -> np.ndarray:
 def holm(p: np.ndarray, level: float) -> np.ndarray:
     """Return which of several hypotheses are rejected by Holm's procedure.
 
-    Holm, A simple sequentially rejective multiple test procedure, 1979. The chance of one false rejection or more is at
-    most 1 - `level`, however the tests depend on each other. statsmodels has it too, and collects garbage in each call,
-    which takes longer than all tests of a table.
+    Holm, A simple sequentially rejective multiple test procedure, 1979. The probability of at least one false rejection
+    is at most 1 - `level`, whatever the dependence between the tests. statsmodels has this procedure as well, but each
+    call collects garbage, which takes longer than all tests of a table.
 
     Parameters
     ----------
     p
         (M,) p-values; values above 1 count as 1.
     level
-        One less the chance of a false rejection, in (0, 1).
+        1 minus the probability of a false rejection, in (0, 1).
 
     Returns
     -------
@@ -88,21 +88,21 @@ def count_ordered_pairs(methods: int) -> int:
 
 
 def minimum_images(tests: int, level: float = 0.95) -> int:
-    """Return the number of images below which `paired_p_values` finds nothing, whatever the scores are.
+    """Return the number of images below which `paired_p_values` finds no difference, whatever the scores are.
 
     Parameters
     ----------
     tests
-        Number of tests among which the chance of a false statement is divided: `count_ordered_pairs` of the methods for the
-        set of the best, the number of methods for "above all reference maps".
+        Number of tests that share the probability of a false statement: `count_ordered_pairs` of the methods for the
+        best set, the number of methods for "above all reference maps".
     level
-        One less the chance of a false statement, in (0, 1).
+        1 minus the probability of a false statement, in (0, 1).
     """
     return math.ceil(math.log((1 - level) / tests) / math.log(SKEWED) - 1e-9)
 
 
 def images_for_power(tests: int, *, effect: float = 0.5, power: float = 0.8, level: float = 0.95) -> int:
-    """Return how many images one of several tests needs to find an effect.
+    """Return the number of images that one of several tests needs to find an effect.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def images_for_power(tests: int, *, effect: float = 0.5, power: float = 0.8, lev
     effect
         Mean of the paired differences in units of their standard deviation (Cohen's d), above 0.
     power
-        Chance to find it, in (0, 1).
+        Probability of finding the effect, in (0, 1).
     """
     from statsmodels.stats.power import TTestPower
 

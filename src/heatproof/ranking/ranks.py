@@ -8,17 +8,17 @@ from scipy.stats import rankdata
 
 from heatproof.base.whole_numbers import widen_dtype
 
-# Pairs compared at a time; the arrays stay in the processor's cache.
+# Pairs compared at a time, so that the arrays fit into the processor's cache.
 _PAIRS = 1_048_576
-# Up to here float32 has all whole numbers.
+# float32 represents all integers up to this one.
 EXACT = 2**24
-# Scores that differ by less are tied, in every ranking: relative to the larger one, and absolute below 1. The mean of
-# ten thousand numbers, and κ, are rounded by no more than 1e4 × 2^-53.
+# Scores that differ by less are tied, in every ranking: relative to the larger score, and absolute for scores below 1.
+# The rounding error of a mean of ten thousand numbers, and of κ, is at most 1e4 × 2^-53.
 TOLERANCE = 1e-12
 
 
 def rank_methods(scores: np.ndarray, higher_is_better: bool = True) -> np.ndarray:
-    """Rank methods by competition ranking: the best is 1, ties share the smallest rank.
+    """Rank methods by competition ranking: the best has rank 1, ties share the smallest rank.
 
     Parameters
     ----------
@@ -30,8 +30,13 @@ def rank_methods(scores: np.ndarray, higher_is_better: bool = True) -> np.ndarra
     Returns
     -------
     numpy.ndarray
-        (..., M) float64; NaN where the score is NaN, which takes no rank from others. Scores within `TOLERANCE` of
-        their neighbour share a rank.
+        (..., M) float64; NaN where the score is NaN, which does not affect the other ranks. Scores within `TOLERANCE`
+        of their neighbour share a rank.
+
+    Examples
+    --------
+    >>> rank_methods(np.array([0.5, 0.9, 0.5, np.nan]))
+    array([ 2.,  1.,  2., nan])
     """
     places = to_dense_ranks(scores).astype(np.float64)
     return rankdata(-places if higher_is_better else places, method="min", axis=-1, nan_policy="omit")
@@ -45,14 +50,14 @@ def pairwise_wins(scores: np.ndarray, weights: np.ndarray | None = None) -> np.n
     scores
         (T, M), higher is better in every test case; NaN where a method has no score.
     weights
-        (T,), how much each test case counts; left out, 1.
+        (T,), weight of each test case; by default 1.
 
     Returns
     -------
     numpy.ndarray
-        (M, M), exact where every case counts 1 (float32, or float64 for more than 2^23 cases), else float64: in row p
-        and column q the number of test cases in which p has the larger score, a tie counted as ½ for both. Cases in
-        which p or q has no score do not count, and the diagonal is 0.
+        (M, M): in row p and column q the number of test cases in which p has the larger score, with ½ for a tie. Cases
+        in which p or q has no score do not count, and the diagonal is 0. Exact where every case counts 1 (float32, or
+        float64 for more than 2^23 cases), otherwise float64.
     """
     dense_ranks = to_dense_ranks(scores)
     cases, methods = dense_ranks.shape
@@ -62,7 +67,7 @@ def pairwise_wins(scores: np.ndarray, weights: np.ndarray | None = None) -> np.n
     step = max(1, _PAIRS // max(1, methods))
     for start in range(0, methods, step):
         rows = slice(start, start + step)
-        # Twice the wins, so that a tie is a whole number; no comparison with NaN is true.
+        # Doubled wins, so that a tie is an integer; no comparison with NaN is true.
         twice = np.zeros((len(dense_ranks[0, rows]), methods), dtype=kind)
         for case, row in enumerate(dense_ranks):
             for won in (np.greater(row[rows, None], row), np.greater_equal(row[rows, None], row)):
@@ -73,15 +78,15 @@ def pairwise_wins(scores: np.ndarray, weights: np.ndarray | None = None) -> np.n
 
 
 def to_dense_ranks(scores: np.ndarray) -> np.ndarray:
-    """Return dense ranks of each row, ordered like the scores, ties within `TOLERANCE`; NaN stays NaN.
+    """Return dense ranks of each row in the order of the scores; scores within `TOLERANCE` are tied, and NaN stays NaN.
 
-    They are float32, or float64 where a row is so long that float32 has not all whole numbers.
+    Ranks are float32, or float64 where a row is too long for float32 to represent all ranks.
     """
     order = np.argsort(scores, axis=-1, kind="stable")
     ordered = np.take_along_axis(scores, order, axis=-1)
     below, above = ordered[..., :-1], ordered[..., 1:]
     with np.errstate(invalid="ignore"):
-        # Where a score is infinite, the difference is so too, or none: it is compared as it is.
+        # The difference of infinite scores is infinite or NaN, so that they have no tolerance.
         limit = TOLERANCE * np.maximum(1, np.where(np.isfinite(above), np.maximum(np.abs(below), np.abs(above)), 1))
         apart = above - below > np.where(np.isfinite(limit), limit, 0)
     kind = np.float32 if scores.shape[-1] <= EXACT else np.float64
@@ -98,14 +103,14 @@ _PAIRS = 262_144
 def bradley_terry(wins: np.ndarray) -> np.ndarray:
     """Fit log-strengths β under which p beats q with probability 1 / (1 + exp(β_q - β_p)).
 
-    Maximum likelihood, with ½ added to the wins of both sides of every pair that was compared. This is the
-    regularisation of Meta-Rank's odds; without it a method that wins everywhere has no finite strength. Ties are half
-    a win for each. The likelihood is concave and has one maximum where all methods are connected by comparisons.
+    The fit maximises the likelihood, with ½ added to the wins of both sides of every pair that was compared. This is
+    the regularisation of Meta-Rank's odds; without it a method that wins everywhere has no finite strength. Ties are
+    half a win for each side. The likelihood is concave, and has one maximum where comparisons connect all methods.
 
     Parameters
     ----------
     wins
-        (M, M), wins of the row over the column, as made by `heatproof.ranking.ranks.pairwise_wins`.
+        (M, M), wins of the row over the column, as returned by `heatproof.ranking.ranks.pairwise_wins`.
 
     Returns
     -------

@@ -23,14 +23,14 @@ def leave_one_out(
     scores
         (T, M), higher is better in every test case; NaN where a method has no score.
     groups, weights
-        As in `heatproof.ranking.meta_rank.meta_rank`; what is left of a network counts as much as it did.
+        As in `heatproof.ranking.meta_rank.meta_rank`; the remaining test cases of a network share its full weight.
 
     Returns
     -------
     kappa, rank : numpy.ndarray
-        (T, M) each: row t without test case t. NaN for a method that has no score, or nobody to be compared with, in
-        the test cases that are left. Where these split the methods into parts, every part keeps the mean κ that it
-        has over all test cases, as in `heatproof.ranking.meta_rank.meta_rank`.
+        (T, M) each: row t without test case t. NaN for a method that has no score in the remaining test cases, or is
+        compared with no other method. Where the remaining test cases split the methods into components, every component
+        keeps the mean κ that it has over all test cases, as in `heatproof.ranking.meta_rank.meta_rank`.
     """
     group = labels(groups, len(scores))
     given = np.ones(len(scores)) if weights is None else weights
@@ -62,11 +62,12 @@ def stability(
     Returns
     -------
     by_method : pandas.DataFrame
-        method, rank (from all test cases), best_rank and worst_rank with one left out, largest_change of the rank
-        (lower is steadier), and without_case, the one behind it. Best first; of equal changes the first case is named.
+        method, rank (from all test cases), best_rank and worst_rank with one test case left out, largest_change of the
+        rank (lower is more stable), and without_case, the test case behind it. Best first; of equal changes the first
+        test case is named.
     by_case : pandas.DataFrame
-        case, spearman of the ranking without it with the full one (-1 to 1, higher is steadier), largest_change, and
-        method, the one that it moves. In the order of `cases`.
+        case, spearman of the ranking without it with the full ranking (-1 to 1, higher is more stable), largest_change,
+        and method, the method with this change. In the order of `cases`.
     """
     whole, _ = compute_kappa(scores, weights=shares(labels(groups, len(scores)), weights))
     rank = rank_methods(whole)
@@ -106,15 +107,15 @@ def family_leaderboards(ranked: pd.DataFrame, families: Mapping[str, str]) -> pd
     Parameters
     ----------
     ranked
-        As `heatproof.ranking.table.meta_rank_table` returns it.
+        As returned by `heatproof.ranking.table.meta_rank_table`.
     families
-        Method to family, for instance that of its explainer; methods that are not in it are left out.
+        Method to family, for instance the family of its explainer; other methods are left out.
 
     Returns
     -------
     pandas.DataFrame
-        family, place (1 is the best of its family), n_methods in it with a rank, and the columns of `ranked`. The
-        family of the best method comes first; methods without a rank are left out.
+        family, place (1 is the best of its family), n_methods, the number of its methods with a rank, and the columns
+        of `ranked`. The family of the best method comes first; methods without a rank are left out.
     """
     known = ranked[ranked["rank"].notna() & ranked["method"].isin(list(families))]
     table = known.assign(family=known["method"].map(dict(families)))

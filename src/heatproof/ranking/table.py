@@ -1,4 +1,4 @@
-"""Meta-Rank of a table of scores: what is independent, properties within networks, and no metric twice."""
+"""Meta-Rank of a table of scores, with networks as independent cases and without counting a metric twice."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from heatproof.ranking.ranks import to_dense_ranks
 
 log = logging.getLogger(__name__)
 
-# What counts once in a ranking: a network, whatever number of test cases it has, or each test case.
+# The independent case of a ranking: a network, whatever its number of test cases, or each test case.
 Independent = Literal["network", "case"]
 CASE_WORDS: dict[Independent, str] = {"network": "network", "case": "test case"}
 
 CASE = ["dataset", "model", "weights", "metric"]
 ESTIMATES = ("kappa", "ci_low", "ci_high", "rank", "n_cases", "n_networks", "bradley_terry")
 COLUMNS = ("method", *ESTIMATES, "in_best_set", "note")
-# Methods with different ranks above which equal rankings of two metrics are no chance.
+# With at least this many distinct ranks, equal rankings by two metrics are not a coincidence.
 TELLING = 5
-# ρ of two rankings that are equal but for float rounding.
+# ρ above which two rankings are equal except for rounding.
 EQUAL = 0.999
 
 
@@ -44,33 +44,35 @@ def meta_rank_table(
 ) -> pd.DataFrame:
     """Rank the methods of a table of scores over all of its test cases.
 
-    A network, that is a dataset and a model, is the independent case. Where models have a ``kind``, those of one kind
-    are trainings with other seeds, and the kind is the case: in it, seeds count equally. In a network properties do
-    (see `property_of`), and in a property its test cases: κ is that of all properties together, however many metrics
-    measure one. The paper of Meta-Rank (Duan et al. 2024, section 4.2) counts each test case once instead, which is
-    ``independent="case"``: its intervals are too narrow where test cases of one network rank alike.
+    The independent case is a network, that is a dataset and a model. Where models have a ``kind``, models of one kind
+    are trainings with different seeds, and the kind is the independent case, in which seeds have equal weights. Within
+    a network, properties have equal weights (see `property_of`), and within a property its test cases: κ is that of all
+    properties together, however many metrics measure one property. The paper of Meta-Rank (Duan et al. 2024, section
+    4.2) gives every test case the same weight instead, ``independent="case"``: its intervals are too narrow where the
+    test cases of one network rank methods alike.
 
     Parameters
     ----------
     scores
         One row for each method in each test case, with columns ``dataset``, ``model``, ``weights``, ``metric``,
-        ``method``, ``score`` and ``higher_is_better``; the first four make the test case. A missing row and a NaN
-        score are both a gap. ``kind`` of the model and ``property`` of the metric are read where they are there.
+        ``method``, ``score`` and ``higher_is_better``; the first four identify the test case. A missing row and a NaN
+        score both mean that the method has no score. Optional columns are ``kind`` of the model and ``property`` of the
+        metric.
     images
-        The scores of images behind them, in the same direction, with a column ``image``: the interval is then over
-        images within networks. What is a gap in `scores` is one here.
+        The scores of single images behind them, in the same direction, with a column ``image``: the interval is then
+        over images within networks. A method without a score in `scores` has none here either.
     independent
-        What counts once and is drawn anew for the intervals: ``network`` or ``case``.
+        The independent case, which is drawn for the intervals: ``network`` or ``case``.
     seed, repetitions, level
         As in `heatproof.ranking.meta_rank.meta_rank`.
 
     Returns
     -------
     pandas.DataFrame
-        `COLUMNS`, best first; methods without any score come last, with n_cases 0 and the rest missing.
-        ``in_best_set`` is true where the method cannot be told from the best, over networks (or test cases) like these
-        (`heatproof.ranking.best.best_set_over_networks`), and missing where the method is scored on too few of them to tell;
-        ``note`` says why that or the interval is missing.
+        `COLUMNS`, best first; methods without any score come last, with n_cases 0 and the rest missing. ``in_best_set``
+        is true where the method is not distinguishable from the best one over a population of networks (or test cases),
+        see `heatproof.ranking.best.best_set_over_networks`, and missing where the method has scores on too few of them;
+        ``note`` gives the reason where this or the interval is missing.
 
     Raises
     ------
@@ -79,9 +81,9 @@ def meta_rank_table(
         directions.
     """
     rows = _checked(scores)
-    # Pivoting sorts cases and methods, so that the interval does not depend on the order of the rows.
+    # pivot sorts cases and methods, so that the interval does not depend on the order of the rows.
     cases = rows.pivot(index=CASE, columns="method", values="score")
-    # A case of gaps alone says nothing, and has no images.
+    # A test case without any score has no images.
     cases = cases[cases.notna().any(axis=1)]
     names = cases.columns.tolist()
     groups, weights = independent_cases(cases.index.to_frame(index=False), rows, independent)
@@ -126,14 +128,14 @@ def meta_rank_table(
 
 
 def property_of(metric: str, kinds: Mapping[str, str] | None = None) -> str:
-    """Return what a metric measures, as the table of metrics says; itself where it says nothing.
+    """Return the property that a metric measures, from the table of metrics; its own name where none is declared.
 
     Parameters
     ----------
     metric
         Its name in tables.
     kinds
-        Name to the metric of the table of metrics that it is, where a config has named it otherwise.
+        Name to the key in the table of metrics, for metrics that a config names differently.
     """
     entry = METRICS.get(base_name((kinds or {}).get(metric, metric)))
     return (entry.measures if entry else "") or base_name(metric)
@@ -145,13 +147,13 @@ def properties_table(scores: pd.DataFrame, **options: Any) -> pd.DataFrame:
     Parameters
     ----------
     scores, options
-        As `meta_rank_table` takes them.
+        As for `meta_rank_table`.
 
     Returns
     -------
     pandas.DataFrame
-        ``property``, ``metrics`` that measure it, and `COLUMNS`. A property in which no test case compares all methods
-        with each other is left out.
+        ``property``, ``metrics`` that measure it, and `COLUMNS`. A property is left out where its test cases do not
+        connect all methods by comparisons.
     """
     names = {name: property_of(name) for name in scores["metric"].unique()}
     of = scores["property"] if "property" in scores else scores["metric"].map(names)
@@ -169,16 +171,16 @@ def properties_table(scores: pd.DataFrame, **options: Any) -> pd.DataFrame:
 
 
 def duplicate_metrics(scores: pd.DataFrame, kinds: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return which metrics are no test cases of their own, and the metrics that stand for them.
+    """Return the metrics that are not test cases of their own, and the metrics that already represent them.
 
-    Such are a metric that is computed from others that are there (``derived_from`` in the table of metrics), one that
-    is declared to be another one and ranks like it, and one whose rankings are those of an earlier one on every
-    network that has both: a single score under two names.
+    These are metrics that are computed from other metrics of the table (``derived_from`` in the table of metrics),
+    metrics that are declared to be another one and rank methods like it, and metrics whose rankings equal those of an
+    earlier metric on every network that has both: one score under two names.
 
     Parameters
     ----------
     scores
-        Mean scores, as `meta_rank_table` takes them.
+        Mean scores, as for `meta_rank_table`.
     kinds
         As in `property_of`.
     """
@@ -213,12 +215,12 @@ def duplicate_metrics(scores: pd.DataFrame, kinds: Mapping[str, str] | None = No
 
 
 def counted_rows(scores: pd.DataFrame, kinds: Mapping[str, str] | None = None) -> pd.DataFrame:
-    """Return the rows that count in a ranking: without metrics that others stand for, and without gaps.
+    """Return the rows that count in a ranking, without duplicate metrics and without scores that do not apply.
 
     Parameters
     ----------
     scores
-        As `meta_rank_table` takes them, or of images. Where there are columns ``counted_as`` and ``gap``, they decide;
+        As for `meta_rank_table`, or scores of images. Columns ``counted_as`` and ``gap`` are used where they exist;
         otherwise `duplicate_metrics`.
     kinds
         As in `property_of`.
@@ -237,9 +239,10 @@ def select_rows(scores: pd.DataFrame, metrics: Sequence[str] = (), methods: Sequ
     Parameters
     ----------
     scores
-        As `meta_rank_table` takes them, or of images.
+        As for `meta_rank_table`, or scores of images.
     metrics, methods
-        Their names; left out, all. Metrics that are named count, also where another one stands for them (`counted_rows`).
+        Their names; by default all. Metrics that are named count even if another metric represents them
+        (`counted_rows`).
 
     Raises
     ------
@@ -259,14 +262,14 @@ def select_rows(scores: pd.DataFrame, metrics: Sequence[str] = (), methods: Sequ
 def independent_cases(
     cases: pd.DataFrame, rows: pd.DataFrame, independent: Independent = "network"
 ) -> tuple[list[tuple[str, ...]], np.ndarray]:
-    """Return the independent case of each test case, and its share in it.
+    """Return the independent case of each test case, and the share of the test case in it.
 
     Parameters
     ----------
     cases
         dataset, model, weights and metric of each test case.
     rows
-        May have columns ``kind`` and ``property``; see `meta_rank_table`.
+        Rows that may have the columns ``kind`` and ``property``; see `meta_rank_table`.
     independent
         As in `meta_rank_table`.
     """
@@ -287,7 +290,7 @@ def independent_cases(
 
 
 def mean_over_images(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return mean scores over images of a table that has a column ``image``; any other table as it is.
+    """Return the mean scores over images of a table with a column ``image``; any other table is returned unchanged.
 
     Raises
     ------
@@ -301,12 +304,12 @@ def mean_over_images(rows: pd.DataFrame) -> pd.DataFrame:
     if twice.any():
         one = rows[twice].iloc[0]
         raise HeatproofError(f"The method {one['method']!r} has two scores of image {one['image']!r} in one test case.")
-    # A mean over no image is a gap.
+    # The mean over no image is NaN: the method has no score.
     return rows.groupby([*keys, "higher_is_better"], sort=False)["score"].mean().reset_index()
 
 
 def _of_images(rows: pd.DataFrame, cases: pd.DataFrame, signs: pd.Series) -> tuple[list[np.ndarray], list[str]]:
-    """Return scores (M, N) of each test case, over the images of its dataset, higher better, and the dataset."""
+    """Return scores (M, N) of each test case, over the images of its dataset, higher is better, and the datasets."""
     rows = rows.astype(dict.fromkeys([*CASE, "method"], str))
     images = {name: sorted(part.unique()) for name, part in rows.groupby("dataset")["image"]}
     by_case = dict(list(rows.groupby(CASE, sort=False)))
@@ -322,7 +325,7 @@ def _of_images(rows: pd.DataFrame, cases: pd.DataFrame, signs: pd.Series) -> tup
 
 
 def _checked(scores: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows with higher as better."""
+    """Check a table of scores; return its rows with the sign changed where lower is better."""
     needed = [*CASE, "method", "score", "higher_is_better"]
     missing = [column for column in needed if column not in scores.columns]
     if missing:
@@ -344,7 +347,7 @@ def _checked(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def _notes(result: MetaRank, reason: str, few: np.ndarray, level: float, word: str) -> list[str]:
-    """Return for each method why its interval, or its place in the set of the best, is missing."""
+    """Return the reason for each method why its interval, or its membership in the best set, is missing."""
     notes = []
     for n, low, kappa, is_few in zip(result.n_networks, result.ci_low, result.kappa, few, strict=True):
         said = []
