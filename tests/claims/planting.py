@@ -1,4 +1,4 @@
-"""Evidence whose truth is known, for tests of claims: scores by case and method, with noise over images."""
+"""Evidence with a known truth for tests of claims: scores by test case and method, with noise over images."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from heatproof.base.randomness import numpy_generator
 from heatproof.claims.evidence import Case, Evidence, Method, Model, Resampling
 from heatproof.metrics.registry import METRICS
 
-# Plain ResNets of the same depth and width: nothing on which claims compare networks tells them apart.
+# Plain ResNets of the same depth and width, which are equal in all properties that claims compare.
 NETWORKS = {name: Model(name, "resnet", 20, 1.0, True, True, name) for name in ("net_a", "net_b", "net_c", "net_d")}
 METHODS = ("saliency", "input_x_gradient", "integrated_gradients", "grad_cam", "rise", "layer_cam")
 
 
 def method(name: str) -> Method:
-    """Return the method of a name, ``explainer`` or ``explainer/map``, with ``_abs`` behind for its absolute values."""
+    """Return the method of a name, ``explainer`` or ``explainer/map``; the suffix ``_abs`` means absolute values."""
     plain = name.removesuffix("_abs")
     kind, _, shown = plain.partition("/")
     return Method(name, kind, shown or kind, "abs" if plain != name else "raw", kind not in ("random", "edges"))
@@ -51,24 +51,24 @@ def plant(
     seed: int = 0,
     accuracy: pd.DataFrame | None = None,
 ) -> Evidence:
-    """Return evidence in which a method's scores lie around a level that a function says.
+    """Return evidence in which the scores of a method are spread around a level that a function returns.
 
     Parameters
     ----------
     level
         Called with `Case` and `Method`; None leaves the method without a score there.
     metrics
-        Kinds of metric; or names to the fields of `Case` that are unlike the usual (`kind` is the name).
+        Kinds of metrics; or names to the fields of `Case` that differ from the defaults (`kind` is the name).
     methods
         As `method` reads them.
     models, datasets, weights
-        Every model with every dataset and weights is a network.
+        Every combination of model, dataset and weights is a network.
     noise, images
-        Standard deviation of an image's score, and how many images there are.
+        Standard deviation of an image's score, and number of images.
     repetitions
-        Resamples of the bootstrap.
+        Number of resamples of the bootstrap.
     seed
-        Of the noise.
+        Seed of the noise.
     accuracy
         As accuracy.csv.
     """

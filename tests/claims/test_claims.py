@@ -1,4 +1,4 @@
-"""Claims are judged as their rules say: evidence, intervals, p, q and verdicts, on scores whose truth is known."""
+"""Evidence, intervals, p, q and verdicts of claims, on scores whose truth is known."""
 
 from dataclasses import asdict, replace
 
@@ -52,7 +52,7 @@ def test_q_is_benjamini_and_hochbergs_over_the_claims_that_the_run_tests():
 
 
 def test_an_interval_beside_the_limit_is_open_where_q_is_too_large(monkeypatch):
-    """One p of 0.03 among as many claims as the run tests is to be expected."""
+    """Among as many claims as the run tests, one p of 0.03 is expected by chance."""
     row = verdict("absolute_values_hurt_ig", PLANTED["absolute_values_hurt_ig"](1))
     assert row["verdict"] == "reproduced"
     monkeypatch.setattr("heatproof.claims.card.adjusted", lambda p: np.where(np.isnan(p), np.nan, 0.2))
@@ -93,7 +93,7 @@ def test_seeds_of_one_kind_are_one_network():
 
 
 def test_networks_are_drawn_beside_images():
-    """Networks that disagree widen the interval; images cannot know."""
+    """Networks that disagree widen the interval, which resampled images cannot show."""
     made = plant(lambda case, m: {"net_a": 0.3, "net_b": 0.1}.get(case.model, 0.0) * (m.name == IG), noise=0.01)
     cases, pairs = made.in_domain(), [(METHODS.index(IG), 0)]
     images, networks = (one.difference(cases, pairs).draws for one in (made, made.over_networks()))
@@ -205,7 +205,7 @@ def test_methods_are_found_by_what_they_are():
 
 
 def test_a_network_of_ones_own_with_the_map_is_no_rival_of_itself():
-    """A ResNet on which BagNet's map is defined is not one of the plain ones that it is compared with."""
+    """A ResNet with BagNet's map is not one of the plain networks that it is compared with."""
     mine = replace(RESNET, name="mine")
 
     def level(case, m):
@@ -243,7 +243,7 @@ def test_design_is_said_where_an_architecture_is_registered(architecture, option
 
 
 def of_magnitudes(*, tied):
-    """MAS and RISE rank absolute maps alike well; RISE ranks maps with signs better, which is no matter of MAS."""
+    """Return evidence in which MAS and RISE rank absolute maps equally well, and RISE ranks maps with signs better."""
     signed = ("saliency", "input_x_gradient", "integrated_gradients", "guided_backprop", "deconvnet")
     place = {name: i for i, name in enumerate(signed)}
     spread = {"mas_deletion": {"raw": 0.2, "abs": 0.2}, "rise_deletion": {"raw": 2.0, "abs": 0.02}}
@@ -272,7 +272,7 @@ def test_mas_and_rise_are_compared_over_the_same_absolute_maps():
     claims = run_table(made).set_index("claim")
     row = claims.loc["mas_more_consistent_than_rise"]
     assert row["value"] > 0.1
-    # With all rows, RISE's order of maps with signs would turn the sign.
+    # With all rows, RISE's order of maps with signs would reverse the sign.
     for case in made.cases:
         object.__setattr__(case, "magnitudes", False)
     assert run_table(made).set_index("claim").loc["mas_more_consistent_than_rise", "value"] < 0
@@ -280,7 +280,7 @@ def test_mas_and_rise_are_compared_over_the_same_absolute_maps():
 
 @pytest.mark.parametrize("metrics", [("mas_deletion", "rise_deletion"), ("mas_deletion", "sic")])
 def test_too_few_maps_that_count_are_the_reason(metrics):
-    """Three maps and their absolute values are six rows, and three methods to MAS."""
+    """Three maps and their absolute values are six rows, but three methods to MAS."""
     signed = ("saliency", "input_x_gradient", "integrated_gradients")
     made = plant(
         lambda case, m: 0.1 * signed.index(m.kind),

@@ -1,4 +1,4 @@
-"""The list of earlier claims on docs/claims.md."""
+"""The list of former claims on docs/claims.md."""
 
 import re
 from pathlib import Path

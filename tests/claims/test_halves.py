@@ -1,4 +1,4 @@
-"""Claims that rankings agree or differ are judged against what halves of the images allow, not passed by noise."""
+"""Claims that rankings agree or differ are judged by halves of the images, so that noise does not pass them."""
 
 import numpy as np
 import pandas as pd
@@ -23,7 +23,7 @@ def row(name, made):
 
 
 def many_methods(means, noise, seed, images=64, skewed=False):
-    """Return evidence on networks with these true means (networks, methods), of which half of the noise is shared."""
+    """Return evidence on networks with these true means (networks, methods); half of the noise is shared."""
     generator = np.random.default_rng(seed)
 
     def draw(*size):
@@ -122,13 +122,13 @@ def test_a_difference_is_reproduced_below_one_and_contradicted_above_what_counts
 @pytest.mark.parametrize("skewed", [False, True])
 @pytest.mark.parametrize("noise", [1, 3])
 def test_noise_does_not_pass_a_claim_that_rankings_differ(noise, skewed):
-    """The table of docs/claims.md has a thousand runs a cell; these are others."""
+    """The table of docs/claims.md has a thousand runs per cell; these are other runs."""
     told = {0: [], 1: []}
     for seed in range(60):
         generator = np.random.default_rng([seed, 77])
         means = np.tile(generator.normal(size=26), (4, 1))
         apart = means.copy()
-        # Correlates at about 0.7 with the others.
+        # This order correlates at about 0.7 with the others.
         apart[3] = 0.7 * means[0] + np.sqrt(1 - 0.7**2) * generator.normal(size=26)
         for differs, level in enumerate((means, apart)):
             told[differs].append(judged(DIFFER, many_methods(level, noise, seed, skewed=skewed))[0])

@@ -1,4 +1,4 @@
-"""Every claim has three planted cases: one that it is reproduced on, one that contradicts it, and one that is open."""
+"""Planted cases of every claim: one that reproduces it, one that contradicts it, and one that leaves it open."""
 
 import re
 from pathlib import Path
@@ -49,7 +49,7 @@ ALIKE = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALIKE)
 def test_methods_that_are_alike_are_open_nineteen_times_of_twenty(name):
-    """Also where the quantity is the extreme one of several, which lies beside each by chance alone."""
+    """This also holds where the quantity is the extreme one of several, which differs from each by chance."""
     one, wrong = dict(list(VGGS.items())[:1]), 0
     for seed in range(200):
         made = plant(lambda case, m: 0.3, methods=ALIKE[name], models=one, noise=0.3, images=64, seed=seed)

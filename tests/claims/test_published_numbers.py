@@ -1,4 +1,4 @@
-"""Published tables as evidence: what the papers say of their own numbers, and what the numbers say."""
+"""Published tables as evidence: statements of the papers about their numbers, checked on the numbers."""
 
 import pandas as pd
 import pytest
@@ -31,9 +31,9 @@ def test_what_the_reproduction_says_against_the_paper_is_in_its_numbers(table):
     verdicts = table["published_verdict"]
     assert verdicts["edges_beat_smoothed_ig_on_vgg"] == "reproduced"
     assert verdicts["probability_drops_lower_vggs"] == "reproduced"
-    # Section 5.2 says that the scores of ResNets tend to rise: three of seven do.
+    # Section 5.2 says that the scores of ResNets tend to rise; three of seven do.
     assert verdicts["probability_drops_raise_resnets"] == "open"
-    # Section 5 of the paper: IG surpasses CAMs; so on ResNet-50 and not on VGGs.
+    # Section 5 of the paper says that IG surpasses CAMs, which holds on ResNet-50 but not on VGGs.
     assert verdicts["ig_leads_in_domain"] == "open"
 
 

@@ -31,18 +31,18 @@ COLUMNS += [f"published_{name}" for name in PUBLISHED]
 
 
 def claims_table(evidence: Evidence, level: float = 0.95) -> pd.DataFrame:
-    """Judge every claim of the registry on a run, and on published numbers.
+    """Judge every registered claim on a run, and on published numbers.
 
     Returns
     -------
     pandas.DataFrame
-        `COLUMNS`: those of `run_table`, and those of `published_table`.
+        `COLUMNS`: those of `run_table`, then those of `published_table`.
     """
     return run_table(evidence, level).merge(published_table(level), on="claim", how="left")[COLUMNS]
 
 
 def run_table(evidence: Evidence, level: float = 0.95) -> pd.DataFrame:
-    """Judge every claim of the registry on the scores of a run.
+    """Judge every registered claim on the scores of a run.
 
     Parameters
     ----------
@@ -54,10 +54,10 @@ def run_table(evidence: Evidence, level: float = 0.95) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        One row a claim, in the order of the papers. A claim is ``reproduced`` if its whole interval
-        satisfies its rule, and ``contradicted`` if the whole interval lies on the other side, both only where q, over
-        all claims that the run can test, is at most 1 - level; else it is ``open``. Where it is ``not testable here``,
-        ``reason`` says why.
+        One row per claim, in the order of the papers. A claim is ``reproduced`` if its complete interval satisfies its
+        rule, and ``contradicted`` if the complete interval lies on the other side, both only where q, over all claims
+        that the run can test, is at most 1 - level; otherwise it is ``open``. Where it is ``not testable here``,
+        ``reason`` is the reason.
     """
     entries = ordered_claims()
     rows = [_row(entry, evidence, level) for entry in entries]
@@ -69,9 +69,9 @@ def run_table(evidence: Evidence, level: float = 0.95) -> pd.DataFrame:
 
 
 def published_table(level: float = 0.95) -> pd.DataFrame:
-    """Judge every claim on the numbers that papers published, by the same functions.
+    """Judge every registered claim on the numbers that papers published, by the same functions.
 
-    Published scores have no images, so intervals are over networks.
+    Published scores have no images, so that intervals are over networks.
     """
     rows = []
     for entry in ordered_claims():
@@ -91,7 +91,7 @@ def _published_row(entry: Claim, evidence: Evidence, level: float) -> dict[str, 
     except Untestable as untestable:
         if np.isnan(untestable.value):
             return {"reason": "because the paper prints no such numbers: a figure or a sentence alone"}
-        # A quantity of trainings, of which the tables have one a network.
+        # The claim needs several trainings of a network, and the tables have one.
         return {"value": untestable.value, "reason": f"because {untestable}"}
     limit = entry.decisive_limit(measured.draws[0])
     found = estimate(measured, limit, level, measured.networks)
@@ -110,7 +110,7 @@ def _networks(networks: int) -> str:
 
 
 def ordered_claims() -> list[Claim]:
-    """Return all claims, paper by paper; those of other papers come last."""
+    """Return all claims in the order of the papers; claims of other papers come last."""
     papers = list(PAPERS)
     return sorted(CLAIMS.values(), key=lambda entry: (*papers, entry.paper).index(entry.paper))
 

@@ -20,7 +20,7 @@ def kinds(e: Evidence, cases: Sequence[int]) -> dict[Unit, Model]:
 
 
 def differing(e: Evidence, cases: Sequence[int], changed: str) -> Pairs:
-    """Return pairs of kinds on one dataset that differ in one property of `DESIGN` only, the larger first."""
+    """Return the pairs of kinds on one dataset that differ only in one property of `DESIGN`, the larger value first."""
     pairs = []
     for (a, one), (b, other) in combinations(kinds(e, cases).items(), 2):
         mine, theirs = getattr(one, changed), getattr(other, changed)
@@ -31,9 +31,9 @@ def differing(e: Evidence, cases: Sequence[int], changed: str) -> Pairs:
 
 
 def families(e: Evidence, cases: Sequence[int], first: str, second: str) -> Pairs:
-    """Return pairs of kinds on one dataset, one of each family, with biases, and alike in batch norm.
+    """Return the pairs of kinds on one dataset, one of each family, with biases, and equal in batch norm.
 
-    Vision transformers have no batch norm: they are compared with all.
+    Vision transformers have no batch norm: they are compared with both.
     """
     every = kinds(e, cases)
     return [
@@ -53,11 +53,11 @@ def contrast(e: Evidence, cases: Sequence[int], pairs: Pairs, methods: Sequence[
     e
         The scores.
     cases
-        Test cases of one metric, grid and baseline; of a training with several finetunings the mean counts.
+        Test cases of one metric, grid and baseline. The finetunings of one training are averaged.
     pairs
-        Kinds to compare, the first less the second.
+        Kinds to compare; the second is subtracted from the first.
     methods
-        Those that count; left out, all that use the model.
+        Indices of the methods; by default all that use the model.
     """
     chosen = e.explaining() if methods is None else list(methods)
     terms: dict[Unit, np.ndarray] = {}
@@ -89,7 +89,7 @@ def _trainings(e: Evidence, cases: Sequence[int], unit: Unit, methods: Sequence[
 
 
 def each_training(e: Evidence, cases: Sequence[int], value: Callable[[int], float]) -> dict[Unit, np.ndarray]:
-    """Return one value a training by kind of network; trainings without one are left out."""
+    """Return one value per training, by kind of network; trainings without a value are left out."""
     per: dict[Unit, dict[str, list[float]]] = {}
     for case in cases:
         found = value(case)
@@ -104,7 +104,7 @@ def welch(terms: dict[Unit, np.ndarray], basis: str) -> Measured:
     Raises
     ------
     Untestable
-        If a kind has fewer trainings than `LEAST_SEEDS`; the value is in the exception.
+        If a kind has fewer trainings than `LEAST_SEEDS`; the exception carries the value.
     """
     value = sum(float(term.mean()) for term in terms.values())
     seeds = min(len(term) for term in terms.values())

@@ -37,13 +37,13 @@ from heatproof.metrics.bootstrap import bootstrap_means, draw_counts
 
 Found = TypeVar("Found")
 Unit = tuple[str, str]
-# Fewer methods than this have no ranking worth a correlation.
+# Fewest methods for a rank correlation.
 FEWEST_METHODS = 5
 NETWORK = ("dataset", "model", "weights")
 CASE = (*NETWORK, "metric")
-# What sets models apart for claims on their design.
+# Properties of a model that claims on design compare.
 DESIGN = ("family", "depth", "width", "batch_norm", "bias")
-# The image of published scores: means over all images of a validation split, thousands, so that halves would agree.
+# Name of the image of published scores, which are means over thousands of images, so that halves would agree.
 ALL_IMAGES = "mean"
 
 
@@ -54,17 +54,17 @@ class Case:
     Attributes
     ----------
     kept_by
-        The training of which the weights are a kept epoch; "" for weights that are none.
+        The training of which the weights are a saved epoch; "" for other weights.
     grid, baseline
-        Of the patch drops that the metric reads; None where it reads none.
+        Grid and baseline of the patch drops that the metric reads; None where it reads none.
     output
-        ``logit`` or ``probability``: what the metric reads of the network's answer.
+        ``logit`` or ``probability``: the output of the network that the metric reads.
     explains
-        ``logit`` or ``probability``: what the maps are of.
+        ``logit`` or ``probability``: the output that the maps explain.
     pixels
-        The shorter side of the images; None where it is not known.
+        The shorter side of the images; None where it is unknown.
     magnitudes
-        Whether the metric reads the magnitudes of maps, to which a map with signs and its absolute values are one
+        Whether the metric reads only the magnitudes of maps, so that a map with signs and its absolute values are one
         method: see `heatproof.ranking.magnitudes.MagnitudeMetrics`.
     """
 
@@ -85,13 +85,13 @@ class Case:
 
     @property
     def network(self) -> tuple[str, str, str]:
-        """Dataset, model and weights: the same for all metrics of one network."""
+        """Dataset, model and weights, which all metrics of one network share."""
         return self.dataset, self.model, self.weights
 
 
 @dataclass(frozen=True)
 class Method:
-    """A row of the tables: the explainer's kind, its map, and whether the map is taken absolutely."""
+    """A row of the tables: the kind of explainer, its map, and whether absolute values of the map are taken."""
 
     name: str
     kind: str
@@ -102,7 +102,7 @@ class Method:
 
 @dataclass(frozen=True)
 class Model:
-    """A model with the design of its architecture; models of one `kind` differ in the seed of training alone."""
+    """A model with the design of its architecture; models of one `kind` differ only in the seed of the training."""
 
     name: str
     family: str
@@ -114,7 +114,7 @@ class Model:
 
 
 def required(cases: list[Found], reason: str) -> list[Found]:
-    """Return the cases; raise `Untestable` with this reason if there are none."""
+    """Return the items; raise `Untestable` with this reason if there are none."""
     if not cases:
         raise Untestable(reason)
     return cases
@@ -128,21 +128,21 @@ class Resampling(NamedTuple):
 
 
 class Evidence:
-    """Mean scores (1 + R, cases, methods), higher is better everywhere; the first is of all images.
+    """Mean scores (1 + R, cases, methods), on all images and on R resamples; higher is better everywhere.
 
     Parameters
     ----------
     scores
-        Tidy: dataset, model, weights, metric, method, image, score (NaN where undefined).
+        Tidy table: dataset, model, weights, metric, method, image, score (NaN where undefined).
     cases, methods, models
-        What the names in it stand for.
+        Test cases, methods and models of the names in `scores`.
     accuracy
-        As accuracy.csv; that of kept epochs is left out.
+        As accuracy.csv; rows of saved epochs are left out.
     reported
-        What a published table says of test cases whose scores it does not print: consistency by ``(case,)``,
+        Values that a published table gives for test cases without printing their scores: consistency by ``(case,)``,
         agreement by ``(case, case)``.
     draws
-        Of the bootstrap over images; the same images are drawn in all cases of a dataset.
+        Settings of the bootstrap over images; the same images are drawn in all cases of a dataset.
     """
 
     def __init__(
@@ -173,8 +173,8 @@ class Evidence:
             rows = grouped.get((case.dataset, case.model, case.weights, case.metric))
             if rows is None or rows.empty:
                 continue
-            # Images in their order, so that a draw means the same images in every case; those on which a metric of
-            # fewer images has no score are left out of its means.
+            # All cases list the images in the same order, so that a draw selects the same images in every case; a
+            # metric that is scored on fewer images has NaN for the others, which its means leave out.
             images = longest[case.network]
             wide = rows.pivot(index="method", columns="image", values="score").reindex(index=names, columns=images)
             values = wide.to_numpy(dtype=np.float64) * (1 if case.higher_is_better else -1)
@@ -184,11 +184,11 @@ class Evidence:
 
     @property
     def images(self) -> int:
-        """The largest number of images of a test case."""
+        """Largest number of images of a test case."""
         return max((values.shape[1] for values in self.values.values()), default=0)
 
     def over_networks(self) -> Evidence:
-        """Return the same evidence with the networks resampled beside the images; seeds of one kind stay together."""
+        """Return a copy that resamples networks as well as images; trainings of one kind stay together."""
         other = copy.copy(self)
         other.draws_networks = True
         return other
@@ -204,7 +204,7 @@ class Evidence:
         options: Mapping[str, Any] | None = None,
         kept: bool = False,
     ) -> list[int]:
-        """Return the indices of test cases of a kind of metric, on final weights or on kept epochs.
+        """Return the indices of the test cases of a kind of metric, on final weights or on saved epochs.
 
         Raises
         ------
@@ -225,34 +225,34 @@ class Evidence:
         return required(matches, f"no {kind}{with_options} was scored {where}")
 
     def in_domain(self, model: Callable[[Model], bool] | None = None) -> list[int]:
-        """Return the test cases of IDSDS, all of one grid, baseline and output: those of the first."""
+        """Return the test cases of IDSDS that share grid, baseline and output with the first one."""
         return self.varied("idsds", model=model)
 
     def varied(self, kind: str, *varying: str, **more: Any) -> list[int]:
-        """Return the cases of a kind that share grid, baseline and output with the first, but for what varies."""
+        """Return the cases of a kind that share grid, baseline and output with the first one, except for `varying`."""
         every = self.find(kind)
         home, same = self.cases[every[0]], {"grid", "baseline", "output"}.difference(varying)
         cases = [c for c in self.find(kind, **more) if all(getattr(self.cases[c], n) == getattr(home, n) for n in same)]
         return required(cases, f"no {kind} of one grid, baseline and output was scored on such a model")
 
     def variants(self, field: str, kind: str = "idsds") -> list[tuple[int, int]]:
-        """Return pairs of cases on one model that differ in grid, baseline or output alone, the first as in others."""
+        """Return pairs of cases on one model that differ only in grid, baseline or output, the default first."""
         plain = self.varied(kind)
         others = [c for c in self.varied(kind, field) if not self._share(c, plain[0], [field])]
         pairs = self.pairs_sharing(plain, others, "dataset", "model")
         return required(pairs, f"{kind} is scored with one {field} alone: others are named in drops, and in weights")
 
     def out_of_domain(self, kind: str, **more: Any) -> list[int]:
-        """Return test cases of a metric on pretrained weights."""
+        """Return the test cases of a metric on pretrained weights."""
         return self.find(kind, weights="pretrained", **more)
 
     def named(self, kind: str, transform: str = "raw", map: str | None = None) -> int:
-        """Return the index of the method of an explainer kind.
+        """Return the index of the method of a kind of explainer.
 
         Raises
         ------
         Untestable
-            If the config has none.
+            If the config has no such method.
         """
         for index, method in enumerate(self.methods):
             if method.kind == kind and method.transform == transform and map in (None, method.map):
@@ -260,16 +260,16 @@ class Evidence:
         raise Untestable(f"the config has no {map or kind}{' (absolute)' if transform == 'abs' else ''}")
 
     def any_of(self, kinds: Sequence[str]) -> list[int]:
-        """Return the indices of the raw methods of some explainer kinds."""
+        """Return the indices of the raw methods of some kinds of explainers."""
         indices = [p for p, method in enumerate(self.methods) if method.kind in kinds and method.transform == "raw"]
         return required(indices, f"the config has none of {', '.join(kinds)}")
 
     def explaining(self) -> list[int]:
-        """Return the indices of methods that use the model."""
+        """Return the indices of the methods that use the model."""
         return [index for index, method in enumerate(self.methods) if method.uses_model]
 
     def counted_methods(self, *cases: int) -> list[int]:
-        """Return the indices of methods that count where test cases are compared: see `Case.magnitudes`."""
+        """Return the indices of the methods that count where test cases are compared: see `Case.magnitudes`."""
         chosen = self.explaining()
         if not any(self.cases[case].magnitudes for case in cases):
             return chosen
@@ -281,7 +281,7 @@ class Evidence:
         return self.models[self.cases[case].model]
 
     def unit(self, case: int) -> Unit:
-        """Return what counts as one independent network: the dataset and the kind of model, whatever its seed."""
+        """Return the independent network of a test case: the dataset and the kind of model, whatever its seed."""
         model = self.model_of(case)
         return self.cases[case].dataset, model.kind or model.name
 
@@ -290,7 +290,7 @@ class Evidence:
     def pairs_differing(self, cases: Sequence[int], field: str) -> list[tuple[int, int]]:
         """Return the pairs of cases that differ in exactly one of dataset, model, weights and metric.
 
-        Models that differ in the seed of training alone are one model.
+        Models that differ only in the seed of the training are one model.
         """
         same = [name for name in CASE if name != field]
         pairs = [(a, b) for a, b in combinations(cases, 2) if self._share(a, b, same)]
@@ -298,7 +298,7 @@ class Evidence:
         return [(a, b) for a, b in pairs if field != "model" or self.unit(a) != self.unit(b)]
 
     def pairs_sharing(self, first: Sequence[int], second: Sequence[int], *fields: str) -> list[tuple[int, int]]:
-        """Return the pairs of cases, one of each list, that agree in some fields, by default the network."""
+        """Return the pairs of cases, one of each list, that agree in some fields, by default in the network."""
         return [(a, b) for a in first for b in second if self._share(a, b, fields or NETWORK)]
 
     def _share(self, a: int, b: int, fields: Sequence[str]) -> bool:
@@ -307,16 +307,16 @@ class Evidence:
     # ---- quantities --------------------------------------------------------------------------------------------------
 
     def pooled(self, parts: Sequence[np.ndarray], owners: Sequence[Sequence[int]], of: str = "comparisons") -> Measured:
-        """Return the mean of parts (1 + R,), weighted by how often the networks that they are of were drawn.
+        """Return the mean of quantities (1 + R,), weighted by how often their networks were drawn.
 
         Parameters
         ----------
         parts
-            One quantity each, on all images and on resamples of them.
+            One quantity each, on all images and on resamples.
         owners
-            For each part, the test cases that it is of.
+            For each quantity, the test cases that it is computed from.
         of
-            What the parts are, for the basis.
+            What the quantities are, for the basis.
         """
         known = [(part, {self.unit(c) for c in cases}) for part, cases in zip(parts, owners, strict=True)]
         known = [(part, units) for part, units in known if not np.isnan(part[0])]
@@ -331,7 +331,7 @@ class Evidence:
         return Measured(draws, f"{of}: {len(known)}, networks: {len(order)}", len(order))
 
     def network_counts(self, networks: int) -> np.ndarray:
-        """Return how often each of so many networks is drawn, (1 + R, networks); once where they are not drawn."""
+        """Return how often each network is drawn, (1 + R, networks); all ones where networks are not drawn."""
         once = np.ones((1 + self.repetitions, networks))
         if self.draws_networks:
             generator = numpy_generator(self.seed, "claims", "networks")
@@ -339,7 +339,7 @@ class Evidence:
         return once
 
     def over_cases(self, cases: Sequence[int], value: Callable[[int], np.ndarray]) -> Measured:
-        """Return the mean over test cases of a quantity (1 + R,) that each has by itself."""
+        """Return the mean over test cases of a quantity (1 + R,) of each."""
         return self.pooled([value(case) for case in cases], [(case,) for case in cases], "test cases")
 
     def difference(self, cases: Sequence[int], pairs: Sequence[tuple[int, int]]) -> Measured:
@@ -361,23 +361,23 @@ class Evidence:
         return np.where(np.isfinite(top), top, np.nan)
 
     def agreement(self, pairs: Iterable[tuple[int, int]], feature: Feature = ranks_of) -> Measured:
-        """Return how far rankings of test cases agree, as a share of what each reaches against itself on other images.
+        """Return the agreement of rankings of test cases, as a share of their self-agreement on other images.
 
-        This is the one rule of all claims that rankings agree or differ. It is 1 where test cases rank methods alike,
-        however noisy the rankings are.
+        All claims that rankings agree or differ use this quantity. It is 1 where test cases rank methods in the same
+        order, however noisy the rankings are.
 
         Parameters
         ----------
         pairs
-            Of test cases.
+            Pairs of test cases.
         feature
-            What is compared of their scores: ranks, or the order within some pairs of methods.
+            What is compared: ranks, or the order within some pairs of methods.
 
         Raises
         ------
         Untestable
-            If there is no pair with enough methods scored in both, there are too few images for halves, or halves
-            hardly agree with each other.
+            If no pair has enough methods scored in both, there are too few images for halves, or halves hardly agree
+            with each other.
         """
         return self.share(pairs, feature).measured(over_networks=self.draws_networks)
 
@@ -389,7 +389,7 @@ class Evidence:
         pairs, feature
             As in `agreement`.
         beside
-            Test cases with which the share is compared: it counts the methods that count there as well.
+            Further test cases with which the share is compared: only methods that count there as well are compared.
         """
         halves: dict[str, Halves] = {}
         vectors: dict[tuple[int, ...], Vectors] = {}
@@ -436,9 +436,9 @@ class Evidence:
         return vectors_of(dataset, halves[dataset], self.values[case][methods], names, methods, feature)
 
     def consistency(self, case: int, *beside: int) -> np.ndarray:
-        """Return the mean Spearman correlation (1 + R,) between the rankings of pairs of images in a test case.
+        """Return the mean Spearman correlation (1 + R,) between the rankings by pairs of images in a test case.
 
-        It is what Krippendorff's α measures of ranks; pairs of an image with itself, which resampling makes, are left
+        Krippendorff's α of ranks measures the same; pairs of an image with itself, which occur in resamples, are left
         out.
 
         Parameters
@@ -446,7 +446,7 @@ class Evidence:
         case
             The test case.
         beside
-            Test cases with which it is compared: the methods that count there as well are counted.
+            Further test cases with which it is compared: only methods that count there as well are compared.
 
         Raises
         ------
@@ -484,7 +484,7 @@ def correlate_ranks(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def mean_known(values: np.ndarray) -> np.ndarray:
-    """Return the mean over the first axis without NaN; NaN where all values are."""
+    """Return the mean over the first axis of the values that are not NaN; NaN where all values are NaN."""
     defined = ~np.isnan(values)
     total, count = np.where(defined, values, 0).sum(0), defined.sum(0)
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)

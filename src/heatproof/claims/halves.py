@@ -1,10 +1,11 @@
-"""Agreement of rankings as a share of their ceiling: what a ranking reaches against itself on other images.
+"""Agreement of rankings as a share of its ceiling, the agreement of a ranking with itself on other images.
 
-Rankings of few images agree less than their true orders do, because each is noisy, and rankings of the same images
-agree more, because they share noise. Both are taken out by halves of the images: the ranking of one condition on one
-half is compared with that of the other condition on the other half (between), and with that of its own condition on the
+Rankings by few images agree less than their true orders do, because each is noisy, and rankings by the same images
+agree more, because they share noise. Halves of the images remove both effects: the ranking of one condition on one half
+is compared with that of the other condition on the other half (between), and with that of its own condition on the
 other half (ceiling). Between over ceiling is the correlation corrected for attenuation of Spearman, The proof and
-measurement of association between two things, 1904: 1 where conditions rank methods alike, whatever the noise.
+measurement of association between two things, 1904: 1 where conditions rank methods in the same order, whatever the
+noise.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from scipy.stats import rankdata
 from heatproof.base.randomness import numpy_generator
 from heatproof.claims.verdicts import Measured
 
-# Random halves; blocks of images that are left out in turn; images below which halves are none.
+# Number of random halves; blocks of images that are left out in turn; fewest images for halves.
 SPLITS, BLOCKS, LEAST_IMAGES = 40, 32, 8
-# Where halves agree less than this with each other, there is no ranking that could agree with another.
+# Where halves agree less than this with each other, the ranking is too noisy to be compared with another.
 LEAST_CEILING = 0.3
-# A correlation of halves below this has no root that could be divided by.
+# Correlations of halves are raised to this, because the ceiling divides by their square root.
 _SMALL = 0.01
 
-# What is compared of scores (..., M), as vectors of length 1; the methods are named by their indices.
+# Function from scores (..., M) and the indices of the methods to vectors of length 1, whose products are compared.
 Feature = Callable[[np.ndarray, np.ndarray], np.ndarray]
 Unit = tuple[str, str]
 
@@ -42,9 +43,9 @@ def orders_of(groups: Mapping[int, str], *, within: bool) -> Feature:
     Parameters
     ----------
     groups
-        Method index to its group; methods without one are left out.
+        Method index to its group; methods without a group are left out.
     within
-        Whether the pairs are of one group, or of two.
+        Whether both methods of a pair are in one group, or in different ones.
     """
 
     def orders(scores: np.ndarray, methods: np.ndarray) -> np.ndarray:
@@ -69,9 +70,9 @@ class Halves(NamedTuple):
     first
         (S, N) bool, the images of the first half.
     blocks
-        (N,) int, the block that an image is left out with.
+        (N,) int, the block of images with which an image is left out.
     places
-        Image to its place.
+        Image to its index.
     """
 
     first: np.ndarray
@@ -80,7 +81,7 @@ class Halves(NamedTuple):
 
 
 def split_images(images: Sequence[str], seed: int, dataset: str) -> Halves:
-    """Return random halves of the images of a dataset, which are the same in all of its test cases."""
+    """Return random halves of the images of a dataset, the same for all of its test cases."""
     count = len(images)
     generator = numpy_generator(seed, "halves of the images for claims", dataset)
     first = np.argsort(np.argsort(generator.random((SPLITS, count)), axis=1), axis=1) < count // 2
@@ -89,7 +90,7 @@ def split_images(images: Sequence[str], seed: int, dataset: str) -> Halves:
 
 
 class Vectors(NamedTuple):
-    """A feature (2, S, 1 + B, F) of both halves: of all images first, and then without each block of them."""
+    """A feature (2, S, 1 + B, F) on both halves: on all images first, then without each block of images."""
 
     dataset: str
     values: np.ndarray
@@ -98,16 +99,16 @@ class Vectors(NamedTuple):
 def vectors_of(
     dataset: str, halves: Halves, scores: np.ndarray, images: Sequence[str], methods: np.ndarray, feature: Feature
 ) -> Vectors:
-    """Return the feature of the mean scores of both halves.
+    """Return the feature of the mean scores on both halves.
 
     Parameters
     ----------
     dataset, halves
-        Of the test case.
+        Dataset of the test case, and its halves.
     scores, images
-        (M, N) of the methods, NaN where there is none, and the N images.
+        (M, N) scores of the methods, NaN where undefined, and the N images.
     methods, feature
-        Indices of the M methods, and what is compared of their mean scores.
+        Indices of the M methods, and the feature of their mean scores.
     """
     places = [halves.places[image] for image in images]
     first, blocks = halves.first[:, places].astype(float), halves.blocks[places]
@@ -125,19 +126,19 @@ def vectors_of(
 
 
 class Part(NamedTuple):
-    """Mean product of two features: value, by split (S,), and by dataset without each block of its images (B,)."""
+    """Mean product of two features: its value, by split (S,), and by dataset without each block of its images (B,)."""
 
     value: float
     splits: np.ndarray
     left: dict[str, np.ndarray]
 
     def without(self, dataset: str) -> np.ndarray | float:
-        """Return the values without each block of a dataset, which change nothing where it is another."""
+        """Return the values without each block of a dataset; the value itself if it does not depend on the dataset."""
         return self.left.get(dataset, self.value)
 
 
 def product(one: Vectors, other: Vectors) -> Part:
-    """Return the mean over splits of the products of one's half with the other half of the other, both ways."""
+    """Return the mean over splits of the products of one feature on one half and the other on the other half."""
     a, b = one.values, other.values
     splits = _both_ways(a[:, :, :1], b[:, :, :1])[:, 0]
     if one.dataset == other.dataset:
@@ -153,13 +154,13 @@ def _both_ways(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _mean(values: np.ndarray) -> np.ndarray:
-    """Return the mean over splits; those in which a method has no score, or all have the same, are left out."""
+    """Return the mean over splits, without splits in which a method has no score or all methods have the same."""
     known = ~np.isnan(values)
     return np.where(known.any(0), np.where(known, values, 0).sum(0) / np.maximum(known.sum(0), 1), np.nan)
 
 
 def ceiling_of(one: Part, other: Part) -> Part:
-    """Return the geometric mean of what two rankings reach against themselves, by splits to first order."""
+    """Return the geometric mean of the agreements of two rankings with themselves; by split to first order."""
     first, second = max(one.value, _SMALL), max(other.value, _SMALL)
     value = np.sqrt(first * second)
     splits = value / 2 * (one.splits / first + other.splits / second)
@@ -171,12 +172,12 @@ def ceiling_of(one: Part, other: Part) -> Part:
 
 
 def exact(value: float) -> Part:
-    """Return the product of rankings that are known without noise, such as published means of thousands of images."""
+    """Return the product of rankings without noise, such as rankings by published means of thousands of images."""
     return Part(value, np.full(SPLITS, value), {})
 
 
 class Compared(NamedTuple):
-    """A pair of test cases: the product of their rankings, its ceiling, and the networks that they are of."""
+    """A pair of test cases: the product of their rankings, its ceiling, and their networks."""
 
     between: Part
     ceiling: Part
@@ -184,20 +185,20 @@ class Compared(NamedTuple):
 
 
 class Share(NamedTuple):
-    """Between over ceiling of several pairs, with what it is when images or networks are left out.
+    """Between over ceiling of several pairs, and its values when images or networks are left out.
 
     Attributes
     ----------
     value, ceiling
         The share, and the mean ceiling.
     splits
-        (S,), how far the value of each split lies from the mean one, to first order.
+        (S,), deviation of each split's value from the mean, to first order.
     left
         Dataset to the values (B,) without each block of its images.
     networks
-        Network to the value without it; NaN if none is left.
+        Network to the value without it; NaN if no pair is left.
     basis
-        Pairs, networks and ceiling in words.
+        Number of pairs and networks, and the ceiling, as text.
     """
 
     value: float
@@ -208,7 +209,7 @@ class Share(NamedTuple):
     basis: str
 
     def less(self, other: Share) -> Share:
-        """Return the difference of two shares of the same images and networks."""
+        """Return this share minus another one of the same images and networks."""
         left = {
             dataset: self.left.get(dataset, np.array(self.value)) - other.left.get(dataset, np.array(other.value))
             for dataset in {*self.left, *other.left}
@@ -221,11 +222,11 @@ class Share(NamedTuple):
         return Share(self.value - other.value, lower, self.splits - other.splits, left, networks, self.basis)
 
     def measured(self, *, over_networks: bool) -> Measured:
-        """Return the quantity with its standard error, of images alone, or of networks and images.
+        """Return the quantity with its standard error, over images only or over networks and images.
 
-        The error of images is the jackknife's. It counts what depends on pairs of images twice (Efron and Stein, The
-        jackknife estimate of variance, 1981, section 2), and the splits, each of which has half of the pairs, tell how
-        much that is. Networks are left out one at a time.
+        The error over images is the jackknife's. The jackknife counts contributions of pairs of images twice (Efron and
+        Stein, The jackknife estimate of variance, 1981, section 2); the variance between splits, each of which contains
+        half of the pairs, estimates these. Networks are left out one at a time.
         """
         images = sum((len(values) - 1) * values.var() for values in self.left.values())
         images = max(images - np.nanvar(self.splits, ddof=1), images / 2)

@@ -15,12 +15,12 @@ IG = ("integrated_gradients", "integrated_gradients_uniform")
 CAMS = ("grad_cam", "grad_cam_pp", "xgrad_cam", "layer_cam", "smooth_grad_cam_pp", "score_cam", "ss_cam", "is_cam")
 INTRINSIC = ("bagnet", "bcos")
 OTHERS = "mean difference of the score, {} less {}"
-# See `heatproof.claims.halves`: all claims that rankings agree or differ are on this quantity.
+# All claims that rankings agree or differ use this quantity, see `heatproof.claims.halves`.
 AGREEMENT = "rank correlation as a share of its ceiling"
 
 
 def transforms(e: Evidence, kinds: tuple[str, ...]) -> list[tuple[int, int]]:
-    """Return raw and absolute rows of some explainers, whose map may be named in place of the explainer."""
+    """Return pairs of raw and absolute methods of some explainers, named by the explainer or by its map."""
     pairs = []
     for kind in kinds:
         rows = {m.transform: i for i, m in enumerate(e.methods) if kind in (m.kind, m.map)}
@@ -30,7 +30,7 @@ def transforms(e: Evidence, kinds: tuple[str, ...]) -> list[tuple[int, int]]:
 
 
 def smoothed(e: Evidence) -> list[tuple[int, int]]:
-    """Return methods with SmoothGrad and without, those of the paper that the config has."""
+    """Return pairs of a method with SmoothGrad and the same without, as far as the config has those of the paper."""
     pairs = []
     for plain in ("input_x_gradient", IG[0]):
         with suppress(Untestable):
@@ -41,13 +41,13 @@ def smoothed(e: Evidence) -> list[tuple[int, int]]:
 
 
 def lead(e: Evidence, cases: list[int], first: list[int], others: list[int]) -> Measured:
-    """Return how far the best of some methods is above the best of others, over test cases that have scores of both."""
+    """Return by how much the best of some methods exceeds the best of others, over test cases with scores of both."""
     found = e.over_cases(cases, lambda case: e.best(case, first) - e.best(case, others))
     return found._replace(choices=max(len(first), len(others)))
 
 
 def post_hoc(e: Evidence) -> list[int]:
-    """Return the indices of methods that explain a model without being part of it."""
+    """Return the indices of the methods that explain a model without being part of it."""
     return [index for index in e.explaining() if e.methods[index].kind not in INTRINSIC]
 
 

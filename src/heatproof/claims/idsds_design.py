@@ -1,4 +1,4 @@
-"""Claims of the IDSDS paper on design: what a network's architecture does to the scores, and how stable they are."""
+"""Claims of the IDSDS paper on design: the influence of the architecture on scores, and the stability of rankings."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def logits_beat_probabilities(e: Evidence) -> Measured:
     both = values["logit"].keys() & values["probability"].keys()
     if not both:
         raise Untestable("the maps of a run are all of one output: docs/studies.md compares two runs")
-    # Of the same trainings, which may be paired.
+    # Both are values of the same trainings, so that differences can be taken within a training.
     terms = {unit: (values["logit"][unit] - values["probability"][unit]) / len(both) for unit in both}
     return welch(terms, f"networks: {len(both)}")
 
@@ -89,7 +89,7 @@ def _intrinsic(e: Evidence, kind: str) -> Measured:
     required(list(ours), f"no model of this config is a {kind} network")
     models = {c: e.model_of(c) for c in cases}
     resnets = [c for c, model in models.items() if model.family == "resnet" and model.batch_norm and model.bias]
-    # A network of one's own may be a plain one or such a network: its map tells.
+    # Whether a user's network is intrinsically interpretable follows from its having such a map.
     known = [index for index in e.explaining() if e.methods[index].kind in INTRINSIC]
     resnets = [c for c in resnets if np.isnan(e.means[0, c, known]).all()]
     theirs = each_training(
@@ -205,7 +205,7 @@ def finetuning_raises_worst_patch_accuracy(e: Evidence) -> Measured:
 
 
 def _of_classes(e: Evidence) -> pd.DataFrame:
-    """Return accuracies of networks whose images have one class; of several labels and of numbers there is no top-1."""
+    """Return the accuracies of networks with exclusive classes; other tasks have no top-1 accuracy."""
     if e.accuracy is None:
         raise Untestable("there is no table of accuracies")
     if "task" not in e.accuracy:

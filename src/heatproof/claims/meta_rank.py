@@ -1,4 +1,4 @@
-"""Claims of the Meta-Rank paper: what rankings depend on."""
+"""Claims of the Meta-Rank paper: the factors that rankings depend on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from heatproof.claims.registry import Measured, Untestable, claim, claim_of_diff
 from heatproof.ranking.kappa import compute_kappa
 
 PAPER = "Meta-Rank"
-# What the paper calls a strong correlation (section 5.1).
+# A strong correlation, as defined in the paper (section 5.1).
 STRONG = 0.8
 DELETION, ROAD = ("deletion_morf", "deletion_lerf"), ("road_morf", "road_lerf")
 THEIRS = (
@@ -91,7 +91,7 @@ def ranks_agree_between_checkpoints(e: Evidence) -> Measured:
 
 
 def _ahead(e: Evidence, kind: str, choose: np.ufunc) -> Measured:
-    """Return an explainer's κ over cases of plain deletion, less the largest or the least of the others."""
+    """Return κ of an explainer over cases of plain deletion, minus the largest or the smallest κ of the others."""
     chosen = e.any_of(THEIRS)
     own = chosen.index(e.named(kind))
     if len(chosen) < LEAST:

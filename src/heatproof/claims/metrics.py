@@ -1,4 +1,4 @@
-"""Claims of two papers on metrics of their own: how consistently MAS ranks methods, and soundness and completeness."""
+"""Claims of two papers on their own metrics: the consistency of MAS, and soundness and completeness."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ PIC = ("sic", "aic")
 CONSISTENCY = "mean rank agreement between images (IRR)"
 ENSEMBLES = ("smoothgrad", "smoothgrad_sq", "vargrad")
 LESS_IG = "{} of {}, ensemble less IG"
-# MAS reads magnitudes (`Case.magnitudes`), and in this paper so do RISE and PIC (section 2.2): all count absolute maps.
+# MAS reads magnitudes (`Case.magnitudes`), and RISE and PIC do so in this paper (section 2.2): absolute maps count.
 
 
 def _gain(e: Evidence, better: Sequence[str], worse: Sequence[str]) -> Measured:
-    """Return how much more consistent metrics are than others on the same network, over the same methods."""
+    """Return by how much some metrics are more consistent than others on the same network, over the same methods."""
     gains, owners = [], []
     few: list[Untestable] = []
     for kind in better:
@@ -40,7 +40,7 @@ def _gain(e: Evidence, better: Sequence[str], worse: Sequence[str]) -> Measured:
                     owners.append((a,))
                 except Untestable as error:
                     few.append(error)
-    # Too few methods or images say more than that nothing is left.
+    # "Too few methods or images" is more informative than "no pair of metrics".
     if few and not gains:
         raise few[0]
     required(gains, "both kinds of metric have to be scored on one pretrained network")
@@ -48,7 +48,7 @@ def _gain(e: Evidence, better: Sequence[str], worse: Sequence[str]) -> Measured:
 
 
 def _alike(e: Evidence, a: int, b: int) -> bool:
-    """Return whether neither or both of two test cases have another baseline than the metric's own."""
+    """Return whether two test cases have the same configured baseline; PIC matches all, as it has no such option."""
     return e.cases[a].options.get("baseline") == e.cases[b].options.get("baseline") or e.cases[b].kind in PIC
 
 
@@ -99,7 +99,7 @@ def _baselines(e: Evidence, kinds: Sequence[str], beside: Sequence[str]) -> Shar
                 if e.cases[a].options.get("baseline") != e.cases[b].options.get("baseline")
             ]
     if e.reported:
-        # Published are the agreements with the default baseline alone.
+        # The paper prints only agreements with the default baseline.
         pairs = [pair for pair in pairs if pair in e.reported]
     return e.share(
         required(
@@ -124,11 +124,11 @@ def mas_depends_less_on_the_baseline(e: Evidence) -> Measured:
 
 
 def _gains_over_ig(e: Evidence, kind: str, *ensembles: str) -> list[Measured]:
-    """Return the differences of a score between ensembles of IG and IG, one an ensemble."""
+    """Return the difference of each ensemble of IG from IG itself."""
     plain, cases = e.named("integrated_gradients", "abs"), e.out_of_domain(kind)
     found = []
     for name in ensembles:
-        # Both metrics read absolute values; squares and variances have no sign.
+        # Both metrics read absolute values; squared maps and variances are not negative.
         transform = "abs" if name == "smoothgrad" else "raw"
         own = e.named("noise_integrated_gradients", transform, map=f"integrated_gradients_{name}")
         found.append(e.difference(cases, [(own, plain)]))

@@ -1,4 +1,4 @@
-"""Evidence made of the numbers that papers published: one score a method and network, without images."""
+"""Evidence from the numbers that papers published: one score per method and network, without images."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from heatproof.claims.evidence import Case, Evidence, Method, Model
 
 FOLDER = Path(__file__).parent / "published"
 FILES = ("reproduction_scores", "idsds_scores", "idsds_accuracy", "mas_reliability")
-# Why the numbers of a paper cannot be read.
+# Why the numbers of a paper are not available.
 WITHOUT = {
     "Meta-Rank": "the text that we have of its tables 3 and 4 has lost the numbers, and the rest are figures",
     "soundness": "its benchmark of methods is figures (8 and 9), without numbers",
 }
-# Names in the tables to explainer and map.
+# Name in the tables to explainer and map.
 _EXPLAINERS = {
     "Gradient": ("saliency", ""),
     "IxG": ("input_x_gradient", ""),
@@ -48,7 +48,7 @@ _UNLIKE = {
     "bagnet33": ("bagnet", None, 1.0, True, True),
 }
 _PIXELS = {"imagenet": 224, "cifar100": 32}
-# On which a claim is judged, by its paper: the ImageNet scores of the reproduction are those of the paper's networks.
+# Datasets on which a paper's claims are judged. The reproduction has ImageNet scores of the IDSDS paper's networks.
 _DATASETS = {"IDSDS": ("imagenet",), "reproduction": ("imagenet", "cifar100")}
 
 
@@ -89,7 +89,7 @@ def _scores(datasets: tuple[str, ...]) -> Evidence:
     printed = printed.assign(dataset="imagenet", output="logit", weights=weights)
     both = pd.concat([released, printed], ignore_index=True).assign(image="mean")
     place = ["dataset", "model", "weights", "metric"]
-    # Printed with fewer digits: only what the released scores do not have.
+    # Printed scores have fewer digits, so that they are used only where no score was released.
     both = both.drop_duplicates([*place, "method"], keep="first")
     without = [("imagenet", name, "finetuned", "idsds") for name in accuracy["model"]]
     places = dict.fromkeys([*both[place].itertuples(index=False, name=None), *without])

@@ -1,4 +1,4 @@
-"""Orders of methods of a run beside the published ones: agreement, and where each method stands."""
+"""Comparison of the orders of methods in a run with published ones: agreement, and ranks of each method."""
 
 from __future__ import annotations
 
@@ -56,17 +56,17 @@ def published_orders(evidence: Evidence, level: float = 0.95) -> tuple[pd.DataFr
     Returns
     -------
     orders : pandas.DataFrame
-        `ORDERS`, one row a test case and published data set that share five methods. ``spearman`` and ``kendall``
-        (τ-b) are means over the published networks, -1 to 1, higher is more alike, with percentile intervals over the
+        `ORDERS`, one row for each test case and published dataset that share five methods. ``spearman`` and ``kendall``
+        (τ-b) are means over the published networks, -1 to 1, higher is more similar, with percentile intervals over the
         run's images and the published networks, both resampled; ``…_among`` is the same mean over pairs of published
-        networks, on the same methods: how alike two of them are.
+        networks, on the same methods, as a reference.
     methods : pandas.DataFrame
-        `METHODS`, one row a method of these: its rank among the shared methods (1 is the best), its mean rank over the
-        published networks, and the difference (positive: the method is better here).
+        `METHODS`, one row for each of these methods: its rank among the shared methods (1 is the best), its mean rank
+        over the published networks, and the difference (positive: the method is better in the run).
 
     Notes
     -----
-    Published scores are IDSDS, in domain, whatever the run's test case is, by drops of the same output.
+    The published scores are always in-domain IDSDS, of drops of the same output, also for test cases of SDS.
     """
     orders, methods = [], []
     for beside in _shared(evidence):
@@ -98,7 +98,7 @@ def _shared(evidence: Evidence) -> Iterator[_Beside]:
             ]
             scores = known.means[0][np.ix_(networks, list(pairs))]
             own = evidence.means[:, index, list(pairs.values())]
-            # Methods that one network alone was scored with compare nothing; nor do networks with a few methods.
+            # Leave out methods that few published networks were scored with, then networks that lack a method.
             kept = (~np.isnan(scores)).sum(0) > len(networks) / 2
             kept &= ~np.isnan(own[0])
             scores = scores[~np.isnan(scores[:, kept]).any(1)][:, kept]

@@ -1,4 +1,4 @@
-"""Claims of the study that reproduced the IDSDS paper, several of them against it."""
+"""Claims of the study that reproduced the IDSDS paper, several of which contradict it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from heatproof.claims.idsds import AGREEMENT, CAMS, IG
 from heatproof.claims.registry import Measured, Untestable, claim, claim_of_difference, required
 
 PAPER = "reproduction"
-# Pixels a side up to which images count as small: those of CIFAR have 32.
+# Images are small up to this many pixels per side; those of CIFAR have 32.
 SMALL = 64
 # The categories of section 5.3: "GradCAM-based, IG-based, and simpler gradient-based".
 CATEGORIES = {
@@ -21,15 +21,15 @@ CATEGORIES = {
     **dict.fromkeys((*IG, f"noise_{IG[0]}"), "IG"),
     **dict.fromkeys(("saliency", "input_x_gradient", "noise_input_x_gradient"), "gradient"),
 }
-# Three quarters of the pairs keep their order: the τ of normal scores whose ρ is 0.7, which the other claims have for
-# "fairly stable" rankings.
+# Three quarters of the pairs keep their order. This is the τ of normal scores whose ρ is 0.7, the limit of other claims
+# on "fairly stable" rankings.
 SIMILAR = 0.5
 ORDER = AGREEMENT + " (Kendall's τ), between datasets, methods of {}, networks of one family"
 OUTPUTS = "mean change of the score, drops of the probability less drops of the logit, on {}"
 
 
 def smoothed_ig(e: Evidence, transform: str = "raw") -> int:
-    """Return the map of IG with SmoothGrad; the study's is the raw one."""
+    """Return the index of the method IG with SmoothGrad, by default its raw map, as in the study."""
     return e.named("noise_integrated_gradients", transform, map="integrated_gradients_smoothgrad")
 
 
@@ -39,7 +39,7 @@ def edge_maps(e: Evidence) -> list[int]:
 
 
 def small(e: Evidence, cases: list[int]) -> list[int]:
-    """Return the test cases on images as small as CIFAR's."""
+    """Return the test cases whose images are as small as CIFAR's."""
     known = [c for c in cases if (e.cases[c].pixels or SMALL + 1) <= SMALL]
     return required(known, f"no dataset has images of {SMALL} pixels or fewer a side")
 
@@ -52,8 +52,8 @@ def small(e: Evidence, cases: list[int]) -> list[int]:
 )
 def edges_beat_smoothed_ig_on_vgg(e: Evidence) -> Measured:
     """Both edge maps, which know no model, beat the raw map of IG with SmoothGrad on VGGs."""
-    # Of the study's two maps it is the raw one that scores up to 0.128 on VGGs (section 5.3). The absolute one beats
-    # the edge maps: the basis says by how much.
+    # The study's raw map scores up to 0.128 on VGGs (section 5.3). The absolute map beats the edge maps, and the basis
+    # reports the difference.
     found = _edges_less(e, smoothed_ig(e))
     with suppress(Untestable):
         absolute = _edges_less(e, smoothed_ig(e, "abs")).draws[0]
