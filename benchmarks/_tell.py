@@ -1,4 +1,4 @@
-"""What benchmarks share: their options, and the table that they print and store."""
+"""Options that all benchmarks share, and the output of their tables."""
 
 import argparse
 from pathlib import Path
@@ -15,7 +15,7 @@ def parser(doc: str) -> argparse.ArgumentParser:
 
 
 def tell(rows: pd.DataFrame | list[dict[str, object]], name: str, out: Path | None) -> None:
-    """Print a table, and store it as OUT/NAME.csv where there is a folder."""
+    """Print a table, and store it as OUT/NAME.csv if a folder is given."""
     table = pd.DataFrame(rows)
     print(table.to_string(index=False, float_format="{:.4g}".format), flush=True)
     if out is not None:

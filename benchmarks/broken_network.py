@@ -1,8 +1,9 @@
-"""What breaking a network does to its deletion areas, on real digits with a small trained network; docs/limits.md.
+"""Deletion areas of a broken network, on real digits with a small trained network; docs/limits.md.
 
-A deletion area is the mean of the label's probability while pixels are deleted, most relevant first; lower is better.
-Weights are multiplied by noise around 1, and shrunken towards 0, so that the network guesses. The maps are made anew of
-each network. An area beside that of random maps of the same network tells what the maps add.
+A deletion area is the mean probability of the label while pixels are deleted, most relevant first; lower is better.
+Weights are multiplied by noise around 1, and shrunken towards 0, so that the network guesses. The maps are computed
+again for each network. Random maps of the same network are the reference: the difference from their area is the
+contribution of the maps.
 
     python benchmarks/broken_network.py --out FOLDER
 """
@@ -18,7 +19,7 @@ import heatproof
 
 METHODS = ("saliency", "integrated_gradients", "grad_cam", "random")
 DRAWS = 5
-# Of the noise by which each weight is multiplied, and what all weights are multiplied by.
+# Standard deviation of the noise that multiplies each weight, and the factor of the last layer's weights.
 BROKEN = {
     "as trained": (0.0, 1.0),
     "weights noised": (0.5, 1.0),
@@ -28,7 +29,7 @@ BROKEN = {
 
 
 def broken(network, noise, factor, seed):
-    """Return a copy whose weights are multiplied by N(1, noise), and those of its last layer by a factor."""
+    """Return a copy whose weights are multiplied by N(1, noise), and those of its last layer also by a factor."""
     made, draw = copy.deepcopy(network), torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for weights in made.parameters():
@@ -52,7 +53,7 @@ def measure(network, images, labels):
 
 
 def main(options):
-    """Print and store the table: means over the draws of the noise."""
+    """Print and store the table of means over the draws of the noise."""
     network, images, labels = trained()
     few = 4 if options.small else 128
     rows = []

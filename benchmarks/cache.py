@@ -2,9 +2,9 @@
 
     python benchmarks/cache.py --out FOLDER
 
-Maps of a small network are made of images of 64 by 64 pixels that a data set draws when they are read, in a process of
-their own for each number of images; then the same call reads what the cache has. `MiB beyond the process` is by how
-much the largest memory that the process held grew with the call.
+A small network explains images of 64 by 64 pixels that a dataset draws when they are read, in a separate process for
+each number of images; then the same call reads the maps from the cache. `MiB beyond the process` is the growth of the
+process's peak memory during the call.
 """
 
 import json
@@ -36,7 +36,7 @@ def measure(folder: str, count: int, size: int) -> None:
     layers = [nn.Conv2d(3, 8, 3, stride=2), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(128, 10)]
     network = nn.Sequential(*layers).eval()
     methods = ["saliency", "input_x_gradient", "random"]
-    # What libraries take at their first use is no matter of the number of images.
+    # The memory that libraries take at their first use does not depend on the number of images.
     heatproof.explain(network, torch.randn(128, 3, size, size), None, methods, cache=f"{folder}-warm")
     before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
     made = heatproof.explain(network, Drawn(), None, methods, cache=folder)
@@ -47,7 +47,7 @@ def measure(folder: str, count: int, size: int) -> None:
 
 
 def rows(counts: list[int], size: int) -> list[dict[str, object]]:
-    """Return what each number of images takes, cold and warm."""
+    """Return the time and memory for each number of images, with an empty and with a filled cache."""
     found: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory() as folder:
         for count in counts:

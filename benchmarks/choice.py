@@ -1,9 +1,9 @@
-"""How often `heatproof.choose` is right: where nothing can be concluded, and where the truth is planted.
+"""How often `heatproof.choose` is right, where nothing can be concluded and where the truth is planted.
 
-Null control: networks with random weights and other images each time, on which maps of random methods are all alike: a
-winner is a false one. Planted truth: logits that are sums of pixels times weights, whose patches' drops are known; the
-method that returns them competes with noisy copies of itself, and has to be in the set. `wrong` is the share of runs
-with a false winner, or without the truth in the set; lower is better.
+Null control: networks with random weights and other images each time, on which maps of random methods are equivalent,
+so that any winner is false. Planted truth: logits that are sums of pixels times weights, whose patch drops are known;
+the method that returns them competes with noisy copies of itself, and has to be in the set. `wrong` is the share of
+runs with a false winner, or without the truth in the set; lower is better.
 
     python benchmarks/choice.py --out docs/data/choice
 """
@@ -20,7 +20,7 @@ import heatproof
 
 SIDE = 16
 MEASURES = {"patch deletion": {"metric": "sds", "baseline": "zeros"}}
-# Standard deviations of what is added, in those of the truth.
+# Standard deviations of the added noise, in units of the standard deviation of the truth.
 NOISES = (0.0, 0.1, 0.2, 0.4, 0.8)
 
 
@@ -37,7 +37,7 @@ class Sums(nn.Module):
 
 
 def untrained(seed: int) -> nn.Module:
-    """A small convolutional network with random weights."""
+    """Return a small convolutional network with random weights."""
     torch.manual_seed(seed)
     layers = [nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2)]
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(8 * (SIDE // 2) ** 2, 4)).eval()
@@ -65,7 +65,7 @@ def pictures(seed: int, count: int) -> torch.Tensor:
 
 
 def main() -> None:
-    """Run both controls and print how often the answer was which."""
+    """Run both controls and print the frequency of each verdict."""
     options = parser(__doc__)
     options.add_argument("--repetitions", type=int, default=100)
     options.add_argument("--images", type=int, default=60)

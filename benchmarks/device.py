@@ -1,10 +1,11 @@
-"""Every stage of a run beside its floor: time, passes, reading, writing, start-up and memory, on this device.
+"""Every stage of a run compared with its floor: time, passes, reading, writing, start-up and memory, on this device.
 
-Runs the jobs of a config one after another in a temporary folder, each in a process of its own as the workflow does,
-with the throughput of its network measured in the same process. The floor is (network passes) / (best throughput);
-passes with a gradient have a throughput of their own, a bare forward and backward, and training steps have theirs.
-Reading and writing are busy seconds of their threads, which run beside the network. Without a config: a ResNet-20 at 32
-pixels, and a ResNet-18 at 224 on noise. `--precision bfloat16` lays it over, and prints what the guard measured.
+Runs the jobs of a config one after another in a temporary folder, each in a separate process as in the workflow, and
+measures the throughput of the job's network in the same process. The floor is (network passes) / (best throughput);
+passes with a gradient have a separate throughput, of a bare forward and backward, and so have training steps. Reading
+and writing are busy seconds of their threads, which run in parallel with the network. Without a config: a ResNet-20 at
+32 pixels, and a ResNet-18 at 224 on noise. `--precision bfloat16` runs these with bfloat16, and prints the measurements
+of the guard.
 
     python benchmarks/device.py --out docs/data/device
     python benchmarks/device.py --device cuda --batch 256 --precision bfloat16 --images 1024
@@ -69,13 +70,13 @@ NETWORKS: dict[str, dict[str, Any]] = {
 IMAGES = {"ResNet-20, 32×32": 256, "ResNet-18, 224×224": 16}
 # Code of stages whose work is network passes.
 NETWORK = ("heatproof.training.", "heatproof.attribution.", "heatproof.responses.")
-# Columns of several jobs of one kind that are no sums.
+# Columns for which jobs of one kind are not summed.
 LARGEST = ("start-up", "GiB", "GPU GiB", "images a second")
 LARGE = 6
 
 
 class Passes:
-    """Count the images that pass through networks, with and without a gradient, and those that only fill batches."""
+    """Count the images that pass through networks, with and without a gradient, and those that only pad batches."""
 
     def __init__(self) -> None:
         import torch
@@ -101,12 +102,12 @@ class Passes:
             self._inside = False
 
     def _counts(self, module: Any) -> bool:
-        # A wrapper fills the batch before the network gets it.
+        # A wrapper pads the batch before the network gets it.
         return type(module).__name__ not in ("PaddedBatches", "Probabilities") and len(list(module.modules())) > LARGE
 
 
 class Clock:
-    """Busy seconds of a function that is called in whatever thread, and perhaps within itself."""
+    """Busy seconds of a function that may be called in any thread and may call itself."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -129,7 +130,7 @@ class Clock:
 
 
 def best(function: Callable[[], None], images: int, device: Any, repeats: int = 2) -> float:
-    """Images per second of the fastest repeat, after one that is not timed."""
+    """Return the images per second of the fastest repeat; a first one is not timed."""
     import torch
 
     seconds = []
@@ -143,13 +144,13 @@ def best(function: Callable[[], None], images: int, device: Any, repeats: int = 
 
 
 def throughput(job: Any, runtime: Runtime, gradients: bool, trained: bool) -> tuple[float, float]:
-    """Best images per second of the network of a job: of forward passes, and with a gradient or training step."""
+    """Return the best images per second of a job's network, forward or with a gradient or training step."""
     import torch
 
     from heatproof.data.checks import open_dataset
     from heatproof.models.network import build_network, configure_torch, normalise, set_precision
 
-    # Of a response, of maps or of a training.
+    # The job computes a response, maps or a training.
     of = getattr(job, "network", None) or getattr(job, "of", job)
     device, dataset = configure_torch(runtime), open_dataset(of.dataset)
     network = build_network(of.model, dataset.num_classes).to(device).eval().requires_grad_(False)
@@ -185,7 +186,7 @@ def throughput(job: Any, runtime: Runtime, gradients: bool, trained: bool) -> tu
 
 
 def run_job(path: str) -> None:
-    """Run the job of a file in this process, and print what it took as one line of JSON."""
+    """Run the job of a file in this process, and print its measurements as one line of JSON."""
     from heatproof.base.specs import Runtime
     from heatproof.plan.stage import load_spec
 
@@ -210,7 +211,7 @@ def run_job(path: str) -> None:
             opened = module.open_dataset
             module.open_dataset = lambda given, opened=opened: TimedDataset(opened(given), reading)
         writing.around(shards.Shard, "_keep")
-        # As an earlier commit calls it.
+        # The name in an earlier commit.
         writing.around(shards.Shard, "_publish" if hasattr(shards.Shard, "_publish") else "publish")
         fill = PaddedBatches.forward
 
@@ -227,7 +228,7 @@ def run_job(path: str) -> None:
             return made
 
         make.write_applicability = checked
-    # Libraries that a job imports where it needs them (captum brings matplotlib) are start-up as well.
+    # Libraries that a job imports when it needs them (captum imports matplotlib) count as start-up as well.
     imports = Clock()
     imports.around(builtins, "__import__")
     began = time.perf_counter()
@@ -253,7 +254,7 @@ def run_job(path: str) -> None:
 
 
 class TimedDataset:
-    """A dataset whose reading is timed."""
+    """A dataset that measures the time of reading."""
 
     def __init__(self, dataset: Any, clock: Clock) -> None:
         self._dataset = dataset
@@ -265,13 +266,13 @@ class TimedDataset:
 
 
 def jobs_of(config: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield stage, what for, and the request of the jobs that lead to the scores; responses of one explainer alone."""
+    """Yield stage, subject and request of the jobs that lead to the scores, with responses of one explainer."""
     from heatproof.plan.graph import Graph
     from heatproof.plan.validate import make_plan
 
     plan = make_plan(config)
     graph, runtime = Graph(plan), plan.runtime()
-    # A response costs the same along every map, so one explainer tells; scores need no network.
+    # A response costs the same for every map, so that one explainer is enough; scores need no network.
     one = next(iter(plan.explainers))
     for job in graph.jobs_leading_to(["results/scores.csv", "results/precision.csv"]):
         other = job.stage == "curves" and job.wildcards["explainer"] != one
@@ -361,7 +362,7 @@ def main() -> None:
         rows += made
         if guarded is not None:
             tell(guarded, f"guard_{name.split(',')[0]}", given.out)
-        # After each network, so that a run that is stopped keeps those that it has measured.
+        # Stored after each network, so that an interrupted run keeps its measurements.
         table = pd.DataFrame(rows)
         kinds = table.groupby(["network", "stage", "for"], sort=False)
         numbers = [name for name in table.columns if name not in ("network", "stage", "for")]

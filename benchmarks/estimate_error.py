@@ -1,10 +1,10 @@
-"""What `heatproof estimate` says of three configs of different kind, beside what their jobs then take.
+"""Estimates of `heatproof estimate` for three kinds of configs, compared with what their jobs take.
 
     python benchmarks/estimate_error.py --out FOLDER
 
 A first look with a training (config/quick.yaml), every metric of the default config on a published-size ResNet-20 at 32
 pixels, and a ResNet-18 at 224 pixels on noise. The jobs run one after another, each by the command that the workflow
-calls. Both columns are processor seconds, start-up included, as `estimate` counts them on a CPU; a stage a line.
+calls. Both columns are processor seconds, start-up included, as `estimate` counts them on a CPU; one line per stage.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from device import NOISE, working_in
 
 ROOT = Path(__file__).resolve().parent.parent
 RESNET = {"architecture": "torchvision_model", "options": {"name": "resnet18"}}
-# Name to what is laid over the default config, and whether results/scores.csv is asked for.
+# Name to the overrides of the default config, and whether the target is results/scores.csv.
 KINDS: dict[str, tuple[dict[str, Any] | str, bool]] = {
     "training and five methods, ResNet of a first look": ("config/quick.yaml", False),
     "responses along every map, ResNet-20 at 32×32": (
@@ -54,7 +54,7 @@ KINDS: dict[str, tuple[dict[str, Any] | str, bool]] = {
 
 
 def told(config: dict[str, Any], responses: bool) -> dict[str, float]:
-    """Return stage to the seconds that `heatproof estimate` gives it."""
+    """Return the estimated seconds of each stage."""
     from heatproof.estimate import account
     from heatproof.estimate.estimate import BUDGET, images_to_time, time_all
     from heatproof.estimate.measure import Bench
@@ -71,7 +71,7 @@ def told(config: dict[str, Any], responses: bool) -> dict[str, float]:
 
 
 def taken(config: dict[str, Any], responses: bool) -> dict[str, float]:
-    """Run the jobs of a config here; return stage to their processor seconds."""
+    """Run the jobs of a config; return the processor seconds of each stage."""
     from heatproof.estimate.account import TABLE_OF, jobs_to_tables
     from heatproof.plan.graph import Graph
     from heatproof.plan.validate import make_plan

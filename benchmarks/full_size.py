@@ -1,13 +1,13 @@
-"""Starts of a run over results at the papers' size: what Snakemake and the check of results cost before the first job.
+"""Starts of a run over results at the papers' size: cost of Snakemake and of the check before the first job.
 
     python benchmarks/full_size.py --out FOLDER
 
 The grid is that of benchmarks/paper_scale.py: 37 networks, 50,000 images of each in ten shards. Every file of every job
-is made up, of one byte, with the metadata of its store and with a manifest that says what a run would have said. Then
-the target is planned (`snakemake -n`) five times: with no results; as results that were copied here, without
-`.snakemake`; once more; with another option of one method; and without the later half of the jobs, as after a kill.
-Jobs are those that Snakemake would start. Calls are those of the check of results (`heatproof.workflow.reconcile`)
-alone, to open, look at or date a file, or to list a folder: each is a message to the server of a shared file system.
+is a dummy of one byte, with the metadata of its store and with the manifest that a run would have written. Then the
+target is planned (`snakemake -n`) five times: without results; with results that were copied here, without
+`.snakemake`; again; with another option of one method; and without the later half of the jobs, as after a kill. Jobs
+are those that Snakemake would start. Calls are those of the check of results (`heatproof.workflow.reconcile`) alone, to
+open, look at or date a file or to list a folder: on a shared file system each is a message to its server.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def graph_of(folder: Path) -> Any:
 
 
 def fill(graph: Any, images: int) -> None:
-    """Make up everything that the target needs, in the working folder."""
+    """Create everything that the target needs, in the working folder."""
     from heatproof.base.provenance import digest
     from heatproof.stores.manifest import write_manifest
     from heatproof.stores.store import ArraySpec, Layout, ensure_metadata
@@ -52,7 +52,7 @@ def fill(graph: Any, images: int) -> None:
     for job in graph.jobs_leading_to(TARGETS):
         read = {path: keys[path] for path in graph.upstream_keys(job)}
         for product in job.products:
-            # Shards of one store have one key.
+            # All shards of a store have the same key.
             key = keys[product.manifest] = digest(product.key)
             facts: dict[str, Any] = {"read": read}
             if product.images is not None:
@@ -74,7 +74,7 @@ def fill(graph: Any, images: int) -> None:
 
 @contextmanager
 def counted(calls: list[int]) -> Iterator[None]:
-    """Count the calls to the file system within."""
+    """Count the calls to the file system in a block."""
 
     def counting(function: Any) -> Any:
         def call(*given: Any, **named: Any) -> Any:
@@ -94,7 +94,7 @@ def counted(calls: list[int]) -> Iterator[None]:
 
 
 def in_a_process(what: str, folder: Path, *given: object) -> Any:
-    """Do something in a process of its own, because the peak of children is that of the largest."""
+    """Call a function in a separate process, because the peak memory of children is that of the largest."""
     command = [sys.executable, __file__, what, str(folder), *map(str, given)]
     path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
@@ -109,7 +109,7 @@ def fill_here(folder: str, images: str) -> None:
 
 
 def lose_half_here(folder: str) -> None:
-    """Remove what the later half of the jobs has made, as if a kill had come before them."""
+    """Remove the files of the later half of the jobs, as if a kill had come before them."""
     jobs = graph_of(Path(folder)).jobs_leading_to(TARGETS)
     for job in jobs[len(jobs) // 2 :]:
         for file in job.outputs:

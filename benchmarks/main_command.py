@@ -1,10 +1,11 @@
-"""The main command from an empty folder, in this checkout and others, in turns: wall time, and what Snakemake takes.
+"""Wall time of the main command from an empty folder, in this checkout and others in turn, and Snakemake's share of it.
 
     python benchmarks/main_command.py [CHECKOUT ...] --out FOLDER
 
-Runs `snakemake --cores N results/idsds_table.csv` with a checkout's default config. Told are the jobs, wall seconds and
-their ratio to this checkout's, processor seconds of everything and of Snakemake's main process alone, the share of the
-latter in the wall time, and the share of the jobs' processor time that goes into starting Python and importing.
+Runs `snakemake --cores N results/idsds_table.csv` with a checkout's default config. The table has the number of jobs,
+wall seconds and their ratio to this checkout's, processor seconds of all processes and of Snakemake's main process
+alone, the share of the latter in the wall time, and the share of the jobs' processor time for starting Python and
+importing.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from _tell import parser, tell
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = "results/idsds_table.csv"
-# What each job imports before it does something, in all checkouts.
+# The imports of each job before its work, in all checkouts.
 START = "import heatproof.workflow.job, torch, zarr"
 
 
@@ -38,12 +39,12 @@ def processor(function: Any) -> float:
 
 
 def run(checkout: Path, target: list[str], cores: int) -> dict[str, Any]:
-    """Run the workflow of a checkout in a folder of its own; return a row."""
+    """Run the workflow of a checkout in a separate folder; return a row."""
     path = os.pathsep.join([str(checkout / "src"), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path}
     told: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as log:
-        # An earlier Snakefile looks for its config in the folder that it runs in, as in a clone.
+        # Earlier Snakefiles look for the config in the working folder, as in a clone.
         shutil.copytree(checkout / "config", Path(folder) / "config")
         command = [sys.executable, "-m", "snakemake", "--snakefile", str(checkout / "Snakefile"), "--cores", str(cores)]
         command += ["--directory", folder, "--", *target]

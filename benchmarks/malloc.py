@@ -1,8 +1,8 @@
-"""Processor time of a network's passes on a CPU, with glibc as it is and as jobs of the workflow set it.
+"""Processor time of network passes on a CPU, with default malloc settings and with those of the workflow's jobs.
 
     python benchmarks/malloc.py --out FOLDER
 
-Two processes, one thread each; the ratio is what counts. Time in the kernel goes into memory that is asked for anew.
+Two processes with one thread each; the ratio is the result. Time in the kernel is spent on allocating memory again.
 """
 
 import os
@@ -18,7 +18,7 @@ IMAGES, ROUNDS = 16, 6
 
 
 def measure(name):
-    """Print milliseconds an image, in the network and in the kernel."""
+    """Print milliseconds per image, in the network and in the kernel."""
     import timm
     import torch
 

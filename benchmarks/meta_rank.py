@@ -1,8 +1,8 @@
-"""Time and memory of Meta-Rank as the number of methods grows (after figure 4 of the Meta-Rank paper).
+"""Time and memory of Meta-Rank for growing numbers of methods (after figure 4 of the Meta-Rank paper).
 
-Every size is run in a process of its own on one thread, several times; the least processor time counts, because other
-work on the machine only adds to it. Beside it stands the time of the one thing that cannot be saved: a matrix product
-over as many pairs and resamples, measured in the same process.
+Every size is run several times in a separate process with one thread; the least processor time counts, because other
+work on the machine only adds to it. The floor is the one operation that cannot be avoided: a matrix product over as
+many pairs and resamples, measured in the same process.
 
     python benchmarks/meta_rank.py --out FOLDER
 """

@@ -1,4 +1,4 @@
-"""Do residual networks learn without batch norm, and without any bias? Accuracy by network, training and seed.
+"""Accuracy of residual networks without batch norm, and without any bias, by network, training and seed.
 
     python benchmarks/no_batch_norm.py --out FOLDER
     python benchmarks/no_batch_norm.py --out FOLDER --photographs cifar10    # train/CLASS/*.jpg and test/CLASS/*.jpg
@@ -31,7 +31,7 @@ from heatproof.training.loop import Examples, fit, validate
 
 NETWORKS = ("cifar_resnet20", "cifar_resnet20_fixup", "cifar_resnet20_nobias")
 WIDTH = 8
-# Photographs of a class: to train on, to choose the epoch by, and to count the right ones of.
+# Photographs per class: for training, for the choice of the epoch, and for the accuracy.
 PICTURES = {"train": 200, "validation": 50, "evaluation": 50}
 DIGITS, CIFAR10 = (
     InputFacts((0.3054,) * 3, (0.3768,) * 3),
@@ -41,7 +41,7 @@ DIGITS, CIFAR10 = (
 
 @dataclass(frozen=True)
 class Recipe:
-    """A training: what of a schedule differs between them."""
+    """The options of a schedule in which the trainings differ."""
 
     optimizer: str
     lr: float
@@ -54,7 +54,7 @@ class Recipe:
         return Schedule(epochs, self.batch_size, self.optimizer, self.lr, 0.9, decay, "cosine", 0.1, 1, 0.0, 1)
 
 
-# That of all other networks of config/studies.yaml, others for longer, and SGD at the rate of Fixup's code.
+# The training of all other networks of config/studies.yaml, longer ones, and SGD at the rate of Fixup's code.
 RECIPES = {
     "digits": (
         Recipe("adamw", 0.003, 12),
@@ -76,7 +76,7 @@ def digits() -> dict[str, Examples]:
 
 
 def photographs(folder: Path) -> dict[str, Examples]:
-    """Return the first photographs of each class, by name; those of `test` judge."""
+    """Return the first photographs of each class, by name; the photographs of `test` measure the accuracy."""
     classes = sorted(path.name for path in (folder / "train").iterdir() if path.is_dir())
     found = {}
     for split, count in PICTURES.items():
@@ -91,7 +91,7 @@ def photographs(folder: Path) -> dict[str, Examples]:
 
 
 def train(name: str, parts: dict[str, Examples], schedule: Schedule, seed: int) -> tuple[float, float]:
-    """Return accuracy on images that took no part, and the loss of the last epoch; NaN where it diverged."""
+    """Return the accuracy on images outside of the training, and the last epoch's loss; NaN where it diverged."""
     entry = ARCHITECTURES[name]
     spec = ModelSpec(name, entry.build.__module__, {"width": WIDTH}, entry.facts)
     network = build_network(spec, 10, derive_seed(seed, "initial weights"))

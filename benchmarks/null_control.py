@@ -1,10 +1,10 @@
-"""How often a run concludes what is not there, on networks that have learnt nothing.
+"""How often a run draws false conclusions, on networks that have learnt nothing.
 
 python benchmarks/null_control.py RESULTS [--repetitions 200]
 
-RESULTS is the folder of a run of config/null_control.yaml: its verdicts and claims are counted. Random maps are
-then drawn anew many times and scored on the cached patch drops of those networks. Such methods are all alike, so every
-difference that the intervals, the tests, the set of the best or Meta-Rank see among them is false.
+RESULTS is the folder of a run of config/null_control.yaml: its verdicts and claims are counted. Then random maps are
+drawn many times and scored on the cached patch drops of those networks. Such methods are equivalent, so that every
+difference between them in the intervals, the tests, the best set or Meta-Rank is false.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def cached_drops(results: Path, images: int) -> dict[tuple[str, ...], np.ndarray
 
 
 def false_differences(drops: dict[tuple[str, ...], np.ndarray], repetitions: int, level: float) -> pd.DataFrame:
-    """Return how often methods that are all alike are told from each other, with the nominal rate.
+    """Return how often a difference between equivalent methods is found, with the nominal rate.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def false_differences(drops: dict[tuple[str, ...], np.ndarray], repetitions: int
 
 
 def concluded(results: Path) -> pd.DataFrame:
-    """Return what the run itself concluded, counted."""
+    """Return the counts of the conclusions of the run itself."""
     verdict = pd.read_csv(results / "verdict.csv")
     claims = pd.read_csv(results / "claims.csv")
     rows = [("verdict: " + str(name), count, len(verdict)) for name, count in verdict["verdict"].value_counts().items()]

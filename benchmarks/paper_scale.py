@@ -1,8 +1,8 @@
-"""Time and memory of planning the papers' whole grid: `snakemake -n` on 37 networks and 50,000 images of each.
+"""Time and memory of planning the papers' complete grid: `snakemake -n` on 37 networks and 50,000 images of each.
 
-The config is config/paper.yaml with the networks of config/paper_cifar100.yaml and config/paper_meta_rank.yaml beside
-its own. No image and no weights are needed: the datasets are stand-ins, which nobody opens while a plan is made. All
-stands in a temporary folder.
+The config is config/paper.yaml with the networks of config/paper_cifar100.yaml and config/paper_meta_rank.yaml added.
+No image and no weights are needed: the datasets are stand-ins, which planning does not open. All files are in a
+temporary folder.
 
     python benchmarks/paper_scale.py [--images N] [--shard-size N] [--jobs apart] [TARGET ...]
 """
@@ -33,7 +33,7 @@ def read(name: str) -> dict[str, Any]:
 
 
 def grid(images: int) -> dict[str, Any]:
-    """The three configs as one, with as many images of every dataset."""
+    """Return the three configs as one, with as many images of every dataset."""
     config = read(PAPERS[0])
     datasets, models = {}, []
     for name in PAPERS:
@@ -53,24 +53,24 @@ def grid(images: int) -> dict[str, Any]:
 
 
 def stand_in(name: str) -> dict[str, Any]:
-    """Settings of a dataset of noise, of which one image is looked at while a plan is made."""
+    """Return the settings of a dataset of noise, of which planning reads one image."""
     made = synthetic.noise_dataset_for(name, {}, (32, 32) if name.startswith("cifar") else None)
     assert made is not None, name
     return made
 
 
 def set_up(folder: Path, config: dict[str, Any]) -> None:
-    """A folder that the workflow runs in, with nothing in it but names."""
+    """Create a folder for the workflow that contains only names."""
     for entry in config["models"]:
         (settings,) = entry.values()
-        # A file is looked into while a plan is made; an address is not.
+        # Planning opens a file, but not an address.
         if "://" not in settings.get("checkpoint", "://"):
             settings |= {"checkpoint": "https://example.org/weights.pth", "sha256": "0" * 8}
     (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
 
 
 def plan(folder: Path, targets: list[str]) -> tuple[str, float, float, float]:
-    """Run `snakemake -n` there; return what it says, wall and processor seconds, and peak memory in GiB."""
+    """Run `snakemake -n` there; return its output, wall and processor seconds, and peak memory in GiB."""
     command = [sys.executable, "-m", "snakemake", "-n", "--quiet", "rules", "--snakefile", str(ROOT / "Snakefile")]
     command += ["--directory", str(folder), "--configfile", str(folder / "config.yaml"), "--cores", "1", "--", *targets]
     path = os.pathsep.join([str(folder), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
@@ -84,7 +84,7 @@ def plan(folder: Path, targets: list[str]) -> tuple[str, float, float, float]:
 
 
 def job_counts(said: str) -> dict[str, int]:
-    """Jobs of every rule, from Snakemake's table."""
+    """Return the number of jobs of every rule, from Snakemake's table."""
     rows = [line.split() for line in said.splitlines()]
     return {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdigit()}
 

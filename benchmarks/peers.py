@@ -3,10 +3,10 @@
     pip install "heatproof[peers]"
     python benchmarks/peers.py --out FOLDER
 
-In one process and in turns, medians of several rounds, on torchvision's ResNet-18 at 224×224 and the embedded ResNet-20
-at 32×32 with random weights. "Times as fast" is the peer's time over heatproof's. Passes are images that go through the
-network; a gradient is one pass. Agreement is Spearman's correlation of what comes out, over pixels of maps or over
-images and steps of scores. A peer that fails has the reason in its row.
+Both run in one process and in turns, on torchvision's ResNet-18 at 224×224 and the embedded ResNet-20 at 32×32 with
+random weights; times are medians of several rounds. "Times as fast" is the peer's time over heatproof's. Passes are
+images that pass through the network; a gradient is one pass. Agreement is Spearman's correlation of the results, over
+pixels of maps or over images and steps of scores. For a peer that fails, the row has the reason.
 """
 
 import statistics
@@ -24,24 +24,24 @@ import heatproof
 from heatproof.attribution.registry import EXPLAINERS, ExplainContext
 from heatproof.models.registry import InputFacts
 
-# Quantus flips values, not pixels: after every third of its steps they are the same.
+# Quantus flips values, not pixels: after every third of its steps the images are equal.
 SEED, STEPS, GRID = 0, 48, 4
-# Images in a pass, of all: on a CPU larger activations are fetched from the system anew for every layer (malloc.py).
+# Images per pass, for all: on a CPU larger activations are allocated again for every layer (malloc.py).
 BATCH = {224: 4, 32: 16}
-# Layer that class activation maps read.
+# Layer of class activation maps.
 LAYER = {224: "layer4", 32: "stages"}
 FRACTIONS = [part / 10 for part in range(1, 10)]
 
 
 class Task:
-    """A network, images and maps, and what is asked of them."""
+    """A network, images and maps."""
 
     def __init__(self, network, size, count):
         self.network, self.size, self.batch = network, size, BATCH[size]
         self.images, self.maps = smooth(count, 3, size), smooth(count, 1, size)[:, 0] + 0.01 * torch.rand(1, size, size)
         self.labels = torch.arange(count) % 10
         self.passes = 0
-        # captum hands a network tuples of what it concatenates later.
+        # captum passes tuples to a network, and concatenates them later.
         first = next(module for module in network.modules() if isinstance(module, torch.nn.Conv2d))
         first.register_forward_pre_hook(self._count)
 
@@ -64,7 +64,7 @@ class Task:
         )
 
     def in_batches(self, function):
-        """Return maps of a function of images and labels, batch by batch, channels summed."""
+        """Return the maps of a function of images and labels, batch by batch, summed over channels."""
         parts = zip(self.images.split(self.batch), self.labels.split(self.batch), strict=True)
         return np.concatenate(
             [np.asarray(function(*part)).reshape(len(part[0]), -1, *[self.size] * 2).sum(1) for part in parts]
@@ -134,7 +134,7 @@ def idsds(task):
 
 
 def bare_idsds(task):
-    """The drops of all patches and their correlation with patch sums, image by image."""
+    """Return the drops of all patches and their correlation with patch sums, image by image."""
     side, found = task.size // GRID, []
     with torch.inference_mode():
         for image, label, one in zip(task.images, task.labels, task.maps, strict=True):
@@ -152,7 +152,7 @@ def explain(name, **options):
     return lambda task: task.explain(name, **options)
 
 
-# What is done, by heatproof and by another.
+# The work, by heatproof and by a peer.
 WORK = {
     "IDSDS over given maps": (idsds, {"a bare loop": bare_idsds}),
     "pixel flipping, 48 steps": (flipping, {"Quantus": quantus_flipping}),
@@ -172,10 +172,10 @@ WORK = {
 
 
 def compare(task, title, work, ours, name, theirs, rounds):
-    """Return a row: the two in turns."""
+    """Return a row; the two programs run in turns."""
     row = {"network": title, "work": work, "peer": name}
     times, found, passes = {"heatproof": [], name: []}, {}, {}
-    # The first round, in which modules are imported, does not count.
+    # The first round imports modules, and does not count.
     for turn in range(rounds + 1):
         for who, function in (("heatproof", ours), (name, theirs)):
             task.passes, began = 0, time.perf_counter()
@@ -209,7 +209,7 @@ def main():
         count = 2 if given.small else given.images * (1 if size > 100 else 8)
         task = Task(network, size, count)
         for work, (ours, peers) in WORK.items():
-            # A pass for each of the layer's channels: at 224 pixels minutes of nothing else than the network.
+            # One pass for each of the layer's channels takes minutes at 224 pixels, all of it in the network.
             if work == "Score-CAM" and size > 100:
                 continue
             for name, theirs in peers.items():

@@ -1,9 +1,9 @@
-"""Performance information curves at 224×224 on resnet18: seconds an image, beside the procedure as published.
+"""Performance information curves at 224×224 on resnet18: seconds per image, compared with the published procedure.
 
-The yardstick does what the published one does: SIC and AIC one after the other, one interpolation per channel, one
-network pass per picture. Its passes have one thread, since several for single images were slower where they had to
-share cores; ours have all. The triangulation (Qhull) and the encoder (libwebp) make the published numbers themselves:
-"both libraries" is their share of our time, which stays when all else costs nothing.
+The yardstick follows the published procedure: SIC and AIC one after the other, one interpolation per channel, one
+network pass per image. Its passes have one thread, because several threads were slower for single images where they had
+to share cores; ours have all. The triangulation (Qhull) and the encoder (libwebp) determine the published numbers:
+"both libraries" is their share of our time, which would remain if all other work cost nothing.
 
     python benchmarks/pic.py [--images N] [--threads T] --out FOLDER
 """
@@ -50,7 +50,7 @@ class Split:
 
 
 def photographs(count: int) -> np.ndarray:
-    """Crops of scikit-learn's two photographs, (N, 224, 224, 3) float32 in [0, 1]."""
+    """Return crops of scikit-learn's two photographs, (N, 224, 224, 3) float32 in [0, 1]."""
     generator = np.random.default_rng(0)
     pictures = []
     for place in range(count):
@@ -77,7 +77,7 @@ def encoded(picture: np.ndarray) -> int:
 def yardstick(
     network: torch.nn.Module, picture: np.ndarray, one_map: np.ndarray, random: np.ndarray, split: Split
 ) -> Any:
-    """Do it as published; return entropies, which both procedures have to agree on."""
+    """Run the published procedure; return entropies, on which both procedures have to agree."""
 
     def passed(filled: np.ndarray) -> torch.Tensor:
         with torch.inference_mode():
@@ -137,7 +137,7 @@ def run(count: int) -> list[dict[str, object]]:
         batch = torch.from_numpy((np.stack([*variants, picture]) - MEAN) / STD).permute(0, 3, 1, 2).contiguous()
         with torch.inference_mode():
             parts.time("passes", network, batch)
-    # Within the interpolation.
+    # This time is part of the interpolation's.
     parts.seconds["interpolation"] -= parts.seconds["triangulation"]
     print(f"{count} images, {torch.get_num_threads()} threads, {pic.encoder()}")
     ours_row, published_row = parts.row("ours, part after part", count), published.row("as published", count)

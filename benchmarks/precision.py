@@ -1,9 +1,9 @@
-"""What bfloat16 and torch.compile do to the speed of network passes, and to scores and ranks.
+"""Effects of bfloat16 and torch.compile on the speed of network passes, and on scores and ranks.
 
     python benchmarks/precision.py --out FOLDER
 
-Speed is that of whole batches in one run, over the same network in float32. Scores are SDS (the network is not
-finetuned) on digits, with a small trained network, maps and drops both made in the format.
+Speed is that of complete batches in one run, relative to the same network in float32. Scores are SDS (the network is
+not finetuned) on digits, with a small trained network; both maps and drops are computed in the format.
 """
 
 import copy
@@ -52,7 +52,7 @@ def rate(network, images, repetitions=5):
 
 
 def speeds(name, network, images):
-    """Return how fast the formats are, best of passes that take turns."""
+    """Return the speed of each format, best of passes that take turns."""
     network = network.eval().requires_grad_(False).to(CPU, memory_format=torch.channels_last)
     images = images.to(CPU).contiguous(memory_format=torch.channels_last)
     kinds = {"float32": copy.deepcopy(network), "bfloat16": set_precision(copy.deepcopy(network), "bfloat16", CPU)}

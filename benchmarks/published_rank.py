@@ -1,9 +1,9 @@
-"""Published tables of scores, ranked by `heatproof rank` beside the order of their mean scores.
+"""Published tables of scores, ranked by `heatproof rank` and by their mean scores.
 
     python benchmarks/published_rank.py imagenet_idsds.csv cifar100_idsds.csv --out docs/data/published_rank
 
-A row a method: its mean score over networks with its place, and κ with its rank where a network counts once, and where
-each test case does.
+One row per method: its mean score over networks with its place, and κ with its rank where networks count once, and
+where test cases do.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def compared(path: Path) -> pd.DataFrame:
 
 
 def main() -> None:
-    """Rank each table, and write what was found."""
+    """Rank each table, and store the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tables", nargs="*", type=Path)
     parser.add_argument("--out", type=Path, required=True)

@@ -1,8 +1,8 @@
-"""Time of drawing an image's random numbers on a CPU, by counter, by PyTorch's generator, and as was done before.
+"""Time of drawing an image's random numbers on a CPU, by counter, by PyTorch's generator, and by the earlier method.
 
     python benchmarks/random_numbers.py --out FOLDER
 
-One process, one thread, in turns; the ratios are what counts. Before, every image had a generator that was seeded anew.
+One process, one thread, in turns; the ratios are the result. Earlier, every image had a newly seeded generator.
 """
 
 import time
@@ -18,7 +18,7 @@ ROUNDS = 15
 
 
 def main():
-    """Tell milliseconds and ratios: the least of all rounds, as others use the machine too."""
+    """Print milliseconds and ratios, the least of all rounds, because others use the machine too."""
     torch.set_num_threads(1)
     options = parser(__doc__).parse_args()
     rows = []

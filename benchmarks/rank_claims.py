@@ -1,14 +1,15 @@
-"""How often claims that rankings agree or differ are passed, where the true orders are known.
+"""How often claims that rankings agree or differ are reproduced, where the true orders are known.
 
-Methods have a quality in each network; the score of an image is the quality plus noise, of which a part is the image's
-and common to all methods, and a part is the image's and the method's and common to all networks. The true range is the
-largest less the least ρ between the true orders of two networks: 0 where all have one order, else one network ranks
-otherwise ("one"), or each a little further from the first than the one before ("chain"). Deletion has two metrics.
+Methods have a quality in each network; the score of an image is the quality plus noise, of which a part belongs to the
+image and is common to all methods, and a part belongs to the image and the method and is common to all networks. The
+true range is the largest less the smallest ρ between the true orders of two networks: 0 where all have the same order,
+otherwise one network has another ranking ("one"), or each deviates a little more from the first than the one before
+("chain"). Deletion has two metrics.
 
     python benchmarks/rank_claims.py --out docs/data/rank_claims && python docs/pages.py
 
-Each row of the table is stored as soon as it is finished: after an interruption the same command goes on with those
-that are missing. Remove the table to make it anew.
+Each row of the table is stored as soon as it is finished: after an interruption the same command continues with the
+missing rows. Remove the table to start again.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from heatproof.claims.registry import CLAIMS, Untestable
 from heatproof.claims.verdicts import UNTESTED, estimate, verdict_of
 from heatproof.files.writing import write_table
 
-# Runs of the cells that decide, which come first, and of the others.
+# Number of runs of the decisive cells, which come first, and of the others.
 RUNS, OTHER_RUNS, DECIDING = 1000, 300, 6
 NETWORKS, METHODS, IMAGES = 4, 26, 64
 METRICS = ("deletion_morf", "deletion_lerf")
@@ -54,7 +55,7 @@ def qualities(rng: np.random.Generator, kind: str, wanted: float, order: str) ->
     elif kind == "all alike":
         quality[:] = 0
     elif kind == "other gaps":
-        # One order, and distances between methods that each network has of its own.
+        # The same order, with different distances between methods in each network.
         return np.sort(rng.normal(size=(NETWORKS, METHODS)), axis=1)
     other = rng.normal(size=METHODS)
     share = {"": np.zeros(NETWORKS), "one": np.eye(NETWORKS)[-1], "chain": np.linspace(0, 1, NETWORKS)}[order]
@@ -116,7 +117,7 @@ def verdict(claim: str, scores: Evidence) -> tuple[str, float, float]:
 
 
 def one_run(cell: tuple, run: int) -> tuple[str, float, float]:
-    """Return what `verdict` does of one run of a cell."""
+    """Return the result of `verdict` for one run of a cell."""
     return verdict(cell[0], evidence(np.random.default_rng([run, 31]), cell))
 
 
@@ -131,7 +132,7 @@ def simulate(cell: tuple, runs: int) -> dict[str, object]:
 
 
 def main(cells: list[tuple], path: Path, runs: int | None = None) -> None:
-    """Simulate the cells that the table lacks, and store it after each."""
+    """Simulate the cells that are missing in the table, and store it after each."""
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = pd.read_csv(path, keep_default_na=False).to_dict("records") if path.exists() else []
     done = {tuple(str(row[name]) for name in COLUMNS) for row in rows}

@@ -1,4 +1,4 @@
-"""Milliseconds an image of every explainer that knows no model, on one thread.
+"""Milliseconds per image of every explainer that does not use the model, on one thread.
 
 python benchmarks/reference.py --out FOLDER
 """
@@ -16,7 +16,7 @@ from heatproof.data.digits import digits
 
 
 def batches(count: int, size: int, batch_size: int) -> list[ExplainContext]:
-    """Return digits in batches, enlarged where asked, and repeated under other names where there are too few."""
+    """Return digits in batches, enlarged if requested, and repeated under other names where there are too few."""
     data = digits(seed=0)
     images = torch.from_numpy(data.images("train", 0, min(count, len(data.splits["train"].ids)))) * 2 - 1
     images = images.repeat(-(-count // len(images)), 1, 1, 1)[:count]
@@ -41,7 +41,7 @@ def measure(count: int, size: int, batch_size: int = 64) -> list[dict[str, objec
     given = batches(count, size, batch_size)
     rows = []
     for entry in [entry for entry in EXPLAINERS.values() if not entry.uses_model]:
-        # Importing the libraries is paid once a process, whatever the number of images.
+        # Importing the libraries costs the same for any number of images.
         entry.function(given[0])
         start = perf_counter()
         for context in given:

@@ -1,9 +1,9 @@
-"""Time and accuracy of ROAD's imputation on colour images of two sizes, beside a plain direct solution.
+"""Time and accuracy of ROAD's imputation on colour images of two sizes, compared with a direct solution.
 
     python benchmarks/road.py --out FOLDER
 
-The yardstick assembles the sparse system and solves it channel by channel, for one image and on some steps only, as it
-takes minutes for all of them; a network's forward pass tells how much of a run the imputation is.
+The yardstick assembles the sparse system and solves it channel by channel, for one image and some steps only, because
+it would take minutes for all of them; a network's forward pass shows the share of the imputation in a run.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def direct(image: np.ndarray, removed: np.ndarray) -> np.ndarray:
 
 
 def best(function: Callable[[], object], repeats: int = 3) -> float:
-    """Seconds of the fastest repeat."""
+    """Return the seconds of the fastest repeat."""
     seconds = []
     for _ in range(repeats):
         start = time.perf_counter()
@@ -78,14 +78,14 @@ def best(function: Callable[[], object], repeats: int = 3) -> float:
 
 
 def fill(images: torch.Tensor, first: torch.Tensor, steps: int, kept: dict[int, np.ndarray]) -> None:
-    """Run a sequence, and keep every step of the first image."""
+    """Run a sequence, and return every step of the first image."""
     names = [str(number) for number in range(len(images))]
     for step, imputed in enumerate(impute_sequence(images, first, steps, noise=0, seed=0, image_ids=names)):
         kept[step] = imputed[0].numpy()
 
 
 def forward(size: int) -> float:
-    """Milliseconds of a network's forward pass of an image, in a batch of 64."""
+    """Return the milliseconds per image of a network's forward pass, in a batch of 64."""
     network = resnet18().eval().to(memory_format=torch.channels_last)
     batch = pictures(64, size).contiguous(memory_format=torch.channels_last)
     with torch.inference_mode():

@@ -1,7 +1,7 @@
-"""By how much logits of an image differ alone and in company, over networks of torchvision and timm.
+"""Difference of an image's logits alone and in a batch, over networks of torchvision and timm.
 
 Random weights, 64 pixels or the fixed size of a network, four precisions; as shares of the spread of the logits. The
-adapter's tolerance (`heatproof.models.rounding.TOLERANCE`) is held against it.
+adapter's tolerance (`heatproof.models.rounding.TOLERANCE`) is based on these numbers.
 
     python benchmarks/rounding.py --out docs/data/rounding
 """
@@ -40,7 +40,7 @@ def build(name):
 
 
 def measured(network, images):
-    """Return the largest difference alone and in company, and in two passes of one size, over the logits' spread."""
+    """Return the largest differences alone and in a batch, and in two equal passes, over the logits' spread."""
     with adapt_network(network, images) as found, torch.no_grad():
         together, again = (found.network(images) for _ in range(2))
         alone = torch.cat([found.network(one) for one in images.split(1)])

@@ -1,13 +1,13 @@
-"""The same task by heatproof, captum, Quantus and pytorch-grad-cam: lines of code, time, memory, and what comes out.
+"""The same task by heatproof, captum, Quantus and pytorch-grad-cam: lines of code, time, memory, and results.
 
     pip install "heatproof[peers]"
     python benchmarks/same_task.py --out FOLDER
 
 The task: maps of saliency, integrated gradients (50 steps) and Grad-CAM for a ResNet-18 at 224×224 with random weights,
 and the area under the logit of the predicted class while the most relevant pixels are set to zero in 16 steps. The
-programs are the files of benchmarks/tasks, each as one would write it with the documentation at hand. Each runs in a
-process of its own, in turns; told are the medians. Lines are those with code on them, without blanks and imports. The
-last column is the largest difference of an area from heatproof's.
+programs are the files of benchmarks/tasks, each written as by a user with the documentation at hand. Each runs in a
+separate process, in turns; the table has medians. Lines are those with code, without blanks and imports. The last
+column is the largest difference of an area from heatproof's.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PACKAGES = {
 
 
 def run(name: str, images: int) -> tuple[dict[str, float], float, float, float]:
-    """Return what a program finds, its wall and processor seconds, and its peak memory in GiB."""
+    """Return the results of a program, its wall and processor seconds, and its peak memory in GiB."""
     command = [sys.executable, str(TASKS / f"by_{name}.py"), str(images)]
     began = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -62,7 +62,7 @@ def main() -> None:
     options.add_argument("--rounds", type=int, default=3)
     given = options.parse_args()
     images, rounds = (1, 1) if given.small else (given.images, given.rounds)
-    # Those of the peers that are installed.
+    # Only installed peers.
     made: dict[str, list[Any]] = {name: [] for name, (_, module) in PACKAGES.items() if find_spec(module)}
     for _ in range(rounds):
         for name, runs in made.items():

@@ -1,8 +1,8 @@
-"""Processor time and memory of planning, storing and scoring, as jobs, shards and images grow.
+"""Processor time and memory of planning, storing and scoring, for growing numbers of jobs, shards and images.
 
-Planning is `snakemake -n` on the papers' grid (benchmarks/paper_scale.py). Stores and scores are those of
-IDSDS on made-up maps and drops, 32 pixels, with the stages' own code. Processor seconds count, because other work on
-the machine only adds to wall time.
+Planning is `snakemake -n` on the papers' grid (benchmarks/paper_scale.py). Stores and scores are those of IDSDS on
+made-up maps and drops, 32 pixels, with the stages' code. Processor seconds count, because other work on the machine
+only adds to wall time.
 
     python benchmarks/scale.py --out FOLDER
 """
@@ -21,18 +21,18 @@ import paper_scale
 from _tell import parser, tell
 
 IDSDS, ALL = ["results/idsds_table.csv"], ["results/idsds_table.csv", "results/scores.csv"]
-# Shards of 50,000 images, and what is asked for.
+# Shards of 50,000 images, and the targets.
 PLANS = ((10, IDSDS), (20, IDSDS), (10, ALL), (20, ALL))
 IMAGES = (256, 1024, 4096)
 
 
 def planning(shards: int, targets: list[str]) -> tuple[int, float, float]:
-    """Jobs, processor seconds and peak GiB of a dry run of the papers' whole grid."""
+    """Return jobs, processor seconds and peak GiB of a dry run of the papers' complete grid."""
     config = paper_scale.grid(50000)
     config["shard_size"] = 50000 // shards
     with tempfile.TemporaryDirectory() as folder:
         paper_scale.set_up(Path(folder), config)
-        # In a process of its own, because the peak of children is that of the largest.
+        # In a separate process, because the peak memory of children is that of the largest.
         command = [sys.executable, __file__, "--plan", json.dumps([folder, targets])]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
     found = json.loads(done.stdout)
@@ -46,7 +46,7 @@ def plan_here(what: str) -> None:
 
 
 def scoring(images: int) -> dict[str, float]:
-    """Processor seconds to write the stores of 12 explainers and to score their methods; peak GiB of the scoring."""
+    """Return processor seconds to write stores of 12 explainers and to score their methods, and scoring's peak GiB."""
     with tempfile.TemporaryDirectory() as folder:
         found: dict[str, float] = {}
         for what in ("--store", "--score"):
@@ -58,7 +58,7 @@ def scoring(images: int) -> dict[str, float]:
 
 
 def made_up(images: int):
-    """A plan with so many images, and what a job that scores them is told."""
+    """Return a plan with so many images, and the spec of a job that scores them."""
     from heatproof.config.files import default_config, merge
     from heatproof.plan.graph import Graph
     from heatproof.plan.validate import make_plan

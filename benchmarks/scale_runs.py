@@ -1,8 +1,8 @@
-"""Wall time, processor time and memory of whole runs, as images, methods and shards grow, one thing at a time.
+"""Wall time, processor time and memory of complete runs, for growing images, methods and shards, one at a time.
 
-Each run is `snakemake --cores 2 results/idsds_table.csv` in a folder of its own: a small VGG on noise of 32 pixels, and
-IG again and again under other names, so that all methods cost the same. Training is not in it: the weights are copied
-from a run before. Printed beside each run is its floor: the time that its network passes take at the best throughput,
+Each run is `snakemake --cores 2 results/idsds_table.csv` in a separate folder: a small VGG on noise of 32 pixels, and
+IG several times under different names, so that all methods cost the same. Training is not included: the weights are
+copied from an earlier run. The floor of each run is the time that its network passes take at the best throughput,
 measured in this process with batches of the run's size, two jobs at once.
 
     python benchmarks/scale_runs.py --out FOLDER
@@ -27,12 +27,12 @@ from _tell import parser, tell
 ROOT = Path(__file__).resolve().parent.parent
 CORES, STEPS, BATCH = 2, 30, 64
 IMAGES, METHODS, SHARDS = (128, 512, 2048), (1, 4, 16), (1, 4, 16)
-# The point that the three curves share.
+# The common point of the three curves.
 MIDDLE = (512, 4, 1)
 
 
 class Run(NamedTuple):
-    """What a run took: seconds of wall and processor, GiB of its largest process, and how many jobs and passes."""
+    """Measurements of a run: wall and processor seconds, GiB of its largest process, numbers of jobs and passes."""
 
     wall: float
     processor: float
@@ -72,7 +72,7 @@ def snakemake(folder: Path, target: str) -> None:
 
 
 def whole(base: Path, *size: int) -> dict[str, Any]:
-    """Run one config on copied weights; the caller is a process of its own, because peaks are of all its children."""
+    """Run one config on copied weights; call it in a separate process, because peaks are those of all its children."""
     folder = base / "-".join(map(str, size))
     shutil.copytree(base / "trained", folder)
     (folder / "config.yaml").write_text(yaml.safe_dump(config(*size)), encoding="utf-8")
@@ -94,7 +94,7 @@ def whole(base: Path, *size: int) -> dict[str, Any]:
 
 
 def throughput(gradient: bool) -> float:
-    """Images a second of one thread's best batch."""
+    """Return the images per second of one thread's best batch."""
     import torch
 
     from heatproof.config.files import default_config, merge

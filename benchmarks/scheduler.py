@@ -1,11 +1,12 @@
-"""What Snakemake's main process costs: a tenth of the papers' grid, with jobs that only sleep and leave empty files.
+"""Cost of Snakemake's main process: a tenth of the papers' grid, with jobs that only sleep and leave empty files.
 
     python benchmarks/scheduler.py --out FOLDER [--seconds S] [--cores N]
 
-Takes every tenth network of benchmarks/paper_scale.py, with 50,000 images in shards of 5,000, to results/scores.csv.
-Each job sleeps for `--seconds` in the place of its work, so that the wall time is that of a run whose jobs are that
-short: jobs of minutes make the share smaller. Told are jobs, files that they read, files that they wait for, wall time
-over the floor (seconds of all jobs over the cores), processor seconds of the main process and its share of the wall.
+Plans every tenth network of benchmarks/paper_scale.py, with 50,000 images in shards of 5,000, up to results/scores.csv.
+Each job sleeps for `--seconds` instead of its work, so that the wall time is that of a run with such short jobs; jobs
+of minutes make the share smaller. The table has jobs, files that they read, files that they wait for, wall time over
+the floor (seconds of all jobs over the cores), and processor seconds of the main process and its share of the wall
+time.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from _tell import parser, tell
 
 SHARDS = 10
 TARGET = "results/scores.csv"
-# In the place of a job's Python: called with -P -m heatproof.workflow.job SPEC.
+# Replaces a job's Python: called with -P -m heatproof.workflow.job SPEC.
 SLEEPER = """#!/bin/sh
 sleep {seconds}
 xargs -d '\\n' touch < "{folder}/outputs/$(basename "$4")"
@@ -32,7 +33,7 @@ xargs -d '\\n' touch < "{folder}/outputs/$(basename "$4")"
 
 
 def prepare(folder: Path, config: dict, seconds: float) -> dict[str, int]:
-    """Write config and sleeper, and what each job leaves; return how many jobs and files there are."""
+    """Write the config, the sleeper, and the outputs of each job; return the numbers of jobs and files."""
     from heatproof.config.files import read_config
     from heatproof.plan.graph import Graph
     from heatproof.plan.validate import make_plan
@@ -63,12 +64,12 @@ def run(folder: Path, cores: int) -> tuple[float, float]:
     path = os.pathsep.join([str(folder), str(paper_scale.ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, "HEATPROOF_SLEEPER": str(folder / "sleeper")}
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(folder / "Snakefile"), "--cores", str(cores)]
-    # Found by itself only beside the Snakefile that is run.
+    # Snakemake finds the profile by itself only next to the Snakefile.
     command += ["--workflow-profile", str(paper_scale.ROOT / "profiles/default")]
     command += ["--directory", str(folder), "--configfile", str(folder / "config.yaml"), "--", TARGET]
-    # After the rules, which name the Python of jobs.
+    # After the rules, which set the Python of jobs.
     (folder / "Snakefile").write_text(
-        # As on a machine with a core for each: jobs that sleep need none.
+        # As on a machine with a core for each job: sleeping jobs need none.
         f"import os\n\nos.sched_getaffinity = lambda process: range({cores})\n"
         f'include: "{paper_scale.ROOT}/Snakefile"\nos.environ["HEATPROOF_PYTHON"] = os.environ["HEATPROOF_SLEEPER"]\n'
     )

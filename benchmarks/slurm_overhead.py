@@ -1,16 +1,17 @@
-"""How the overhead of SLURM grows with jobs: N independent jobs of one second, sent to a real SLURM on this machine.
+"""Overhead of SLURM by number of jobs: N independent jobs of one second, sent to a real SLURM on this machine.
 
 Every number of jobs is run as single jobs of SLURM, as groups of twenty, one after another, and as a job array, all
-with profiles/slurm, and once by Snakemake alone (`--cores`). Printed are wall time; the floor, which is N seconds over
-the CPUs that the nodes have; their ratio; seconds over the floor for each job; and processor seconds for each job, of
-the jobs themselves and of the Snakemake that sends them. Processor seconds can be told on a machine with other work,
-wall time is longer then.
+with profiles/slurm, and once by Snakemake alone (`--cores`). The table has wall time; the floor, which is N seconds
+over the CPUs of the nodes; their ratio; seconds over the floor for each job; and processor seconds for each job, of the
+jobs themselves and of the Snakemake that sends them. Processor seconds are valid on a machine with other work, too,
+which lengthens the wall time.
 
     python benchmarks/slurm_overhead.py [--kinds single groups arrays local] [N ...] --out FOLDER
 
-Needs what .ci/slurm-up needs, and takes the cluster down at the end. HEATPROOF_SLURM_NODES and HEATPROOF_SLURM_CPUS
-say how large it is: 2 nodes with 4 CPUs each unless given. An array needs `--jobs` of N and more: with fewer, version
-2.8 of Snakemake's plugin keeps jobs back for good (docs/scaling.md); such a run is ended after `--limit` seconds.
+Has the requirements of .ci/slurm-up, and takes the cluster down at the end. HEATPROOF_SLURM_NODES and
+HEATPROOF_SLURM_CPUS set its size: 2 nodes with 4 CPUs each by default. An array needs `--jobs` of N and more: with
+fewer, version 2.8 of Snakemake's plugin never sends some jobs (docs/scaling.md); such a run is ended after `--limit`
+seconds.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def collect(known: int = 0) -> tuple[float, int | None, float]:
-    """Take in every process that ended: processor seconds of all others, then status and seconds of the one known."""
+    """Collect ended processes; return processor seconds of all others, and status and seconds of the known one."""
     others, status, own = 0.0, None, 0.0
     with contextlib.suppress(ChildProcessError):
         while True:
@@ -66,8 +67,8 @@ def ask(*command: str, **more: Any) -> str:
 
 
 def start() -> int:
-    """Start the cluster below this process and return how many CPUs it has."""
-    # slurmd gives every job's process away, to the nearest that takes orphans in.
+    """Start the cluster below this process and return its number of CPUs."""
+    # slurmd detaches the process of every job, which goes to the nearest subreaper.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     size = {"HEATPROOF_SLURM_NODES": "2", "HEATPROOF_SLURM_CPUS": "4"}
     environment = ask(str(ROOT / ".ci/slurm-up"), env={**size, **os.environ}).strip()
@@ -78,13 +79,13 @@ def start() -> int:
 
 
 def options(kind: str, count: int, slots: int, jobs: int | None) -> list[str]:
-    """What Snakemake is told."""
+    """Return Snakemake's options."""
     if kind == "local":
         return ["--cores", str(slots)]
     given = ["--profile", str(PROFILE)]
     if kind == "groups":
         given += ["--groups", "second=seconds", "--group-components", f"seconds={GROUP}"]
-        # A group asks for the CPUs of all of its jobs at once unless told how many it may have.
+        # By default a group requests the CPUs of all of its jobs at once.
         given += ["--cores", "1"]
     if kind == "arrays":
         given += ["--slurm-array-jobs", "second"]
@@ -94,7 +95,7 @@ def options(kind: str, count: int, slots: int, jobs: int | None) -> list[str]:
 
 def measure(kind: str, count: int, slots: int, jobs: int | None, limit: float) -> dict[str, object]:
     """Run so many jobs and return a row of the table."""
-    # Where SLURM keeps its files, which only a cluster that was started has.
+    # SLURM's folder, which exists only after the cluster was started.
     shared = None if kind == "local" else os.environ.get("HEATPROOF_SLURM_DIR")
     folder = Path(tempfile.mkdtemp(prefix="slurm-overhead-", dir=shared))
     (folder / "Snakefile").write_text(SNAKEFILE)
@@ -105,7 +106,7 @@ def measure(kind: str, count: int, slots: int, jobs: int | None, limit: float) -
         running = subprocess.Popen(
             [*command, "--config", f"jobs={count}"], cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log
         )
-    # At once: a node takes a process that nobody takes in for one that cannot be killed, and closes.
+    # Collect it at once: a node takes a zombie process for one that cannot be killed, and is drained.
     while status is None:
         time.sleep(0.1)
         more, status, own = collect(running.pid)

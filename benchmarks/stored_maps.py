@@ -1,8 +1,8 @@
-"""What storing maps as float16 changes: IDSDS and SDS of a finished run, scored again from the same maps.
+"""Effect of storing maps as float16: IDSDS and SDS of a finished run, scored again from the same maps.
 
     python benchmarks/stored_maps.py RESULTS --out FOLDER
 
-Reads the maps and patch drops of a run with float32 maps, stores the maps as `attribution.stored_as: float16` does,
+Reads the maps and patch drops of a run with float32 maps, converts the maps as `attribution.stored_as: float16` does,
 and scores both; no network is needed. The table has a row for each network and metric.
 """
 
@@ -26,7 +26,7 @@ def as_float16(maps: np.ndarray) -> np.ndarray:
 
 
 def compare(results: Path, table: Path, images: int) -> pd.DataFrame:
-    """Return how scores and ranks of one test case change."""
+    """Return the changes of scores and ranks of one test case."""
     case = pd.read_parquet(table)
     where = case.loc[0, ["dataset", "model", "weights"]].tolist()
     drops = str(next((results / "drops" / Path(*where)).glob("*.zarr")))
@@ -38,7 +38,7 @@ def compare(results: Path, table: Path, images: int) -> pd.DataFrame:
             continue
         try:
             maps = stored_maps(store, 0, images).values
-        except Exception as error:  # a gap has no values
+        except Exception as error:  # a method that is not applicable has no values
             print(f"{store.name}: {error}", file=sys.stderr)
             continue
         for place, name in enumerate(describe_store(store)["coordinates"]["map"]):
