@@ -35,7 +35,7 @@ from torch.nn.functional import interpolate
 from heatproof.attribution._kinds import NetworkTraits, inspect_network
 from heatproof.attribution.explaining import check_limits
 from heatproof.attribution.registry import EXPLAINERS, ApplicabilityFigure, ExplainContext, Explainer
-from heatproof.claims.meta_rank import THEIRS
+from heatproof.claims.meta_rank import METHODS_OF_PAPER
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.models.registry import ARCHITECTURES, InputFacts
 
@@ -378,7 +378,7 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="one small network and the cheap explainers")
     parser.add_argument("--meta-rank", action="store_true", help="the networks and methods of Meta-Rank, in full")
     given = parser.parse_args()
-    usual = sorted(CHEAP) if given.small else list(THEIRS) if given.meta_rank else None
+    usual = sorted(CHEAP) if given.small else list(METHODS_OF_PAPER) if given.meta_rank else None
     warnings.filterwarnings("ignore")
     networks = {"timm:vit_tiny_patch16_224": SMALL["timm:vit_tiny_patch16_224"]} if given.small else NETWORKS
     networks = META_RANK if given.meta_rank else networks

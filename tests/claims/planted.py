@@ -160,7 +160,7 @@ def _(name, sign):
         last = case.weights == "pretrained_epoch2"
         return last and {1: False, -1: True, 0: case.model == "net_d"}[sign]
 
-    kept = {kind: {"kept_by": "pretrained"} for kind in DELETION}
+    kept = {kind: {"saved_epoch_of": "pretrained"} for kind in DELETION}
     return ordered(turned, metrics=kept, weights=("pretrained_epoch1", "pretrained_epoch2"))
 
 

@@ -72,23 +72,23 @@ def plant(
     accuracy
         As accuracy.csv.
     """
-    given = metrics if isinstance(metrics, Mapping) else {name: {} for name in metrics}
-    usual = {"options": {}, "higher_is_better": True, "grid": 4, "baseline": "zeros", "pixels": 32}
+    case_fields = metrics if isinstance(metrics, Mapping) else {name: {} for name in metrics}
+    defaults = {"options": {}, "higher_is_better": True, "grid": 4, "baseline": "zeros", "pixels": 32}
     cases = [
-        Case(dataset, model, one, name, **{"kind": name, **usual, **_of_kind(fields.get("kind", name)), **fields})
+        Case(dataset, model, one, name, **{"kind": name, **defaults, **_of_kind(fields.get("kind", name)), **fields})
         for dataset in datasets
         for model in models
         for one in weights
-        for name, fields in given.items()
+        for name, fields in case_fields.items()
     ]
-    made = [method(name) for name in methods]
+    planted_methods = [method(name) for name in methods]
     rows = []
     for place, case in enumerate(cases):
         generator = numpy_generator(seed, "planted scores", str(place))
-        for one in made:
+        for one in planted_methods:
             drawn = noise * generator.standard_normal(images)
             mean = level(case, one)
             if mean is not None:
                 where = {"dataset": case.dataset, "model": case.model, "weights": case.weights, "metric": case.metric}
                 rows += [{**where, "method": one.name, "image": i, "score": mean + e} for i, e in enumerate(drawn)]
-    return Evidence(pd.DataFrame(rows), cases, made, models, accuracy, draws=Resampling(0, repetitions))
+    return Evidence(pd.DataFrame(rows), cases, planted_methods, models, accuracy, draws=Resampling(0, repetitions))

@@ -10,10 +10,10 @@ from planting import METHODS, NETWORKS, plant, trainings
 from scipy.stats import false_discovery_control, spearmanr, ttest_ind
 
 from heatproof.claims.card import COLUMNS, claims_table, ordered_claims, run_table
-from heatproof.claims.contrasts import contrast, differing, families
+from heatproof.claims.contrasts import contrast, family_pairs, pairs_differing_in
 from heatproof.claims.evidence import Model, correlate_ranks
 from heatproof.claims.registry import CLAIMS, PAPERS, Untestable
-from heatproof.claims.verdicts import Measured, estimate
+from heatproof.claims.verdicts import Measurement, estimate
 from heatproof.models.registry import ARCHITECTURES
 
 VERDICTS = {"reproduced", "contradicted", "open", "not testable here"}
@@ -55,7 +55,7 @@ def test_an_interval_beside_the_limit_is_open_where_q_is_too_large(monkeypatch):
     """Among as many claims as the run tests, one p of 0.03 is expected by chance."""
     row = verdict("absolute_values_hurt_ig", PLANTED["absolute_values_hurt_ig"](1))
     assert row["verdict"] == "reproduced"
-    monkeypatch.setattr("heatproof.claims.card.adjusted", lambda p: np.where(np.isnan(p), np.nan, 0.2))
+    monkeypatch.setattr("heatproof.claims.card.adjusted_p_values", lambda p: np.where(np.isnan(p), np.nan, 0.2))
     row = verdict("absolute_values_hurt_ig", PLANTED["absolute_values_hurt_ig"](1))
     assert row["verdict"] == "open"
     assert row["ci_low"] > 0
@@ -64,13 +64,13 @@ def test_an_interval_beside_the_limit_is_open_where_q_is_too_large(monkeypatch):
 
 def test_p_is_near_the_normal_one_and_never_zero():
     draws = np.concatenate([[0.2], 0.2 + 0.1 * np.random.default_rng(0).standard_normal(20000)])
-    assert estimate(Measured(draws), 0, 0.95, 1000).p == pytest.approx(0.0455, abs=0.005)
-    assert estimate(Measured(draws), -9, 0.95, 1000).p == 1 / 20001
+    assert estimate(Measurement(draws), 0, 0.95, 1000).p == pytest.approx(0.0455, abs=0.005)
+    assert estimate(Measurement(draws), -9, 0.95, 1000).p == 1 / 20001
 
 
 def test_few_networks_have_wide_intervals():
     draws = np.concatenate([[0.2], 0.2 + 0.1 * np.random.default_rng(0).standard_normal(2000)])
-    wide, narrow = (estimate(Measured(draws), 0, 0.95, cases) for cases in (3, 100))
+    wide, narrow = (estimate(Measurement(draws), 0, 0.95, cases) for cases in (3, 100))
     assert wide.high - wide.low > 2 * (narrow.high - narrow.low)
 
 
@@ -87,7 +87,7 @@ def test_claims_on_networks_are_never_judged_on_images_alone():
 def test_seeds_of_one_kind_are_one_network():
     models = trainings([RESNET, replace(RESNET, name="other", depth=56)])
     made = plant(lambda case, m: 0.1 * METHODS.index(m.name), models=models).over_networks()
-    pairs = made.pairs_differing(made.in_domain(), "model")
+    pairs = made.pairs_differing(made.in_domain_cases(), "model")
     assert len(pairs) == 25, "five by five, none within a kind"
     assert made.agreement(pairs).networks == 2
 
@@ -95,7 +95,7 @@ def test_seeds_of_one_kind_are_one_network():
 def test_networks_are_drawn_beside_images():
     """Networks that disagree widen the interval, which resampled images cannot show."""
     made = plant(lambda case, m: {"net_a": 0.3, "net_b": 0.1}.get(case.model, 0.0) * (m.name == IG), noise=0.01)
-    cases, pairs = made.in_domain(), [(METHODS.index(IG), 0)]
+    cases, pairs = made.in_domain_cases(), [(METHODS.index(IG), 0)]
     images, networks = (one.difference(cases, pairs).draws for one in (made, made.over_networks()))
     assert images[0] == networks[0]
     assert networks.std() > 5 * images.std()
@@ -113,7 +113,7 @@ def test_design_is_welchs_test_over_means_of_trainings():
     generator = np.random.default_rng(0)
     chance = {name: generator.normal(0, 0.1) for name in trainings([RESNET, replace(RESNET, name="deep")])}
     made = sides(lambda case, m: 0.3 + chance[case.model], noise=0)
-    measured = contrast(made, made.in_domain(), differing(made, made.in_domain(), "depth"))
+    measured = contrast(made, made.in_domain_cases(), pairs_differing_in(made, made.in_domain_cases(), "depth"))
     groups = [[value for name, value in chance.items() if name.startswith(side)] for side in ("deep", "resnet")]
     expected = ttest_ind(*groups, equal_var=False)
     found = estimate(measured, 0, 0.95, 0)
@@ -136,9 +136,9 @@ def test_other_baselines_and_grids_are_never_mixed_in():
     fields["p"] = {"kind": "idsds", "output": "probability"}
     made = plant(lambda case, m: 0.1, metrics=fields, models={"net_a": NETWORKS["net_a"]})
     name = {index: case.metric for index, case in enumerate(made.cases)}
-    assert [name[c] for c in made.in_domain()] == ["idsds"]
+    assert [name[c] for c in made.in_domain_cases()] == ["idsds"]
     for field, other in (("grid", "g"), ("baseline", "idsds_g4_blur"), ("output", "p")):
-        assert [(name[a], name[b]) for a, b in made.variants(field)] == [("idsds", other)]
+        assert [(name[a], name[b]) for a, b in made.pairs_varying(field)] == [("idsds", other)]
 
 
 def test_a_model_without_its_like_is_not_compared():
@@ -151,7 +151,7 @@ def test_families_are_compared_where_both_have_batch_norm_or_neither():
     plain = Model("plain", "vgg", 11, 1.0, False, True)
     models = {one.name: one for one in (RESNET, plain, replace(plain, name="bn", batch_norm=True))}
     made = plant(lambda case, m: 0.4, models=models)
-    assert families(made, made.in_domain(), "vgg", "resnet") == [(("toy", "bn"), ("toy", "resnet"))]
+    assert family_pairs(made, made.in_domain_cases(), "vgg", "resnet") == [(("toy", "bn"), ("toy", "resnet"))]
 
 
 # ---- evidence --------------------------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ def test_out_of_domain_takes_no_finetuned_weights():
 
 def test_agreement_is_spearman_between_mean_scores():
     made = plant(lambda case, m: 0.1 * METHODS.index(m.name) * (-1 if case.model == "net_a" else 1), noise=0.001)
-    pairs = made.pairs_differing(made.in_domain(), "model")
+    pairs = made.pairs_differing(made.in_domain_cases(), "model")
     assert made.agreement(pairs).draws[0] == pytest.approx(0), "three of six pairs are reversed"
 
 
@@ -174,15 +174,15 @@ def test_a_metric_where_lower_is_better_is_turned():
 
 
 def test_kept_epochs_are_no_other_trainings():
-    metrics = {"idsds": {}, "epoch": {"kind": "idsds", "kept_by": "finetuned"}}
+    metrics = {"idsds": {}, "epoch": {"kind": "idsds", "saved_epoch_of": "finetuned"}}
     made = plant(lambda case, m: 0.5, metrics=metrics, models={"net_a": NETWORKS["net_a"]})
-    assert made.find("idsds") == [0]
-    assert made.find("idsds", kept=True) == [1]
+    assert made.find_cases("idsds") == [0]
+    assert made.find_cases("idsds", saved_epochs=True) == [1]
 
 
 def test_consistency_is_the_mean_correlation_between_images():
     made = plant(lambda case, m: METHODS.index(m.name) / 20, noise=0.2)
-    chosen = made.values[0][made.explaining()]
+    chosen = made.values[0][made.methods_using_model()]
     images = chosen.shape[1]
     pairs = [(a, b) for a in range(images) for b in range(a)]
     expected = np.mean([spearmanr(chosen[:, a], chosen[:, b]).statistic for a, b in pairs])
@@ -199,9 +199,9 @@ def test_ranks_are_correlated_as_by_scipy():
 
 def test_methods_are_found_by_what_they_are():
     made = plant(lambda case, m: 0.5, methods=(IG, f"{IG}_abs", IGU))
-    assert made.named(IG, "abs") == 1
+    assert made.find_method(IG, "abs") == 1
     with pytest.raises(Untestable, match="no lime"):
-        made.named("lime")
+        made.find_method("lime")
 
 
 def test_a_network_of_ones_own_with_the_map_is_no_rival_of_itself():

@@ -9,7 +9,7 @@ from scipy.stats import kendalltau, spearmanr
 
 from heatproof.claims.card import run_table
 from heatproof.claims.evidence import Case, Evidence, Method, Model, Resampling
-from heatproof.claims.halves import orders_of, product, ranks_of, split_images, vectors_of
+from heatproof.claims.halves import centred_ranks, half_vectors, mean_product, pair_orders, split_images
 from heatproof.claims.registry import ALIKE, CLAIMS, Untestable
 from heatproof.claims.verdicts import decisive_limit, estimate, verdict_of
 from heatproof.ranking.kappa import compute_kappa
@@ -57,14 +57,16 @@ def judged(entry, made):
 def test_the_product_of_vectors_is_spearmans_and_kendalls_correlation():
     a, b = np.random.default_rng(0).integers(0, 5, (2, 9)).astype(float)
     methods = np.arange(9)
-    assert ranks_of(a, methods) @ ranks_of(b, methods) == pytest.approx(spearmanr(a, b).statistic)
-    orders = orders_of(dict.fromkeys(range(9), "one"), within=True)
+    assert centred_ranks(a, methods) @ centred_ranks(b, methods) == pytest.approx(spearmanr(a, b).statistic)
+    orders = pair_orders(dict.fromkeys(range(9), "one"), within=True)
     assert orders(a, methods) @ orders(b, methods) == pytest.approx(kendalltau(a, b).statistic)
 
 
 def test_orders_are_of_pairs_within_or_between_groups():
     groups, methods = {0: "a", 1: "a", 2: "b", 3: ""}, np.arange(4)
-    within, between = (orders_of(groups, within=one)(np.array([3.0, 1.0, 2.0, 9.0]), methods) for one in (True, False))
+    within, between = (
+        pair_orders(groups, within=one)(np.array([3.0, 1.0, 2.0, 9.0]), methods) for one in (True, False)
+    )
     np.testing.assert_allclose(within, [1])
     np.testing.assert_allclose(between, np.array([1, -1]) / np.sqrt(2))
 
@@ -73,7 +75,9 @@ def test_halves_are_compared_with_the_other_half():
     images = [str(i) for i in range(20)]
     one, other = np.random.default_rng(0).normal(size=(2, 7, 20))
     halves, methods = split_images(images, 0, "toy"), np.arange(7)
-    found = product(*(vectors_of("toy", halves, scores, images, methods, ranks_of) for scores in (one, other)))
+    found = mean_product(
+        *(half_vectors("toy", halves, scores, images, methods, centred_ranks) for scores in (one, other))
+    )
     expected = []
     for first in halves.first:
         assert first.sum() == 10
@@ -191,7 +195,7 @@ def test_edges_are_compared_with_the_raw_map_and_the_absolute_one_is_told():
 def test_published_orders_have_no_halves_and_no_ceiling_below_one():
     made = plant(lambda case, m: 0.1 * METHODS.index(m.name), images=1)
     made.image_names = {case: ["mean"] for case in made.image_names}
-    share = made.share(made.pairs_differing(made.in_domain(), "model"))
+    share = made.share(made.pairs_differing(made.in_domain_cases(), "model"))
     assert share.ceiling == 1
     with pytest.raises(Untestable, match="one such test case"):
         made.share([])

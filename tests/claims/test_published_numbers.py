@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from heatproof.claims.card import published_table
-from heatproof.claims.published_numbers import FOLDER, published
+from heatproof.claims.published_numbers import FOLDER, published_evidence
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +54,9 @@ def test_printed_and_released_scores_of_one_network_agree():
 
 
 def test_claims_of_a_paper_are_judged_on_its_own_networks():
-    assert {case.dataset for case in published("IDSDS").cases} == {"imagenet"}
-    assert {case.dataset for case in published("reproduction").cases} == {"imagenet", "cifar100"}
-    assert published("Meta-Rank") is None
+    assert {case.dataset for case in published_evidence("IDSDS").cases} == {"imagenet"}
+    assert {case.dataset for case in published_evidence("reproduction").cases} == {"imagenet", "cifar100"}
+    assert published_evidence("Meta-Rank") is None
 
 
 def test_files_are_small():

@@ -6,14 +6,14 @@ import pytest
 from scipy.stats import kendalltau
 
 from heatproof.claims.evidence import Case, Evidence, Model, Resampling
-from heatproof.claims.published_numbers import published
+from heatproof.claims.published_numbers import published_evidence
 from heatproof.claims.published_orders import kendall_rows, published_orders
 from heatproof.report.figures.networks import draw_published
 
 
 def run_like(factor: float, network: str = "resnet18", images: int = 24) -> Evidence:
     """Return a run whose methods have the scores of a published network, times a factor, with noise between images."""
-    known = published("reproduction")
+    known = published_evidence("reproduction")
     at = next(i for i, one in enumerate(known.cases) if one.model == network and one.kind == "idsds")
     methods = [one for place, one in enumerate(known.methods) if not np.isnan(known.means[0, at, place])]
     scores = [known.means[0, at, known.methods.index(one)] for one in methods]

@@ -8,7 +8,7 @@ from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS
 from heatproof.ranking.consistency import agreement, agreement_by_factor
 from heatproof.ranking.images import meta_rank_over_images
-from heatproof.ranking.meta_rank import LEAST_NETWORKS, meta_rank
+from heatproof.ranking.meta_rank import MINIMUM_NETWORKS, meta_rank
 from heatproof.ranking.stability import stability
 from heatproof.ranking.table import counted_rows, duplicate_metrics, meta_rank_table, properties_table, property_of
 
@@ -82,9 +82,9 @@ def test_seeds_of_one_kind_are_one_independent_case():
 def test_few_networks_have_no_interval_and_the_reason(networks):
     """Two test cases of one network once had the interval [1.431, 1.431]."""
     found = meta_rank_table(tidy(networks, metrics=("idsds", "sds")))
-    if networks < LEAST_NETWORKS:
+    if networks < MINIMUM_NETWORKS:
         assert found[["ci_low", "ci_high"]].isna().all(axis=None)
-        assert found["note"].str.contains(f"{networks} network.*: an interval needs {LEAST_NETWORKS}").all()
+        assert found["note"].str.contains(f"{networks} network.*: an interval needs {MINIMUM_NETWORKS}").all()
     else:
         assert (found["ci_low"] < found["ci_high"]).all()
         assert found["note"].str.contains(f"{networks} networks: 6 are needed").all()

@@ -16,29 +16,29 @@ from heatproof.base.grids import Grid
 from heatproof.base.methods import ABS_SUFFIX
 from heatproof.base.randomness import numpy_generator
 from heatproof.claims.halves import (
-    LEAST_CEILING,
-    LEAST_IMAGES,
-    Compared,
+    MINIMUM_CEILING,
+    MINIMUM_IMAGES,
+    AgreementShare,
+    ComparedPair,
     Feature,
+    HalfVectors,
     Halves,
-    Part,
-    Share,
-    Vectors,
+    MeanProduct,
     ceiling_of,
-    exact,
-    product,
-    ranks_of,
-    share_of,
+    centred_ranks,
+    half_vectors,
+    mean_product,
+    noiseless_product,
+    pool_share,
     split_images,
-    vectors_of,
 )
-from heatproof.claims.verdicts import Measured, Untestable
+from heatproof.claims.verdicts import Measurement, Untestable
 from heatproof.metrics.bootstrap import bootstrap_means, draw_counts
 
 Found = TypeVar("Found")
-Unit = tuple[str, str]
+NetworkKind = tuple[str, str]
 # Fewest methods for a rank correlation.
-FEWEST_METHODS = 5
+MINIMUM_METHODS = 5
 NETWORK = ("dataset", "model", "weights")
 CASE = (*NETWORK, "metric")
 # Properties of a model that claims on design compare.
@@ -53,7 +53,7 @@ class Case:
 
     Attributes
     ----------
-    kept_by
+    saved_epoch_of
         The training of which the weights are a saved epoch; "" for other weights.
     grid, baseline
         Grid and baseline of the patch drops that the metric reads; None where it reads none.
@@ -75,7 +75,7 @@ class Case:
     kind: str
     options: Mapping[str, Any]
     higher_is_better: bool
-    kept_by: str = ""
+    saved_epoch_of: str = ""
     grid: Grid | None = None
     baseline: str | None = None
     output: str = "logit"
@@ -138,7 +138,7 @@ class Evidence:
         Test cases, methods and models of the names in `scores`.
     accuracy
         As accuracy.csv; rows of saved epochs are left out.
-    reported
+    published_values
         Values that a published table gives for test cases without printing their scores: consistency by ``(case,)``,
         agreement by ``(case, case)``.
     draws
@@ -152,14 +152,14 @@ class Evidence:
         methods: Sequence[Method],
         models: Mapping[str, Model],
         accuracy: pd.DataFrame | None = None,
-        reported: Mapping[tuple[int, ...], float] | None = None,
+        published_values: Mapping[tuple[int, ...], float] | None = None,
         draws: Resampling = Resampling(),  # noqa: B008 - immutable
     ) -> None:
         self.cases, self.methods, self.models = list(cases), list(methods), dict(models)
-        kept = {case.weights for case in self.cases if case.kept_by}
-        self.accuracy = None if accuracy is None else accuracy[~accuracy["weights"].isin(kept)]
+        saved_epochs = {case.weights for case in self.cases if case.saved_epoch_of}
+        self.accuracy = None if accuracy is None else accuracy[~accuracy["weights"].isin(saved_epochs)]
         self.seed, self.repetitions = draws
-        self.reported = dict(reported or {})
+        self.published_values = dict(published_values or {})
         self.draws_networks = False
         self.values: dict[int, np.ndarray] = {}
         self.image_names: dict[int, list[str]] = {}
@@ -195,14 +195,14 @@ class Evidence:
 
     # ---- test cases and methods --------------------------------------------------------------------------------------
 
-    def find(
+    def find_cases(
         self,
         kind: str,
         *,
         weights: str | None = None,
         model: Callable[[Model], bool] | None = None,
         options: Mapping[str, Any] | None = None,
-        kept: bool = False,
+        saved_epochs: bool = False,
     ) -> list[int]:
         """Return the indices of the test cases of a kind of metric, on final weights or on saved epochs.
 
@@ -215,7 +215,7 @@ class Evidence:
             index
             for index, case in enumerate(self.cases)
             if case.kind == kind
-            and bool(case.kept_by) == kept
+            and bool(case.saved_epoch_of) == saved_epochs
             and weights in (None, case.weights)
             and (model is None or model(self.models[case.model]))
             and all(case.options.get(name) == value for name, value in (options or {}).items())
@@ -224,29 +224,31 @@ class Evidence:
         where = f"on {weights} weights" if weights else "on such a model"
         return required(matches, f"no {kind}{with_options} was scored {where}")
 
-    def in_domain(self, model: Callable[[Model], bool] | None = None) -> list[int]:
+    def in_domain_cases(self, model: Callable[[Model], bool] | None = None) -> list[int]:
         """Return the test cases of IDSDS that share grid, baseline and output with the first one."""
-        return self.varied("idsds", model=model)
+        return self.cases_varying("idsds", model=model)
 
-    def varied(self, kind: str, *varying: str, **more: Any) -> list[int]:
+    def cases_varying(self, kind: str, *varying: str, **more: Any) -> list[int]:
         """Return the cases of a kind that share grid, baseline and output with the first one, except for `varying`."""
-        every = self.find(kind)
+        every = self.find_cases(kind)
         home, same = self.cases[every[0]], {"grid", "baseline", "output"}.difference(varying)
-        cases = [c for c in self.find(kind, **more) if all(getattr(self.cases[c], n) == getattr(home, n) for n in same)]
+        cases = [
+            c for c in self.find_cases(kind, **more) if all(getattr(self.cases[c], n) == getattr(home, n) for n in same)
+        ]
         return required(cases, f"no {kind} of one grid, baseline and output was scored on such a model")
 
-    def variants(self, field: str, kind: str = "idsds") -> list[tuple[int, int]]:
+    def pairs_varying(self, field: str, kind: str = "idsds") -> list[tuple[int, int]]:
         """Return pairs of cases on one model that differ only in grid, baseline or output, the default first."""
-        plain = self.varied(kind)
-        others = [c for c in self.varied(kind, field) if not self._share(c, plain[0], [field])]
+        plain = self.cases_varying(kind)
+        others = [c for c in self.cases_varying(kind, field) if not self._share(c, plain[0], [field])]
         pairs = self.pairs_sharing(plain, others, "dataset", "model")
         return required(pairs, f"{kind} is scored with one {field} alone: others are named in drops, and in weights")
 
-    def out_of_domain(self, kind: str, **more: Any) -> list[int]:
+    def out_of_domain_cases(self, kind: str, **more: Any) -> list[int]:
         """Return the test cases of a metric on pretrained weights."""
-        return self.find(kind, weights="pretrained", **more)
+        return self.find_cases(kind, weights="pretrained", **more)
 
-    def named(self, kind: str, transform: str = "raw", map: str | None = None) -> int:
+    def find_method(self, kind: str, transform: str = "raw", map: str | None = None) -> int:
         """Return the index of the method of a kind of explainer.
 
         Raises
@@ -259,18 +261,18 @@ class Evidence:
                 return index
         raise Untestable(f"the config has no {map or kind}{' (absolute)' if transform == 'abs' else ''}")
 
-    def any_of(self, kinds: Sequence[str]) -> list[int]:
+    def find_methods(self, kinds: Sequence[str]) -> list[int]:
         """Return the indices of the raw methods of some kinds of explainers."""
         indices = [p for p, method in enumerate(self.methods) if method.kind in kinds and method.transform == "raw"]
         return required(indices, f"the config has none of {', '.join(kinds)}")
 
-    def explaining(self) -> list[int]:
+    def methods_using_model(self) -> list[int]:
         """Return the indices of the methods that use the model."""
         return [index for index, method in enumerate(self.methods) if method.uses_model]
 
     def counted_methods(self, *cases: int) -> list[int]:
         """Return the indices of the methods that count where test cases are compared: see `Case.magnitudes`."""
-        chosen = self.explaining()
+        chosen = self.methods_using_model()
         if not any(self.cases[case].magnitudes for case in cases):
             return chosen
         absolute = {self.methods[index].name for index in chosen if self.methods[index].transform == "abs"}
@@ -280,7 +282,7 @@ class Evidence:
         """Return the model of a test case."""
         return self.models[self.cases[case].model]
 
-    def unit(self, case: int) -> Unit:
+    def network_kind(self, case: int) -> NetworkKind:
         """Return the independent network of a test case: the dataset and the kind of model, whatever its seed."""
         model = self.model_of(case)
         return self.cases[case].dataset, model.kind or model.name
@@ -295,7 +297,7 @@ class Evidence:
         same = [name for name in CASE if name != field]
         pairs = [(a, b) for a, b in combinations(cases, 2) if self._share(a, b, same)]
         pairs = [(a, b) for a, b in pairs if not self._share(a, b, [field])]
-        return [(a, b) for a, b in pairs if field != "model" or self.unit(a) != self.unit(b)]
+        return [(a, b) for a, b in pairs if field != "model" or self.network_kind(a) != self.network_kind(b)]
 
     def pairs_sharing(self, first: Sequence[int], second: Sequence[int], *fields: str) -> list[tuple[int, int]]:
         """Return the pairs of cases, one of each list, that agree in some fields, by default in the network."""
@@ -306,7 +308,9 @@ class Evidence:
 
     # ---- quantities --------------------------------------------------------------------------------------------------
 
-    def pooled(self, parts: Sequence[np.ndarray], owners: Sequence[Sequence[int]], of: str = "comparisons") -> Measured:
+    def pool(
+        self, parts: Sequence[np.ndarray], owners: Sequence[Sequence[int]], of: str = "comparisons"
+    ) -> Measurement:
         """Return the mean of quantities (1 + R,), weighted by how often their networks were drawn.
 
         Parameters
@@ -318,17 +322,19 @@ class Evidence:
         of
             What the quantities are, for the basis.
         """
-        known = [(part, {self.unit(c) for c in cases}) for part, cases in zip(parts, owners, strict=True)]
+        known = [(part, {self.network_kind(c) for c in cases}) for part, cases in zip(parts, owners, strict=True)]
         known = [(part, units) for part, units in known if not np.isnan(part[0])]
         required(known, "no test case has scores of all that is compared")
         order = sorted(set().union(*(units for _, units in known)))
         counts = self.network_counts(len(order))
-        weights = np.stack([np.prod([counts[:, order.index(unit)] for unit in units], axis=0) for _, units in known])
+        weights = np.stack(
+            [np.prod([counts[:, order.index(network_kind)] for network_kind in units], axis=0) for _, units in known]
+        )
         values = np.stack([part for part, _ in known])
         weights = np.where(np.isnan(values), 0, weights)
         total = weights.sum(0)
         draws = np.where(total > 0, (weights * np.nan_to_num(values)).sum(0) / np.where(total > 0, total, 1), np.nan)
-        return Measured(draws, f"{of}: {len(known)}, networks: {len(order)}", len(order))
+        return Measurement(draws, f"{of}: {len(known)}, networks: {len(order)}", len(order))
 
     def network_counts(self, networks: int) -> np.ndarray:
         """Return how often each network is drawn, (1 + R, networks); all ones where networks are not drawn."""
@@ -338,11 +344,11 @@ class Evidence:
             once[1:] = draw_counts(generator, self.repetitions, networks)
         return once
 
-    def over_cases(self, cases: Sequence[int], value: Callable[[int], np.ndarray]) -> Measured:
+    def mean_over_cases(self, cases: Sequence[int], value: Callable[[int], np.ndarray]) -> Measurement:
         """Return the mean over test cases of a quantity (1 + R,) of each."""
-        return self.pooled([value(case) for case in cases], [(case,) for case in cases], "test cases")
+        return self.pool([value(case) for case in cases], [(case,) for case in cases], "test cases")
 
-    def difference(self, cases: Sequence[int], pairs: Sequence[tuple[int, int]]) -> Measured:
+    def difference(self, cases: Sequence[int], pairs: Sequence[tuple[int, int]]) -> Measurement:
         """Return the mean difference of the first method's score from the second's, over test cases and pairs.
 
         Raises
@@ -352,15 +358,15 @@ class Evidence:
         """
         every = [(case, *pair) for case in cases for pair in pairs]
         parts = [self.means[:, case, better] - self.means[:, case, worse] for case, better, worse in every]
-        return self.pooled(parts, [(case,) for case, _, _ in every])
+        return self.pool(parts, [(case,) for case, _, _ in every])
 
-    def best(self, case: int, methods: Sequence[int]) -> np.ndarray:
+    def best_score(self, case: int, methods: Sequence[int]) -> np.ndarray:
         """Return the best score of some methods in a test case, (1 + R,); NaN if none has a score."""
         chosen = self.means[:, case, methods]
         top = np.where(np.isnan(chosen), -np.inf, chosen).max(axis=1)
         return np.where(np.isfinite(top), top, np.nan)
 
-    def agreement(self, pairs: Iterable[tuple[int, int]], feature: Feature = ranks_of) -> Measured:
+    def agreement(self, pairs: Iterable[tuple[int, int]], feature: Feature = centred_ranks) -> Measurement:
         """Return the agreement of rankings of test cases, as a share of their self-agreement on other images.
 
         All claims that rankings agree or differ use this quantity. It is 1 where test cases rank methods in the same
@@ -381,61 +387,69 @@ class Evidence:
         """
         return self.share(pairs, feature).measured(over_networks=self.draws_networks)
 
-    def share(self, pairs: Iterable[tuple[int, int]], feature: Feature = ranks_of, beside: Sequence[int] = ()) -> Share:
+    def share(
+        self, pairs: Iterable[tuple[int, int]], feature: Feature = centred_ranks, compared_with: Sequence[int] = ()
+    ) -> AgreementShare:
         """Return the share of `agreement`, from which differences can be taken.
 
         Parameters
         ----------
         pairs, feature
             As in `agreement`.
-        beside
+        compared_with
             Further test cases with which the share is compared: only methods that count there as well are compared.
         """
         halves: dict[str, Halves] = {}
-        vectors: dict[tuple[int, ...], Vectors] = {}
-        itself: dict[tuple[int, ...], Part] = {}
+        vectors: dict[tuple[int, ...], HalfVectors] = {}
+        itself: dict[tuple[int, ...], MeanProduct] = {}
         compared = []
         for pair in required(list(pairs), "there is one such test case, and a comparison takes two"):
-            networks = frozenset(self.unit(case) for case in pair)
-            if pair in self.reported:
-                compared.append(Compared(exact(self.reported[pair]), exact(1), networks))
+            networks = frozenset(self.network_kind(case) for case in pair)
+            if pair in self.published_values:
+                compared.append(
+                    ComparedPair(noiseless_product(self.published_values[pair]), noiseless_product(1), networks)
+                )
                 continue
-            chosen = np.array(self.counted_methods(*pair, *beside), dtype=int)
+            chosen = np.array(self.counted_methods(*pair, *compared_with), dtype=int)
             known = chosen[~np.isnan(self.means[0, list(pair)][:, chosen]).any(axis=0)]
-            if len(known) < FEWEST_METHODS or feature(self.means[0, pair[0], known], known).size < FEWEST_METHODS:
+            if len(known) < MINIMUM_METHODS or feature(self.means[0, pair[0], known], known).size < MINIMUM_METHODS:
                 continue
             if all(self.image_names[case] == [ALL_IMAGES] for case in pair):
                 one, other = (feature(self.means[0, case, known], known) for case in pair)
-                compared.append(Compared(exact(float((one * other).sum())), exact(1), networks))
+                compared.append(
+                    ComparedPair(noiseless_product(float((one * other).sum())), noiseless_product(1), networks)
+                )
                 continue
             keys = [(case, *known) for case in pair]
             for key in keys:
                 if key not in vectors:
                     vectors[key] = self._halved(key[0], known, feature, halves)
-                    itself[key] = product(vectors[key], vectors[key])
-            between = product(*(vectors[key] for key in keys))
+                    itself[key] = mean_product(vectors[key], vectors[key])
+            between = mean_product(*(vectors[key] for key in keys))
             if not np.isnan([between.value, *(itself[key].value for key in keys)]).any():
-                compared.append(Compared(between, ceiling_of(*(itself[key] for key in keys)), networks))
-        share = share_of(required(compared, f"no two such test cases share {FEWEST_METHODS} methods"))
-        if share.ceiling < LEAST_CEILING:
+                compared.append(ComparedPair(between, ceiling_of(*(itself[key] for key in keys)), networks))
+        share = pool_share(required(compared, f"no two such test cases share {MINIMUM_METHODS} methods"))
+        if share.ceiling < MINIMUM_CEILING:
             raise Untestable(
-                f"a ranking agrees with itself at {share.ceiling:.2f} on other images, less than {LEAST_CEILING:g}: "
+                f"a ranking agrees with itself at {share.ceiling:.2f} on other images, less than {MINIMUM_CEILING:g}: "
                 "take more images (evaluation: {images: ...})"
             )
         return share
 
-    def _halved(self, case: int, methods: np.ndarray, feature: Feature, halves: dict[str, Halves]) -> Vectors:
+    def _halved(self, case: int, methods: np.ndarray, feature: Feature, halves: dict[str, Halves]) -> HalfVectors:
         dataset = self.cases[case].dataset
         if dataset not in halves:
             cases = [index for index in self.values if self.cases[index].dataset == dataset]
             images = list(dict.fromkeys(image for index in cases for image in self.image_names[index]))
             halves[dataset] = split_images(images, self.seed, dataset)
         names = self.image_names[case]
-        if len(names) < LEAST_IMAGES:
-            raise Untestable(f"rankings on halves of the images take {LEAST_IMAGES} images, and there are {len(names)}")
-        return vectors_of(dataset, halves[dataset], self.values[case][methods], names, methods, feature)
+        if len(names) < MINIMUM_IMAGES:
+            raise Untestable(
+                f"rankings on halves of the images take {MINIMUM_IMAGES} images, and there are {len(names)}"
+            )
+        return half_vectors(dataset, halves[dataset], self.values[case][methods], names, methods, feature)
 
-    def consistency(self, case: int, *beside: int) -> np.ndarray:
+    def consistency(self, case: int, *compared_with: int) -> np.ndarray:
         """Return the mean Spearman correlation (1 + R,) between the rankings by pairs of images in a test case.
 
         Krippendorff's α of ranks measures the same; pairs of an image with itself, which occur in resamples, are left
@@ -445,7 +459,7 @@ class Evidence:
         ----------
         case
             The test case.
-        beside
+        compared_with
             Further test cases with which it is compared: only methods that count there as well are compared.
 
         Raises
@@ -453,25 +467,27 @@ class Evidence:
         Untestable
             If fewer than two images have a score of every method.
         """
-        if (case,) in self.reported:
-            return np.full(1 + self.repetitions, self.reported[case,])
-        values = self.values.get(case, np.full((len(self.methods), 1), np.nan))[self.counted_methods(case, *beside)]
+        if (case,) in self.published_values:
+            return np.full(1 + self.repetitions, self.published_values[case,])
+        values = self.values.get(case, np.full((len(self.methods), 1), np.nan))[
+            self.counted_methods(case, *compared_with)
+        ]
         values = values[~np.isnan(values).all(1)]
         values = values[:, ~np.isnan(values).any(0)]
-        if len(values) < FEWEST_METHODS or values.shape[1] < 2:
-            raise Untestable(f"fewer than two images have a score of {FEWEST_METHODS} methods")
+        if len(values) < MINIMUM_METHODS or values.shape[1] < 2:
+            raise Untestable(f"fewer than two images have a score of {MINIMUM_METHODS} methods")
         ranks = rankdata(values, axis=0)
         centred = ranks - ranks.mean(0)
         size = np.sqrt((centred**2).sum(0))
-        unit = (centred / np.where(size > 0, size, 1))[:, size > 0]
-        images = unit.shape[1]
+        unit_ranks = (centred / np.where(size > 0, size, 1))[:, size > 0]
+        images = unit_ranks.shape[1]
         if images < 2:
             raise Untestable("fewer than two images tell methods apart")
         counts = np.concatenate(
             [np.ones((1, images)), draw_counts(numpy_generator(self.seed, "claims"), self.repetitions, images)]
         )
         own = (counts**2).sum(1)
-        return (((counts @ unit.T) ** 2).sum(1) - own) / (images**2 - own)
+        return (((counts @ unit_ranks.T) ** 2).sum(1) - own) / (images**2 - own)
 
 
 def correlate_ranks(a: np.ndarray, b: np.ndarray) -> np.ndarray:

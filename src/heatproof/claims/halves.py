@@ -17,27 +17,27 @@ import numpy as np
 from scipy.stats import rankdata
 
 from heatproof.base.randomness import numpy_generator
-from heatproof.claims.verdicts import Measured
+from heatproof.claims.verdicts import Measurement
 
 # Number of random halves; blocks of images that are left out in turn; fewest images for halves.
-SPLITS, BLOCKS, LEAST_IMAGES = 40, 32, 8
+SPLITS, BLOCKS, MINIMUM_IMAGES = 40, 32, 8
 # Where halves agree less than this with each other, the ranking is too noisy to be compared with another.
-LEAST_CEILING = 0.3
+MINIMUM_CEILING = 0.3
 # Correlations of halves are raised to this, because the ceiling divides by their square root.
 _SMALL = 0.01
 
 # Function from scores (..., M) and the indices of the methods to vectors of length 1, whose products are compared.
 Feature = Callable[[np.ndarray, np.ndarray], np.ndarray]
-Unit = tuple[str, str]
+NetworkKind = tuple[str, str]
 
 
-def ranks_of(scores: np.ndarray, methods: np.ndarray) -> np.ndarray:
+def centred_ranks(scores: np.ndarray, methods: np.ndarray) -> np.ndarray:
     """Return centred ranks of length 1, whose products are Spearman's ρ; NaN where all scores are equal."""
     ranks = rankdata(scores, axis=-1, nan_policy="propagate")
-    return _unit(ranks - ranks.mean(axis=-1, keepdims=True))
+    return _scale_to_unit(ranks - ranks.mean(axis=-1, keepdims=True))
 
 
-def orders_of(groups: Mapping[int, str], *, within: bool) -> Feature:
+def pair_orders(groups: Mapping[int, str], *, within: bool) -> Feature:
     """Return the feature whose products are Kendall's τ-b over some pairs of methods.
 
     Parameters
@@ -52,12 +52,12 @@ def orders_of(groups: Mapping[int, str], *, within: bool) -> Feature:
         first, second = np.triu_indices(len(methods), 1)
         group = np.array([groups.get(method, "") for method in methods])
         chosen = ((group[first] == group[second]) == within) & (group[first] != "") & (group[second] != "")
-        return _unit(np.sign(scores[..., first[chosen]] - scores[..., second[chosen]]))
+        return _scale_to_unit(np.sign(scores[..., first[chosen]] - scores[..., second[chosen]]))
 
     return orders
 
 
-def _unit(vectors: np.ndarray) -> np.ndarray:
+def _scale_to_unit(vectors: np.ndarray) -> np.ndarray:
     size = np.sqrt((vectors**2).sum(axis=-1, keepdims=True))
     return np.divide(vectors, size, out=np.full_like(vectors, np.nan), where=size > 0)
 
@@ -89,16 +89,16 @@ def split_images(images: Sequence[str], seed: int, dataset: str) -> Halves:
     return Halves(first, blocks, {image: place for place, image in enumerate(images)})
 
 
-class Vectors(NamedTuple):
+class HalfVectors(NamedTuple):
     """A feature (2, S, 1 + B, F) on both halves: on all images first, then without each block of images."""
 
     dataset: str
     values: np.ndarray
 
 
-def vectors_of(
+def half_vectors(
     dataset: str, halves: Halves, scores: np.ndarray, images: Sequence[str], methods: np.ndarray, feature: Feature
-) -> Vectors:
+) -> HalfVectors:
     """Return the feature of the mean scores on both halves.
 
     Parameters
@@ -113,40 +113,40 @@ def vectors_of(
     places = [halves.places[image] for image in images]
     first, blocks = halves.first[:, places].astype(float), halves.blocks[places]
     count = halves.blocks.max() + 1
-    kept = np.concatenate([np.ones((1, len(places))), (blocks != np.arange(count)[:, None]).astype(float)])
+    without_block = np.concatenate([np.ones((1, len(places))), (blocks != np.arange(count)[:, None]).astype(float)])
     known = ~np.isnan(scores)
     values = np.where(known, scores, 0)
     means = []
     for half in (first, 1 - first):
-        weights = (half[:, None] * kept[None]).reshape(-1, len(places))
+        weights = (half[:, None] * without_block[None]).reshape(-1, len(places))
         total, number = weights @ values.T, weights @ known.T.astype(float)
         mean = np.divide(total, number, out=np.full_like(total, np.nan), where=number > 0)
         means.append(feature(mean, methods).reshape(len(first), 1 + count, -1))
-    return Vectors(dataset, np.stack(means).astype(np.float32))
+    return HalfVectors(dataset, np.stack(means).astype(np.float32))
 
 
-class Part(NamedTuple):
+class MeanProduct(NamedTuple):
     """Mean product of two features: its value, by split (S,), and by dataset without each block of its images (B,)."""
 
     value: float
     splits: np.ndarray
-    left: dict[str, np.ndarray]
+    without_blocks: dict[str, np.ndarray]
 
     def without(self, dataset: str) -> np.ndarray | float:
         """Return the values without each block of a dataset; the value itself if it does not depend on the dataset."""
-        return self.left.get(dataset, self.value)
+        return self.without_blocks.get(dataset, self.value)
 
 
-def product(one: Vectors, other: Vectors) -> Part:
+def mean_product(one: HalfVectors, other: HalfVectors) -> MeanProduct:
     """Return the mean over splits of the products of one feature on one half and the other on the other half."""
     a, b = one.values, other.values
     splits = _both_ways(a[:, :, :1], b[:, :, :1])[:, 0]
     if one.dataset == other.dataset:
-        left = {one.dataset: _mean(_both_ways(a[:, :, 1:], b[:, :, 1:]))}
+        without_blocks = {one.dataset: _mean(_both_ways(a[:, :, 1:], b[:, :, 1:]))}
     else:
-        left = {one.dataset: _mean(_both_ways(a[:, :, 1:], b[:, :, :1]))}
-        left[other.dataset] = _mean(_both_ways(a[:, :, :1], b[:, :, 1:]))
-    return Part(float(_mean(splits)), splits, left)
+        without_blocks = {one.dataset: _mean(_both_ways(a[:, :, 1:], b[:, :, :1]))}
+        without_blocks[other.dataset] = _mean(_both_ways(a[:, :, :1], b[:, :, 1:]))
+    return MeanProduct(float(_mean(splits)), splits, without_blocks)
 
 
 def _both_ways(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -159,32 +159,32 @@ def _mean(values: np.ndarray) -> np.ndarray:
     return np.where(known.any(0), np.where(known, values, 0).sum(0) / np.maximum(known.sum(0), 1), np.nan)
 
 
-def ceiling_of(one: Part, other: Part) -> Part:
+def ceiling_of(one: MeanProduct, other: MeanProduct) -> MeanProduct:
     """Return the geometric mean of the agreements of two rankings with themselves; by split to first order."""
     first, second = max(one.value, _SMALL), max(other.value, _SMALL)
     value = np.sqrt(first * second)
     splits = value / 2 * (one.splits / first + other.splits / second)
-    left = {
+    without_blocks = {
         dataset: np.sqrt(np.maximum(one.without(dataset), _SMALL) * np.maximum(other.without(dataset), _SMALL))
-        for dataset in {*one.left, *other.left}
+        for dataset in {*one.without_blocks, *other.without_blocks}
     }
-    return Part(float(value), splits, left)
+    return MeanProduct(float(value), splits, without_blocks)
 
 
-def exact(value: float) -> Part:
+def noiseless_product(value: float) -> MeanProduct:
     """Return the product of rankings without noise, such as rankings by published means of thousands of images."""
-    return Part(value, np.full(SPLITS, value), {})
+    return MeanProduct(value, np.full(SPLITS, value), {})
 
 
-class Compared(NamedTuple):
+class ComparedPair(NamedTuple):
     """A pair of test cases: the product of their rankings, its ceiling, and their networks."""
 
-    between: Part
-    ceiling: Part
-    networks: frozenset[Unit]
+    between: MeanProduct
+    ceiling: MeanProduct
+    networks: frozenset[NetworkKind]
 
 
-class Share(NamedTuple):
+class AgreementShare(NamedTuple):
     """Between over ceiling of several pairs, and its values when images or networks are left out.
 
     Attributes
@@ -193,7 +193,7 @@ class Share(NamedTuple):
         The share, and the mean ceiling.
     splits
         (S,), deviation of each split's value from the mean, to first order.
-    left
+    without_blocks
         Dataset to the values (B,) without each block of its images.
     networks
         Network to the value without it; NaN if no pair is left.
@@ -204,59 +204,64 @@ class Share(NamedTuple):
     value: float
     ceiling: float
     splits: np.ndarray
-    left: dict[str, np.ndarray]
-    networks: dict[Unit, float]
+    without_blocks: dict[str, np.ndarray]
+    networks: dict[NetworkKind, float]
     basis: str
 
-    def less(self, other: Share) -> Share:
+    def minus(self, other: AgreementShare) -> AgreementShare:
         """Return this share minus another one of the same images and networks."""
-        left = {
-            dataset: self.left.get(dataset, np.array(self.value)) - other.left.get(dataset, np.array(other.value))
-            for dataset in {*self.left, *other.left}
+        without_blocks = {
+            dataset: self.without_blocks.get(dataset, np.array(self.value))
+            - other.without_blocks.get(dataset, np.array(other.value))
+            for dataset in {*self.without_blocks, *other.without_blocks}
         }
         networks = {
-            unit: self.networks.get(unit, self.value) - other.networks.get(unit, other.value)
-            for unit in {*self.networks, *other.networks}
+            network_kind: self.networks.get(network_kind, self.value) - other.networks.get(network_kind, other.value)
+            for network_kind in {*self.networks, *other.networks}
         }
         lower = min(self.ceiling, other.ceiling)
-        return Share(self.value - other.value, lower, self.splits - other.splits, left, networks, self.basis)
+        return AgreementShare(
+            self.value - other.value, lower, self.splits - other.splits, without_blocks, networks, self.basis
+        )
 
-    def measured(self, *, over_networks: bool) -> Measured:
+    def measured(self, *, over_networks: bool) -> Measurement:
         """Return the quantity with its standard error, over images only or over networks and images.
 
         The error over images is the jackknife's. The jackknife counts contributions of pairs of images twice (Efron and
         Stein, The jackknife estimate of variance, 1981, section 2); the variance between splits, each of which contains
         half of the pairs, estimates these. Networks are left out one at a time.
         """
-        images = sum((len(values) - 1) * values.var() for values in self.left.values())
+        images = sum((len(values) - 1) * values.var() for values in self.without_blocks.values())
         images = max(images - np.nanvar(self.splits, ddof=1), images / 2)
-        terms = [(images, min((len(values) for values in self.left.values()), default=2) - 1)]
+        terms = [(images, min((len(values) for values in self.without_blocks.values()), default=2) - 1)]
         if over_networks:
             without = np.array(list(self.networks.values()))
             terms.append((float((len(without) - 1) * without.var()), max(len(without) - 1, 1)))
         total = sum(variance for variance, _ in terms)
         squares = sum(variance**2 / freedom for variance, freedom in terms)
         freedom = total**2 / squares if squares > 0 else terms[-1][1]
-        return Measured(np.array([self.value]), self.basis, len(self.networks), float(np.sqrt(total)), float(freedom))
+        return Measurement(
+            np.array([self.value]), self.basis, len(self.networks), float(np.sqrt(total)), float(freedom)
+        )
 
 
-def share_of(pairs: Sequence[Compared]) -> Share:
+def pool_share(pairs: Sequence[ComparedPair]) -> AgreementShare:
     """Return the mean of products over the mean of their ceilings."""
     between = sum(pair.between.value for pair in pairs)
     ceiling = sum(pair.ceiling.value for pair in pairs)
     value = between / ceiling
     splits = sum((pair.between.splits - value * pair.ceiling.splits for pair in pairs), np.zeros(SPLITS)) / ceiling
-    left = {}
-    for dataset in {dataset for pair in pairs for dataset in pair.between.left}:
+    without_blocks = {}
+    for dataset in {dataset for pair in pairs for dataset in pair.between.without_blocks}:
         top, below = (
             sum(part.without(dataset) for part in parts) for parts in zip(*(p[:2] for p in pairs), strict=True)
         )
-        left[dataset] = np.asarray(top / below)
+        without_blocks[dataset] = np.asarray(top / below)
     networks = {}
-    for unit in sorted(set().union(*(pair.networks for pair in pairs))):
-        rest = [pair for pair in pairs if unit not in pair.networks]
+    for network_kind in sorted(set().union(*(pair.networks for pair in pairs))):
+        rest = [pair for pair in pairs if network_kind not in pair.networks]
         top, below = sum(pair.between.value for pair in rest), sum(pair.ceiling.value for pair in rest)
-        networks[unit] = top / below if rest else np.nan
+        networks[network_kind] = top / below if rest else np.nan
     mean = ceiling / len(pairs)
-    told = f"pairs of test cases: {len(pairs)}, networks: {len(networks)}, ceiling: {mean:.2f}"
-    return Share(value, mean, splits, left, networks, told)
+    basis = f"pairs of test cases: {len(pairs)}, networks: {len(networks)}, ceiling: {mean:.2f}"
+    return AgreementShare(value, mean, splits, without_blocks, networks, basis)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from heatproof.base.registry import Registry
 from heatproof.claims.evidence import Evidence, required
-from heatproof.claims.verdicts import Measured, Untestable, decisive_limit
+from heatproof.claims.verdicts import Measurement, Untestable, decisive_limit
 
-__all__ = ["CLAIMS", "PAPERS", "Claim", "Measured", "Untestable", "claim", "claim_of_difference", "required"]
+__all__ = ["CLAIMS", "PAPERS", "Claim", "Measurement", "Untestable", "claim", "claim_of_difference", "required"]
 
-Test = Callable[[Evidence], Measured]
+Test = Callable[[Evidence], Measurement]
 # Smallest agreement of rankings that are alike: Hesse et al., section 4.1, call 0.96 and 0.99 very stable.
 ALIKE = 0.95
 # Short names of the papers in tables, and the papers.
@@ -43,7 +43,7 @@ class Claim:
     quantity
         The measured quantity, in words with its direction.
     test
-        ``test(evidence)`` returns a `Measured`, or raises `Untestable`.
+        ``test(evidence)`` returns a `Measurement`, or raises `Untestable`.
     side, limit
         The claim is reproduced if the complete interval lies ``above``, or ``below``, the limit, and contradicted if it
         lies on the other side.
@@ -96,13 +96,13 @@ def claim(
     """
     ((side, limit),) = rule.items()
 
-    def enter(test: Test) -> Test:
+    def register(test: Test) -> Test:
         name = test.__name__
         sentence = inspect.getdoc(test) or ""
         CLAIMS[name] = Claim(name, paper, place, sentence, quantity, test, side, limit, over, opposite)
         return test
 
-    return enter
+    return register
 
 
 def claim_of_difference(paper: str, place: str, quantity: str) -> Callable[[Test], Test]:

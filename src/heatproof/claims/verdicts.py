@@ -13,7 +13,7 @@ from heatproof.metrics.bootstrap import bootstrap_interval
 
 REPRODUCED, CONTRADICTED, OPEN, UNTESTED = "reproduced", "contradicted", "open", "not testable here"
 # Fewest independent networks, and fewest trainings per side, for an interval over them.
-LEAST_NETWORKS, LEAST_SEEDS = 3, 5
+MINIMUM_NETWORKS, MINIMUM_SEEDS = 3, 5
 
 
 class Untestable(Exception):
@@ -27,7 +27,7 @@ class Untestable(Exception):
         self.value = value
 
 
-class Measured(NamedTuple):
+class Measurement(NamedTuple):
     """Measured quantity of a claim.
 
     Attributes
@@ -69,7 +69,7 @@ class Estimate(NamedTuple):
     p: float
 
 
-def estimate(measured: Measured, limit: float, level: float, cases: int) -> Estimate:
+def estimate(measured: Measurement, limit: float, level: float, cases: int) -> Estimate:
     """Return the value, interval and p-value of a measured quantity.
 
     Parameters
@@ -92,14 +92,14 @@ def estimate(measured: Measured, limit: float, level: float, cases: int) -> Esti
     """
     level = 1 - (1 - level) / measured.choices
     value = float(measured.draws[0])
-    away = abs(value - limit)
+    distance = abs(value - limit)
     if not np.isnan(measured.error):
         half = student.ppf((1 + level) / 2, measured.freedom) * measured.error
         if measured.error > 0:
-            p = 2 * student.sf(away / measured.error, measured.freedom)
+            p = 2 * student.sf(distance / measured.error, measured.freedom)
         else:
             # Equal trainings give no estimate of the error; rankings that agree on all halves have no error.
-            p = np.nan if measured.seeds else float(away == 0)
+            p = np.nan if measured.seeds else float(distance == 0)
         return Estimate(value, value - half, value + half, float(p))
     draws = measured.draws[1:][~np.isnan(measured.draws[1:])]
     if np.isnan(value) or len(draws) < 2 or cases < 2:
@@ -110,7 +110,7 @@ def estimate(measured: Measured, limit: float, level: float, cases: int) -> Esti
         (low,), (high,) = bootstrap_interval(np.array([value]), draws[None], np.array([cases]), level=level)
     # The variance of resamples is divided by the number of cases, see `bootstrap_interval`.
     spread = np.abs(draws - value) * np.sqrt(cases / (cases - 1))
-    p = min(1.0, measured.choices * (1 + (spread >= away).sum()) / (1 + len(draws)))
+    p = min(1.0, measured.choices * (1 + (spread >= distance).sum()) / (1 + len(draws)))
     low, high = np.clip([low, high], -measured.largest, measured.largest)
     return Estimate(value, float(low), float(high), float(p))
 
@@ -138,14 +138,14 @@ def decisive_limit(value: float, side: str, limit: float, opposite: float | None
     return opposite if beyond else limit
 
 
-def extreme(parts: Sequence[Measured], choose: np.ufunc) -> Measured:
+def extreme_of(parts: Sequence[Measurement], choose: np.ufunc) -> Measurement:
     """Return the smallest, or with ``np.maximum`` the largest, of several quantities."""
     draws = choose.reduce([part.draws for part in parts])
     networks = min(part.networks for part in parts)
-    return Measured(draws, f"comparisons: {len(parts)}, {parts[0].basis}", networks, choices=len(parts))
+    return Measurement(draws, f"comparisons: {len(parts)}, {parts[0].basis}", networks, choices=len(parts))
 
 
-def adjusted(p: Sequence[float]) -> np.ndarray:
+def adjusted_p_values(p: Sequence[float]) -> np.ndarray:
     """Return Benjamini and Hochberg's q-values of p-values; NaN stays NaN."""
     values = np.asarray(p, dtype=float)
     known = ~np.isnan(values)

@@ -48,16 +48,16 @@ def bootstrap_means(scores: np.ndarray, seed: int, repetitions: int = 1000) -> n
     """
     if scores.ndim != 2 or scores.shape[1] == 0:
         raise HeatproofError(f"Scores must have shape (methods, images) with at least one image, not {scores.shape}.")
-    images = scores.shape[1]
+    n_images = scores.shape[1]
     defined = ~np.isnan(scores)
     values = np.where(defined, scores, 0.0)
     weights = defined.astype(np.float64)
     generator = numpy_generator(seed, "bootstrap over images")
     means = np.full((len(scores), repetitions), np.nan)
-    step = max(1, _CELLS // images)
+    step = max(1, _CELLS // n_images)
     for start in range(0, repetitions, step):
         block = slice(start, min(start + step, repetitions))
-        counts = draw_counts(generator, block.stop - start, images)
+        counts = draw_counts(generator, block.stop - start, n_images)
         drawn = weights @ counts.T
         np.divide(values @ counts.T, drawn, out=means[:, block], where=drawn > 0)
     return means
@@ -81,21 +81,21 @@ def percentile_interval(means: np.ndarray, level: float = 0.95) -> tuple[np.ndar
         (M,) each; NaN for a method without any repetition.
     """
     low, high = np.full((2, len(means)), np.nan)
-    known = ~np.isnan(means).all(axis=1)
+    has_values = ~np.isnan(means).all(axis=1)
     tail = (1 - level) / 2
-    if known.any():
-        low[known], high[known] = np.nanquantile(means[known], [tail, 1 - tail], axis=1)
+    if has_values.any():
+        low[has_values], high[has_values] = np.nanquantile(means[has_values], [tail, 1 - tail], axis=1)
     return low, high
 
 
 def bootstrap_interval(
-    kappa: np.ndarray,
+    estimates: np.ndarray,
     resampled: np.ndarray,
     n_cases: np.ndarray,
     *,
     level: float = 0.95,
     kind: str = "student",
-    least: int = 2,
+    minimum: int = 2,
     floor: np.ndarray | float = 0.0,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the bootstrap interval of an estimate over n independent cases.
@@ -109,7 +109,7 @@ def bootstrap_interval(
 
     Parameters
     ----------
-    kappa
+    estimates
         (M,), the estimates from all cases.
     resampled
         (M, R), the estimates from resamples; NaN where a resample has no value for a method, which is left out.
@@ -119,7 +119,7 @@ def bootstrap_interval(
         Nominal coverage.
     kind
         ``student``, or ``percentile`` for the percentiles of the resamples.
-    least
+    minimum
         Fewest cases for which an interval is returned.
     floor
         (M,), standard deviation that remains where resamples agree; a ``student`` interval is at least as wide as a
@@ -128,7 +128,7 @@ def bootstrap_interval(
     Returns
     -------
     low, high : numpy.ndarray
-        (M,) each; NaN for a method with fewer than `least` cases, and where the interval has no width.
+        (M,) each; NaN for a method with fewer than `minimum` cases, and where the interval has no width.
 
     Raises
     ------
@@ -137,28 +137,33 @@ def bootstrap_interval(
     """
     if kind not in INTERVALS:
         raise HeatproofError(f"There is no interval named {kind!r}: known are {', '.join(INTERVALS)}.")
-    some = n_cases >= least
-    low, high = np.full((2, len(kappa)), np.nan)
+    has_enough_cases = n_cases >= minimum
+    low, high = np.full((2, len(estimates)), np.nan)
     if kind == "percentile":
-        low[some], high[some] = percentile_interval(resampled[some], level)
+        low[has_enough_cases], high[has_enough_cases] = percentile_interval(resampled[has_enough_cases], level)
         return _with_width(low, high)
-    known = ~np.isnan(resampled)
-    count = known.sum(axis=1)
-    some &= count > 1
-    values = np.where(known, resampled, 0)[some]
-    mean = values.sum(axis=1, keepdims=True) / count[some, None]
-    spread = np.sqrt(np.where(known[some], (values - mean) ** 2, 0).sum(axis=1) / (count[some] - 1))
-    n = n_cases[some]
+    is_known = ~np.isnan(resampled)
+    count = is_known.sum(axis=1)
+    has_enough_cases &= count > 1
+    values = np.where(is_known, resampled, 0)[has_enough_cases]
+    mean = values.sum(axis=1, keepdims=True) / count[has_enough_cases, None]
+    spread = np.sqrt(
+        np.where(is_known[has_enough_cases], (values - mean) ** 2, 0).sum(axis=1) / (count[has_enough_cases] - 1)
+    )
+    n = n_cases[has_enough_cases]
     half = student.ppf((1 + level) / 2, n - 1) * np.sqrt(n / (n - 1)) * spread
-    half = np.maximum(half, norm.ppf((1 + level) / 2) * np.broadcast_to(floor, kappa.shape)[some])
-    low[some], high[some] = kappa[some] - half, kappa[some] + half
+    half = np.maximum(half, norm.ppf((1 + level) / 2) * np.broadcast_to(floor, estimates.shape)[has_enough_cases])
+    low[has_enough_cases], high[has_enough_cases] = (
+        estimates[has_enough_cases] - half,
+        estimates[has_enough_cases] + half,
+    )
     return _with_width(low, high)
 
 
 def _with_width(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     # Resampled sums have single precision, so that a narrower interval is rounding.
-    none = high - low < 1e-6
-    return np.where(none, np.nan, low), np.where(none, np.nan, high)
+    too_narrow = high - low < 1e-6
+    return np.where(too_narrow, np.nan, low), np.where(too_narrow, np.nan, high)
 
 
 def summarise(scores: np.ndarray, seed: int, *, repetitions: int = 1000, level: float = 0.95) -> dict[str, np.ndarray]:
@@ -181,7 +186,9 @@ def summarise(scores: np.ndarray, seed: int, *, repetitions: int = 1000, level: 
     defined = ~np.isnan(scores)
     n_images = defined.sum(axis=1)
     # fsum rounds exactly, so that methods with the same scores in another order have the same mean and tie.
-    mean = np.array([math.fsum(row[known]) / max(known.sum(), 1) for row, known in zip(scores, defined, strict=True)])
+    mean = np.array(
+        [math.fsum(row[is_defined]) / max(is_defined.sum(), 1) for row, is_defined in zip(scores, defined, strict=True)]
+    )
     mean[n_images == 0] = np.nan
     low, high = bootstrap_interval(mean, bootstrap_means(scores, seed, repetitions), n_images, level=level)
     return {

@@ -90,11 +90,11 @@ def introduce_or_remove(
         if value not in allowed:
             raise HeatproofError(f"{name} is {value!r}: take one of {', '.join(allowed)}.")
     values = scale_magnitudes(maps)
-    change = _SCHEMES[scheme]
+    corrupt = _SCHEMES[scheme]
     corrupted = np.stack(
         [
-            change(one, direction == "introduce", numpy_generator(seed, f"{scheme} {direction}", name))
-            for one, name in zip(values, image_ids, strict=True)
+            corrupt(image_values, direction == "introduce", numpy_generator(seed, f"{scheme} {direction}", name))
+            for image_values, name in zip(values, image_ids, strict=True)
         ]
     )
     return np.clip(corrupted, 0, 1) if clip else corrupted

@@ -40,14 +40,14 @@ def hausdorff(first: np.ndarray, second: np.ndarray, *, kind: str = "hausdorff")
     if kind not in KINDS:
         raise HeatproofError(f"kind is {kind!r}: take one of {', '.join(KINDS)}.")
     points = [np.asarray(curve, dtype=np.float64) for curve in (first, second)]
-    if any(one.ndim != 2 or one.shape[1] != 2 for one in points):
+    if any(curve.ndim != 2 or curve.shape[1] != 2 for curve in points):
         raise HeatproofError(f"Curves must have shape (S, 2), not {points[0].shape} and {points[1].shape}.")
-    points = [one[~np.isnan(one).any(axis=1)] for one in points]
+    points = [curve[~np.isnan(curve).any(axis=1)] for curve in points]
     if not (len(points[0]) and len(points[1])):
         return float("nan")
-    between = cdist(*points)
-    ways = between.min(axis=1), between.min(axis=0)
-    return float(max(way.max() if kind == "hausdorff" else way.mean() for way in ways))
+    distances = cdist(*points)
+    nearest = distances.min(axis=1), distances.min(axis=0)
+    return float(max(one_way.max() if kind == "hausdorff" else one_way.mean() for one_way in nearest))
 
 
 def pairwise_distances(curves: Mapping[str, np.ndarray], *, kind: str = "hausdorff") -> dict[tuple[str, str], float]:

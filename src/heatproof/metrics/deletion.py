@@ -17,7 +17,7 @@ from heatproof.responses.curves import ResponseCurve
 ROAD_FRACTIONS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
-def cut(
+def step_options(
     steps: int | None, step_size: int | None, fractions: Sequence[float] | None, default: int, grid: AnyGrid | None
 ) -> dict[str, Any]:
     """Return the requested steps, step size or fractions of a sequence, by name.
@@ -26,19 +26,19 @@ def cut(
     """
     if fractions is not None:
         fractions = tuple(float(value) for value in fractions)
-    given = {"steps": steps, "step_size": step_size, "fractions": fractions}
+    requested = {"steps": steps, "step_size": step_size, "fractions": fractions}
     return (
-        given
-        if any(value is not None for value in given.values())
+        requested
+        if any(value is not None for value in requested.values())
         else {"steps": default if grid is None else min(default, patch_count(grid))}
     )
 
 
-def _scored(scores: np.ndarray, curves: Mapping[str, np.ndarray]) -> Result:
+def _result(scores: np.ndarray, curves: Mapping[str, np.ndarray]) -> Result:
     return scores, np.isfinite(scores), curves
 
 
-def deletion(default_order: str, default_steps: int = 32) -> Any:
+def deletion_sequences(default_order: str, default_steps: int = 32) -> Any:
     """Return the function that makes the sequence of a deletion from options, whose `order` has this default."""
 
     def sequences(
@@ -53,7 +53,7 @@ def deletion(default_order: str, default_steps: int = 32) -> Any:
         ties: str = "random",
         update: bool = False,
     ) -> dict[str, Perturbation]:
-        cuts = cut(steps, step_size, fractions, default_steps, grid)
+        step_counts = step_options(steps, step_size, fractions, default_steps, grid)
         return {
             "deletion": Perturbation(
                 order=order,
@@ -62,7 +62,7 @@ def deletion(default_order: str, default_steps: int = 32) -> Any:
                 baseline_options=baseline_options or {},
                 ties=ties,
                 update=update,
-                **cuts,
+                **step_counts,
             )
         }
 
@@ -77,7 +77,7 @@ def deletion(default_order: str, default_steps: int = 32) -> Any:
     order="lerf",
     range=(0.0, 1.0),
     source="Hesse et al. 2024, section 4.2 and appendix E, after Samek et al. 2017",
-    sequences=deletion("lerf"),
+    sequences=deletion_sequences("lerf"),
 )
 def incremental_deletion_score(
     deletion: ResponseCurve, *, output: str = "probability", target: str = "label", rule: str = "left"
@@ -96,7 +96,7 @@ def incremental_deletion_score(
         ``ids`` (N, S), the responses.
     """
     responses = deletion.read(output, target)
-    return _scored(area(responses, rule, deletion.fractions), {"ids": responses})
+    return _result(area(responses, rule, deletion.fractions), {"ids": responses})
 
 
 @metric(
@@ -106,7 +106,7 @@ def incremental_deletion_score(
     order="morf",
     range=(0.0, 1.0),
     source="Samek et al. 2017; Meta-Rank, section 3, equations 2 and 3",
-    sequences=deletion("morf"),
+    sequences=deletion_sequences("morf"),
 )
 @metric(
     "deletion_lerf",
@@ -115,7 +115,7 @@ def incremental_deletion_score(
     order="lerf",
     range=(0.0, 1.0),
     source="Samek et al. 2017; Meta-Rank, section 3, equations 2 and 3",
-    sequences=deletion("lerf"),
+    sequences=deletion_sequences("lerf"),
 )
 def deletion_area(
     deletion: ResponseCurve, *, output: str = "probability", target: str = "label", rule: str = "trapezoid"
@@ -132,10 +132,10 @@ def deletion_area(
         ``deletion`` (N, S), the responses.
     """
     responses = deletion.read(output, target)
-    return _scored(area(responses, rule, deletion.fractions), {"deletion": responses})
+    return _result(area(responses, rule, deletion.fractions), {"deletion": responses})
 
 
-def road(default_order: str) -> Any:
+def road_sequences(default_order: str) -> Any:
     """Return the function that makes the sequence of ROAD from options, whose `order` has this default."""
 
     def sequences(
@@ -160,7 +160,7 @@ def road(default_order: str) -> Any:
                 baseline=baseline,
                 baseline_options=baseline_options or {},
                 ties=ties,
-                **cut(steps, step_size, fractions, 0, None),
+                **step_options(steps, step_size, fractions, 0, None),
             )
         }
 
@@ -174,7 +174,7 @@ def road(default_order: str) -> Any:
     order="morf",
     range=(0.0, 1.0),
     source="Rong et al. 2022 (ROAD), section 5; Meta-Rank, section 5.2",
-    sequences=road("morf"),
+    sequences=road_sequences("morf"),
 )
 @metric(
     "road_lerf",
@@ -183,7 +183,7 @@ def road(default_order: str) -> Any:
     order="lerf",
     range=(0.0, 1.0),
     source="Rong et al. 2022 (ROAD), section 5; Meta-Rank, section 5.2",
-    sequences=road("lerf"),
+    sequences=road_sequences("lerf"),
 )
 def road_score(
     deletion: ResponseCurve, *, output: str = "accuracy", target: str = "label", rule: str = "mean"
@@ -202,4 +202,4 @@ def road_score(
         ``road`` (N, S), the responses.
     """
     responses = deletion.read(output, target)
-    return _scored(area(responses, rule, deletion.fractions), {"road": responses})
+    return _result(area(responses, rule, deletion.fractions), {"road": responses})

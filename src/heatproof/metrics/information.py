@@ -25,7 +25,7 @@ UNDEFINED = (
 Target = Literal["label", "predicted"]
 
 
-def _which(target: str) -> int:
+def _target_index(target: str) -> int:
     if target not in TARGETS:
         raise HeatproofError(f"target is {target!r}: take one of {', '.join(TARGETS)}.")
     return TARGETS.index(target)
@@ -53,9 +53,9 @@ def softmax_information(
 
     The options and the result are those of `heatproof.metrics.pic.sic_scores`.
     """
-    which = _which(target)
+    index = _target_index(target)
     return sic_scores(
-        pictures["log_probability"][..., which],
+        pictures["log_probability"][..., index],
         pictures["entropy"],
         exclude=exclude,
         min_prediction=min_prediction,
@@ -85,10 +85,10 @@ def accuracy_information(
 
     The options and the result are those of `heatproof.metrics.pic.aic_scores`.
     """
-    which = _which(target)
+    index = _target_index(target)
     return aic_scores(
-        pictures["log_probability"][..., which],
-        pictures["decided"][..., which],
+        pictures["log_probability"][..., index],
+        pictures["decided"][..., index],
         pictures["entropy"],
         exclude=exclude,
         min_prediction=min_prediction,

@@ -36,10 +36,10 @@ def attribution_share(maps: np.ndarray, regions: np.ndarray) -> np.ndarray:
             f"Maps {maps.shape} and regions {regions.shape} must have one shape (images, height, width)."
         )
     inside = regions.astype(bool)
-    sizes = _magnitudes(maps)
-    total = sizes.sum(axis=(1, 2))
+    magnitudes = _magnitudes(maps)
+    total = magnitudes.sum(axis=(1, 2))
     share = np.full(len(maps), np.nan)
-    np.divide((sizes * inside).sum(axis=(1, 2)), total, out=share, where=(total > 0) & inside.any(axis=(1, 2)))
+    np.divide((magnitudes * inside).sum(axis=(1, 2)), total, out=share, where=(total > 0) & inside.any(axis=(1, 2)))
     return share
 
 
@@ -77,8 +77,8 @@ def rect_maps(maps: np.ndarray, side: int) -> np.ndarray:
         total = weight.sum()
         middle = (weight.sum(1) @ np.arange(height) / total, weight.sum(0) @ np.arange(width) / total)
         top, left = (
-            int(np.clip(np.rint(at - (side - 1) / 2), 0, most - side))
-            for at, most in zip(middle, (height, width), strict=True)
+            int(np.clip(np.rint(coordinate - (side - 1) / 2), 0, length - side))
+            for coordinate, length in zip(middle, (height, width), strict=True)
         )
         rects[row, top : top + side, left : left + side] = 1
     return rects

@@ -85,7 +85,7 @@ def part_deletion(
     if masks.dtype != np.int8:
         masks = masks.astype(bool)
     visible = masks.any(axis=(2, 3)) | hidden
-    sums = subset_sums(maps, _widened(masks, widen), image_ids)
+    sums = subset_sums(maps, _dilated(masks, widen), image_ids)
     score = np.full(len(maps), np.nan)
     # In nearly all images all parts are visible, so that the loop runs once or a few times.
     for pattern in np.unique(visible, axis=0):
@@ -94,7 +94,7 @@ def part_deletion(
     return (score + 1) / 2 if rescale else score, ~np.isnan(score), {}
 
 
-def _widened(masks: np.ndarray, pixels: int) -> np.ndarray:
+def _dilated(masks: np.ndarray, pixels: int) -> np.ndarray:
     """Dilate every component of each part; return how many components of a part cover each pixel."""
     if not pixels:
         return masks.astype(bool)

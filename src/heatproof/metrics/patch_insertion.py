@@ -42,8 +42,8 @@ class Insertions(Removals):
         """Return the masks of pixels that the baseline replaces: the complete image, then all but one patch."""
         patches = patch_masks(self.settings["grid"], *batch.images.shape[-2:])
         removed = np.concatenate([np.ones_like(patches[:1]), ~patches])
-        named = {key: self.settings[key] for key in ("baseline", "baseline_options", "grid")}
-        return {"masks": [removed] * len(batch.ids), **named}
+        baseline_settings = {key: self.settings[key] for key in ("baseline", "baseline_options", "grid")}
+        return {"masks": [removed] * len(batch.ids), **baseline_settings}
 
     def inputs(self, metric_input: MetricInput, arrays: Arrays, images: ScoredImages, index: int) -> dict[str, Any]:
         """Return the gain of each patch over the baseline, (N, rows × columns), and the grid."""

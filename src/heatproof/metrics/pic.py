@@ -59,8 +59,8 @@ def information_curves(
             f"Entropies {entropy.shape}, values {values.shape} and ends {ends.shape} do not belong together: they have "
             "to be (images, thresholds + 2) twice, and (images, 2)."
         )
-    x = _normalised(entropy[:, 1:-1], entropy[:, :1], entropy[:, -1:])
-    y = np.maximum.accumulate(_normalised(values[:, 1:-1], ends[:, :1], ends[:, 1:]), axis=1)
+    x = _normalise(entropy[:, 1:-1], entropy[:, :1], entropy[:, -1:])
+    y = np.maximum.accumulate(_normalise(values[:, 1:-1], ends[:, :1], ends[:, 1:]), axis=1)
     x, y = (np.pad(part, ((0, 0), (0, 2)), constant_values=((0, 0), (0, 1))) for part in (x, y))
     x[:, -2], y[:, -2] = 0, 0
     defined = np.isfinite(x).all(axis=1) & np.isfinite(y).all(axis=1)
@@ -102,10 +102,10 @@ def aggregate_curve(curves: np.ndarray, how: str = "mean") -> tuple[np.ndarray, 
     """
     if how not in ("mean", "median"):
         raise HeatproofError(f"how is {how!r}: take mean or median.")
-    counted = curves[~np.isnan(curves).any(axis=1)]
-    if not len(counted):
+    complete = curves[~np.isnan(curves).any(axis=1)]
+    if not len(complete):
         return np.full(curves.shape[1], np.nan), float("nan")
-    curve = counted.mean(axis=0) if how == "mean" else np.median(counted, axis=0)
+    curve = complete.mean(axis=0) if how == "mean" else np.median(complete, axis=0)
     return curve, float(area(curve))
 
 
@@ -205,7 +205,7 @@ def aic_scores(
     return _scores("aic", curves, probability, entropy, exclude, min_prediction)
 
 
-def _normalised(values: np.ndarray, zero: np.ndarray, one: np.ndarray) -> np.ndarray:
+def _normalise(values: np.ndarray, zero: np.ndarray, one: np.ndarray) -> np.ndarray:
     span = np.where(one == zero, np.nan, one - zero)
     return np.clip((values - zero) / span, 0, 1)
 

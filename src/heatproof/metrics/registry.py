@@ -112,7 +112,7 @@ class Metric(RegistryEntry):
         if not issubclass(self.reads, Curves):
             return False
         responses = self.responses({**self.options, **(options or {})}).values()
-        return all(bool(one.settings.get("magnitude")) for one in responses)
+        return all(bool(response.settings.get("magnitude")) for response in responses)
 
     @property
     def scores_each_image(self) -> bool:
@@ -135,10 +135,10 @@ class Metric(RegistryEntry):
         HeatproofError
             If the value of `output` is unknown.
         """
-        every = {**self.options, **(options or {})}
+        completed = {**self.options, **(options or {})}
         if callable(self.declared_needs):
-            return self.declared_needs(every)
-        return self.declared_needs or need_of_output(every)
+            return self.declared_needs(completed)
+        return self.declared_needs or need_of_output(completed)
 
     def unsupported_reason(self, task: str, options: Mapping[str, Any] | None = None) -> str | None:
         """Return why the metric does not apply to a task, and which option to set; None where it applies.
@@ -150,8 +150,10 @@ class Metric(RegistryEntry):
         options
             Options of the metric; missing ones have their defaults.
         """
-        by_logit = "output" in self.options and task_provides(task, self.needs({**(options or {}), "output": "logit"}))
-        return unsupported_reason(task, self.needs(options), "set `output: logit`" if by_logit else "")
+        applies_to_logit = "output" in self.options and task_provides(
+            task, self.needs({**(options or {}), "output": "logit"})
+        )
+        return unsupported_reason(task, self.needs(options), "set `output: logit`" if applies_to_logit else "")
 
     def complete_options(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the given options, completed by the defaults.
@@ -166,8 +168,8 @@ class Metric(RegistryEntry):
                 raise HeatproofError(
                     f"The metric {self.name!r} has no option {key!r}: {suggest_name(key, self.options)}"
                 )
-        asked = filter(None, (self.options_function, self.function, self.reads.options))
-        return {**self.options, **normalise_grid_options(given, *asked)}
+        functions = filter(None, (self.options_function, self.function, self.reads.options))
+        return {**self.options, **normalise_grid_options(given, *functions)}
 
     def responses(self, options: Mapping[str, Any], sizes: Iterable[tuple[int, int]] = ()) -> dict[str, Response]:
         """Return the responses that these options need, by the argument that takes each; see `from_options`."""
@@ -197,11 +199,11 @@ class Metric(RegistryEntry):
         HeatproofError
             If the function returns anything but scores, their validity and, optionally, curves.
         """
-        given, own = [inputs[name] for name in self.inputs], select_options(self.function, options)
+        arguments, metric_options = [inputs[name] for name in self.inputs], select_options(self.function, options)
         if self.is_custom:
             # The function may write to its arguments, which other metrics read as well.
-            given, own = deepcopy(given), deepcopy(own)
-        result = self.function(*given, **own)
+            arguments, metric_options = deepcopy(arguments), deepcopy(metric_options)
+        result = self.function(*arguments, **metric_options)
         if not (isinstance(result, tuple) and len(result) in (2, 3)):
             raise HeatproofError(
                 f"The metric {self.name!r} returned a {type(result).__name__}: return the scores (N,), whether each is "
@@ -237,10 +239,10 @@ def outputs_of(metric: Metric) -> list[str]:
     """Return the outputs of the network that a metric can read, the default first; [""] if it has no such option."""
     if "output" not in metric.options:
         return [""]
-    known = {**option_choices(metric.options_function), **option_choices(metric.function)}.get(
+    allowed = {**option_choices(metric.options_function), **option_choices(metric.function)}.get(
         "output", list(NEED_OF_OUTPUT)
     )
-    return sorted(known, key=lambda output: output != metric.options["output"])
+    return sorted(allowed, key=lambda output: output != metric.options["output"])
 
 
 METRICS: Registry[Metric] = Registry("heatproof.metrics", "metric")
@@ -305,14 +307,14 @@ def metric(
     if options_function is None:
         raise HeatproofError(f"The metric {name!r} reads {reads.__name__}, and so needs `sequences`.")
 
-    def enter(function: MetricFunction) -> MetricFunction:
-        known = METRICS.get(name)
-        if known is not None and known.function.__module__ != function.__module__:
+    def register(function: MetricFunction) -> MetricFunction:
+        existing = METRICS.get(name)
+        if existing is not None and existing.function.__module__ != function.__module__:
             raise HeatproofError(
-                f"There is a metric {name!r} in {known.function.__module__}: enter yours under another name."
+                f"There is a metric {name!r} in {existing.function.__module__}: enter yours under another name."
             )
-        own = options_of(function)
-        options = options_of(options_function) | own
+        metric_options = options_of(function)
+        options = options_of(options_function) | metric_options
         if not (needs in NEEDS or callable(needs) or (needs is None and "output" in options)):
             raise HeatproofError(
                 f"The metric {name!r} does not say what it reads of the network: give @metric needs= one of "
@@ -321,7 +323,7 @@ def metric(
         METRICS[name] = Metric(
             name=name,
             function=function,
-            inputs=tuple(name for name in inspect.signature(function).parameters if name not in own),
+            inputs=tuple(name for name in inspect.signature(function).parameters if name not in metric_options),
             higher_is_better=higher_is_better,
             range=range,
             source=source,
@@ -337,4 +339,4 @@ def metric(
         )
         return function
 
-    return enter
+    return register

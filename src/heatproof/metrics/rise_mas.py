@@ -12,7 +12,7 @@ from heatproof.base.sequences import Perturbation
 from heatproof.base.tasks import Need
 from heatproof.errors import HeatproofError
 from heatproof.metrics.arrays import area
-from heatproof.metrics.deletion import cut
+from heatproof.metrics.deletion import step_options
 from heatproof.metrics.registry import Result, metric, need_of_output
 from heatproof.responses.curves import ResponseCurve
 
@@ -71,7 +71,7 @@ def sequences_of(*modes: str, blur: Mapping[str, Any] = RISE_BLUR, magnitude: bo
                 baseline=fill or "zeros",
                 baseline_options=options,
                 ties=ties,
-                **cut(steps, step_size, fractions, 32, grid),
+                **step_options(steps, step_size, fractions, 32, grid),
             )
         return sequences_by_name
 
@@ -84,8 +84,8 @@ def needs_of_scaled(options: Mapping[str, Any]) -> Need:
     That reverses the curve, and with it the sign of the score. Probabilities in published results are treated this way;
     for a regression or a callable target the negative of the correct map would rank first.
     """
-    turned = options["inverted"] == "scaled" and options.get("monotone", True)
-    return "probability" if turned and need_of_output(options) == "number" else need_of_output(options)
+    is_reversed = options["inverted"] == "scaled" and options.get("monotone", True)
+    return "probability" if is_reversed and need_of_output(options) == "number" else need_of_output(options)
 
 
 def normalised_response(
@@ -143,14 +143,14 @@ def density(curve: ResponseCurve, mode: str) -> np.ndarray:
     return share if mode == "insertion" else 1 - share
 
 
-def aligned(normalised: np.ndarray, dense: np.ndarray, mode: str) -> np.ndarray:
+def apply_alignment_penalty(normalised: np.ndarray, densities: np.ndarray, mode: str) -> np.ndarray:
     """Apply the alignment penalty, which is subtracted from insertion and added to deletion (MAS, equations 3 to 5, 7).
 
     The result is clipped to [0, 1] and then stretched to this range.
 
     Parameters
     ----------
-    normalised, dense
+    normalised, densities
         (N, S), from `normalised_response` and `density`.
     mode
         ``insertion`` or ``deletion``.
@@ -160,7 +160,7 @@ def aligned(normalised: np.ndarray, dense: np.ndarray, mode: str) -> np.ndarray:
     numpy.ndarray
         (N, S) in [0, 1]; NaN where either input is undefined, or where the curve is flat.
     """
-    penalty = np.abs(normalised - dense)
+    penalty = np.abs(normalised - densities)
     corrected = np.clip(normalised - penalty if mode == "insertion" else normalised + penalty, 0, 1)
     low = corrected.min(axis=1, keepdims=True)
     spread = corrected.max(axis=1, keepdims=True) - low
@@ -263,19 +263,19 @@ def rise_difference(
     inverted: str = "undefined",
 ) -> Result:
     """RISE insertion minus deletion, in [-1, 1]; higher is better. Options as in `rise_insertion`."""
-    up = _rise(insertion, "insertion", output, target, monotone, inverted)
-    down = _rise(deletion, "deletion", output, target, monotone, inverted)
-    score = area(up, at=insertion.fractions) - area(down, at=deletion.fractions)
-    return score, np.isfinite(score), {"insertion": up, "deletion": down}
+    insertion_curve = _rise(insertion, "insertion", output, target, monotone, inverted)
+    deletion_curve = _rise(deletion, "deletion", output, target, monotone, inverted)
+    score = area(insertion_curve, at=insertion.fractions) - area(deletion_curve, at=deletion.fractions)
+    return score, np.isfinite(score), {"insertion": insertion_curve, "deletion": deletion_curve}
 
 
 def _mas(curve: ResponseCurve, mode: str, output: str, target: str, inverted: str) -> dict[str, np.ndarray]:
-    model, dense = normalised_response(curve, mode, output, target, inverted), density(curve, mode)
+    responses, densities = normalised_response(curve, mode, output, target, inverted), density(curve, mode)
     return {
-        f"{mode}_model_response": model,
-        f"{mode}_density_response": dense,
-        f"{mode}_alignment_penalty": np.abs(model - dense),
-        f"{mode}_mas": aligned(model, dense, mode),
+        f"{mode}_model_response": responses,
+        f"{mode}_density_response": densities,
+        f"{mode}_alignment_penalty": np.abs(responses - densities),
+        f"{mode}_mas": apply_alignment_penalty(responses, densities, mode),
     }
 
 
@@ -357,6 +357,6 @@ def mas_difference(
     """MAS insertion minus deletion, in [-1, 1]; higher is better. Options and curves as in `mas_insertion`."""
     curves = _mas(insertion, "insertion", output, target, inverted)
     curves |= _mas(deletion, "deletion", output, target, inverted)
-    up, down = curves["insertion_mas"], curves["deletion_mas"]
-    score = area(up, at=insertion.fractions) - area(down, at=deletion.fractions)
+    insertion_curve, deletion_curve = curves["insertion_mas"], curves["deletion_mas"]
+    score = area(insertion_curve, at=insertion.fractions) - area(deletion_curve, at=deletion.fractions)
     return score, np.isfinite(score), curves

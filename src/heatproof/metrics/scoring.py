@@ -94,17 +94,17 @@ def score_batch(
         As `Metric.score`; for custom metrics only if `failed` is None.
     """
     shared: dict[str, Any] = {"image_ids": images.ids}
-    for one in readings:
-        if not one.response.needs_maps:
-            shared |= one.inputs(arrays[one.argument], images)
-    along = [one for one in readings if one.response.needs_maps]
+    for metric_input in readings:
+        if not metric_input.response.needs_maps:
+            shared |= metric_input.inputs(arrays[metric_input.argument], images)
+    along = [metric_input for metric_input in readings if metric_input.response.needs_maps]
     for explainer in explained:
-        for place, method in enumerate(explainer.methods):
+        for index, method in enumerate(explainer.methods):
             inputs = dict(shared)
             if explainer.maps is not None:
                 inputs["maps"] = method.of(explainer.maps)
-            for one in along:
-                inputs |= one.inputs(explainer.arrays[one.argument], images, place)
+            for metric_input in along:
+                inputs |= metric_input.inputs(explainer.arrays[metric_input.argument], images, index)
             try:
                 result = metric.score(inputs, options)
             except Exception as error:
@@ -121,5 +121,5 @@ def _reason(metric: Metric, error: Exception) -> str:
     if isinstance(error, HeatproofError):
         return str(error).rstrip(".")
     last = traceback.extract_tb(error.__traceback__)[-1]
-    said = f"{type(error).__name__}: {first_line(error)[:200]}; {Path(last.filename).name}, line {last.lineno}"
-    return f"the metric {metric.name!r} fails on its maps ({said})"
+    detail = f"{type(error).__name__}: {first_line(error)[:200]}; {Path(last.filename).name}, line {last.lineno}"
+    return f"the metric {metric.name!r} fails on its maps ({detail})"

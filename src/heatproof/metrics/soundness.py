@@ -114,10 +114,10 @@ def false_attribution(
     """
     # The difference of two accuracies can deviate by rounding from the share of images that it represents.
     gains = np.round(np.diff(performance, axis=-1, prepend=0.0), 12)
-    useless = gains <= threshold
+    is_false = gains <= threshold
     if start is not None:
-        useless &= (performance if performance.ndim == 1 else performance.mean(axis=0)) > start
-    after = np.cumsum(added * useless, axis=1)
+        is_false &= (performance if performance.ndim == 1 else performance.mean(axis=0)) > start
+    after = np.cumsum(added * is_false, axis=1)
     return np.concatenate([np.zeros_like(after[:, :1]), after[:, :-1]], axis=1), after
 
 
@@ -138,8 +138,8 @@ def soundness_at_levels(performance: np.ndarray, ratio: np.ndarray, levels: Sequ
     numpy.ndarray
         (N, L); NaN for a level that is never reached.
     """
-    at = performance >= np.asarray(levels, dtype=np.float64)[:, None]
-    return np.where(at.any(axis=1), ratio[:, at.argmax(axis=1)], np.nan)
+    reached = performance >= np.asarray(levels, dtype=np.float64)[:, None]
+    return np.where(reached.any(axis=1), ratio[:, reached.argmax(axis=1)], np.nan)
 
 
 @metric(
@@ -213,13 +213,13 @@ def soundness(
         )
     performance = responses.mean(axis=0)
     total = deletion.arrays["total_positive"].astype(np.float64)[:, None]
-    shown = np.maximum(total - deletion.arrays["positive"][:, ::-1], 0)
+    visible = np.maximum(total - deletion.arrays["positive"][:, ::-1], 0)
     # Where no pixel is shown, the difference of the sums can be above zero by rounding.
-    shown = np.where(shown <= 1e-12 * total, 0, shown)
-    decides = performance if output == "accuracy" else responses
-    before, after = false_attribution(decides, np.diff(shown, axis=1, prepend=0.0), threshold, start)
-    taken_off = after if counted == "at_once" else before
-    ratio = np.clip((shown - taken_off) / np.where(shown > 0, shown, np.nan), 0, 1)
+    visible = np.where(visible <= 1e-12 * total, 0, visible)
+    compared = performance if output == "accuracy" else responses
+    before, after = false_attribution(compared, np.diff(visible, axis=1, prepend=0.0), threshold, start)
+    subtracted = after if counted == "at_once" else before
+    ratio = np.clip((visible - subtracted) / np.where(visible > 0, visible, np.nan), 0, 1)
     score = soundness_at_levels(performance, ratio, [level])[:, 0]
     removed = deletion.fractions[0, ::-1]
     return score, np.isfinite(score), {"soundness": ratio, "performance": performance, "removed": removed}
@@ -273,8 +273,8 @@ def completeness(
     if at is None:
         score = loss.mean(axis=1)
     else:
-        places = sorted((float(one) for one in thresholds or THRESHOLDS), reverse=True)
-        if at not in places:
-            raise HeatproofError(f"completeness is read at {at:g}, which is none of its thresholds {places}: name one.")
-        score = loss[:, places.index(at)]
+        levels = sorted((float(threshold) for threshold in thresholds or THRESHOLDS), reverse=True)
+        if at not in levels:
+            raise HeatproofError(f"completeness is read at {at:g}, which is none of its thresholds {levels}: name one.")
+        score = loss[:, levels.index(at)]
     return score, np.isfinite(score), {"completeness": loss}

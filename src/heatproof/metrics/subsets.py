@@ -48,23 +48,23 @@ def subset_sums(maps: np.ndarray, masks: Sequence[np.ndarray] | np.ndarray, imag
         )
     pixels = maps.shape[-2] * maps.shape[-1]
     sums = []
-    for one, subsets, image_id in zip(maps, masks, image_ids, strict=True):
+    for image_maps, subsets, image_id in zip(maps, masks, image_ids, strict=True):
         if subsets.shape[1:] != maps.shape[-2:]:
             raise HeatproofError(
                 f"Subsets of {subsets.shape[1:]} pixels do not belong to maps of {maps.shape[-2:]} (image "
                 f"{image_id!r}): draw them for the height and width of the maps."
             )
-        values = one.reshape(-1, pixels).astype(np.float64)
+        values = image_maps.reshape(-1, pixels).astype(np.float64)
         if not np.isfinite(values).all():
             raise HeatproofError(
                 f"The attribution map of image {image_id!r} has a value that is not finite: check its explainer."
             )
         # Subtracting the median turns a constant map into zeros, so that its sums cannot differ by rounding.
         median = np.median(values, axis=1, keepdims=True)
-        chosen = subsets.reshape(len(subsets), pixels)
-        blocks = [chosen[low : low + MASKS_AT_ONCE] for low in range(0, len(chosen), MASKS_AT_ONCE)]
+        flat_masks = subsets.reshape(len(subsets), pixels)
+        blocks = [flat_masks[low : low + MASKS_AT_ONCE] for low in range(0, len(flat_masks), MASKS_AT_ONCE)]
         above = np.concatenate([(values - median) @ block.T.astype(np.float64) for block in blocks], axis=1)
-        sums.append(above + median * chosen.sum(axis=1))
+        sums.append(above + median * flat_masks.sum(axis=1))
     shape = (*maps.shape[:-2], -1) if len(maps) else (*maps.shape[:-2], 0)
     return np.array(sums).reshape(shape)
 
@@ -170,14 +170,14 @@ def sensitivity_n_of_sums(
 ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
     """Compute `sensitivity_n_scores` from precomputed `subset_sums` (N, V)."""
     _check_drops(sums, drops)
-    samples, left = divmod(sums.shape[1], len(sizes))
-    if left or samples < 3:
+    samples, remainder = divmod(sums.shape[1], len(sizes))
+    if remainder or samples < 3:
         raise HeatproofError(
             f"{sums.shape[1]} subsets are not 3 or more for each of {len(sizes)} sizes: give the sizes with which they "
             "were drawn, and draw at least 3 of each."
         )
-    cut = (len(sums) * len(sizes), samples)
-    curve = _pearson_rows(sums.reshape(cut), drops.reshape(cut)).reshape(len(sums), len(sizes))
+    shape = (len(sums) * len(sizes), samples)
+    curve = _pearson_rows(sums.reshape(shape), drops.reshape(shape)).reshape(len(sums), len(sizes))
     score = curve.mean(axis=1)
     return score, ~np.isnan(score), {"sensitivity_n": curve}
 

@@ -9,14 +9,14 @@ from typing import NamedTuple
 import numpy as np
 
 from heatproof.base.randomness import numpy_generator
-from heatproof.ranking.kappa import resample
-from heatproof.ranking.meta_rank import labels, networks_of, shares
+from heatproof.ranking.kappa import resampled_kappa
+from heatproof.ranking.meta_rank import count_networks, group_numbers, shares_in_groups
 from heatproof.ranking.paired import count_ordered_pairs, holm, images_for_power, minimum_images, paired_p_values
 from heatproof.ranking.ranks import to_dense_ranks
 
 # Up to so many networks, the permutation test reverses the orders of all subsets of networks; with more networks,
 # those of so many random subsets.
-MOST_IN_FULL, PATTERNS = 10, 1000
+MAXIMUM_EXHAUSTIVE, RANDOM_PATTERNS = 10, 1000
 # κ under reversed orders is computed in single precision.
 ROUNDING = 1e-5
 
@@ -73,12 +73,14 @@ def best_set(scores: np.ndarray, *, level: float = 0.95) -> BestSet:
     members = defined.any(axis=1)
     values = scores[members]
     methods, images = values.shape
-    needed = minimum_images(count_ordered_pairs(methods), level)
-    if methods > 1 and images < needed:
-        return BestSet(members, f"{images} images are too few to tell {methods} methods apart: {needed} are needed")
+    minimum = minimum_images(count_ordered_pairs(methods), level)
+    if methods > 1 and images < minimum:
+        return BestSet(members, f"{images} images are too few to tell {methods} methods apart: {minimum} are needed")
     p = np.ones(methods)
-    for place, own in enumerate(values):
-        p[place] = paired_p_values(np.delete(values, place, axis=0) - own).min(initial=1.0) * max(1, methods - 1)
+    for index, method_scores in enumerate(values):
+        p[index] = paired_p_values(np.delete(values, index, axis=0) - method_scores).min(initial=1.0) * max(
+            1, methods - 1
+        )
     members[members] = ~holm(p, level)
     return BestSet(members, "")
 
@@ -119,7 +121,7 @@ def best_set_over_networks(
     noise: np.ndarray | None = None,
     seed: int = 0,
     level: float = 0.95,
-    word: str = "network",
+    unit: str = "network",
 ) -> BestSet:
     """Return the methods that are not distinguishable from the best one by κ of Meta-Rank, over networks like these.
 
@@ -140,7 +142,7 @@ def best_set_over_networks(
         Seed of the random reversals.
     level
         Probability that the set contains all methods that are the best, in (0, 1).
-    word
+    unit
         Name of a group in `reason`.
 
     Returns
@@ -149,46 +151,51 @@ def best_set_over_networks(
         Methods that share fewer than `minimum_networks` networks are not compared. With fewer networks than that in
         all, `reason` says so.
     """
-    known = ~np.isnan(scores).all(axis=0)
-    some = ~np.isnan(scores).all(axis=1)
-    values = scores[some][:, known]
-    group = np.unique(labels(groups, len(scores))[some], return_inverse=True)[1]
-    share = shares(group, None if weights is None else weights[some])
-    networks, least = int(group.max(initial=-1)) + 1, minimum_networks(level)
-    if values.shape[1] > 1 and networks < least:
-        count = f"{networks} {word}{'' if networks == 1 else 's'}"
-        return BestSet(known, f"{count}: {least} are needed to tell methods apart, as fewer may agree by chance")
+    has_score = ~np.isnan(scores).all(axis=0)
+    case_has_score = ~np.isnan(scores).all(axis=1)
+    values = scores[case_has_score][:, has_score]
+    group = np.unique(group_numbers(groups, len(scores))[case_has_score], return_inverse=True)[1]
+    share = shares_in_groups(group, None if weights is None else weights[case_has_score])
+    networks, minimum = int(group.max(initial=-1)) + 1, minimum_networks(level)
+    if values.shape[1] > 1 and networks < minimum:
+        count = f"{networks} {unit}{'' if networks == 1 else 's'}"
+        return BestSet(has_score, f"{count}: {minimum} are needed to tell methods apart, as fewer may agree by chance")
     present = ~np.isnan(values)
     signs = _signs(networks, None if noise is None else noise.shape[1], seed)[:, group]
     counts = np.hstack([share * (signs > 0), share * (signs < 0)])
-    both = to_dense_ranks(np.vstack([values, -values]))
-    kappa, _ = resample(both, np.vstack([present, present]), counts, np.zeros(values.shape[1]))
-    found = kappa[:, 0].copy()
+    signed_ranks = to_dense_ranks(np.vstack([values, -values]))
+    kappa, _ = resampled_kappa(signed_ranks, np.vstack([present, present]), counts, np.zeros(values.shape[1]))
+    observed = kappa[:, 0].copy()
     if noise is not None:
-        kappa = kappa + np.nan_to_num(noise[known])
-    told = networks_of(present, group) >= least
-    spread = np.nanmax(kappa[told], axis=0) - np.nanmin(kappa[told], axis=0) if told.any() else np.zeros(1)
-    seen = np.array([present[group == number].any(axis=0) for number in range(networks)]).astype(int)
-    compared = (seen.T @ seen >= least) & told & told[:, None]
-    ahead = np.where(compared, found[None] - found[:, None], 0).max(axis=1, initial=0)
+        kappa = kappa + np.nan_to_num(noise[has_score])
+    has_enough = count_networks(present, group) >= minimum
+    spread = (
+        np.nanmax(kappa[has_enough], axis=0) - np.nanmin(kappa[has_enough], axis=0) if has_enough.any() else np.zeros(1)
+    )
+    scored_networks = np.array([present[group == number].any(axis=0) for number in range(networks)]).astype(int)
+    is_compared = (scored_networks.T @ scored_networks >= minimum) & has_enough & has_enough[:, None]
+    ahead = np.where(is_compared, observed[None] - observed[:, None], 0).max(axis=1, initial=0)
     # The unreversed orders are the first pattern; where patterns are random, they count once more.
-    extreme, drawn = (spread >= ahead[:, None] - ROUNDING).sum(axis=1), noise is not None or networks > MOST_IN_FULL
-    p = (extreme + drawn) / (len(signs) + drawn)
-    members = known.copy()
+    extreme, is_random = (
+        (spread >= ahead[:, None] - ROUNDING).sum(axis=1),
+        noise is not None or networks > MAXIMUM_EXHAUSTIVE,
+    )
+    p = (extreme + is_random) / (len(signs) + is_random)
+    members = has_score.copy()
     if noise is not None:
         # κ is bounded: for methods that are far ahead, resampled images can lower κ but hardly raise it, so that they
         # show only one half of the spread.
         p = 2 * p
-    members[known] = p > 1 - level
+    members[has_score] = p > 1 - level
     return BestSet(members, "")
 
 
 def _signs(networks: int, repetitions: int | None, seed: int) -> np.ndarray:
     """Return signs (R, networks): all 1 first, then one of each pair of opposite patterns, or random patterns."""
-    if repetitions is None and networks <= MOST_IN_FULL:
+    if repetitions is None and networks <= MAXIMUM_EXHAUSTIVE:
         bits = np.arange(2 ** (networks - 1))[:, None] >> np.arange(networks)
         return 1 - 2 * (bits & 1)
     generator = numpy_generator(seed, "signs of networks")
-    signs = generator.integers(2, size=(repetitions or PATTERNS, networks)) * 2 - 1
+    signs = generator.integers(2, size=(repetitions or RANDOM_PATTERNS, networks)) * 2 - 1
     signs[0] = 1
     return signs

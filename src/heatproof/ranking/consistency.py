@@ -12,7 +12,7 @@ import pandas as pd
 from heatproof.base.randomness import numpy_generator
 from heatproof.errors import HeatproofError
 from heatproof.metrics.bootstrap import draw_counts, percentile_interval
-from heatproof.ranking.meta_rank import LEAST_NETWORKS, labels
+from heatproof.ranking.meta_rank import MINIMUM_NETWORKS, group_numbers
 from heatproof.ranking.ranks import to_dense_ranks
 
 # With fewer methods a rank correlation takes few values, and is often extreme by chance.
@@ -85,7 +85,7 @@ def split_order(metric: str) -> tuple[str, str]:
 
 
 def agreement_by_factor(
-    agree: Agreement,
+    correlations: Agreement,
     cases: pd.DataFrame,
     factors: Sequence[str] | None = None,
     *,
@@ -101,7 +101,7 @@ def agreement_by_factor(
 
     Parameters
     ----------
-    agree
+    correlations
         Rank correlations of T test cases.
     cases
         T rows; a column for each factor, such as dataset, model, weights, metric and order.
@@ -120,27 +120,27 @@ def agreement_by_factor(
         For every factor a row for the pairs that ``differ in this alone``, ``share this`` and ``differ in this``
         (whatever else they differ in): factor, pairs_that, n_pairs, then mean and interval of spearman and of kendall.
         n_pairs counts pairs with a correlation. A mean over no pair is NaN, and so is an interval over fewer than two
-        pairs or over pairs of fewer than `LEAST_NETWORKS` networks. The first row, ``any``, is over all pairs.
+        pairs or over pairs of fewer than `MINIMUM_NETWORKS` networks. The first row, ``any``, is over all pairs.
     """
     names = [column for column in cases.columns if cases[column].nunique() > 1] if factors is None else list(factors)
     codes = {name: pd.factorize(cases[name])[0] for name in cases.columns}
     differ = {name: code[:, None] != code for name, code in codes.items()}
-    several = sum(part.astype(int) for part in differ.values())
+    n_differing = sum(part.astype(int) for part in differ.values())
     upper = np.triu(np.ones((len(cases), len(cases)), dtype=bool), 1)
     kinds = [("any", "are any two", upper)]
     for name in names:
-        kinds.append((name, "differ in this alone", upper & differ[name] & (several == 1)))
+        kinds.append((name, "differ in this alone", upper & differ[name] & (n_differing == 1)))
         kinds.append((name, "share this", upper & ~differ[name]))
         kinds.append((name, "differ in this", upper & differ[name]))
-    network = labels(groups, len(cases))
+    network = group_numbers(groups, len(cases))
     generator = numpy_generator(seed, "bootstrap over pairs of test cases")
     counts = draw_counts(generator, repetitions, network.max(initial=0) + 1)[:, network]
     rows = []
-    for name, which, pairs in kinds:
-        row: dict[str, object] = {"factor": name, "pairs_that": which}
-        row["n_pairs"] = int((pairs & ~np.isnan(agree.spearman)).sum())
+    for name, relation, pairs in kinds:
+        row: dict[str, object] = {"factor": name, "pairs_that": relation}
+        row["n_pairs"] = int((pairs & ~np.isnan(correlations.spearman)).sum())
         for statistic in ("spearman", "kendall"):
-            mean, low, high = _mean_of_pairs(getattr(agree, statistic), pairs, counts, network, level)
+            mean, low, high = _mean_of_pairs(getattr(correlations, statistic), pairs, counts, network, level)
             row |= {statistic: mean, f"{statistic}_low": low, f"{statistic}_high": high}
         rows.append(row)
     return pd.DataFrame(rows, columns=[*COLUMNS, *COLUMNS_OF_KENDALL])
@@ -153,8 +153,8 @@ def _mean_of_pairs(
     if not known.any():
         return float("nan"), float("nan"), float("nan")
     mean = float(values[known].mean())
-    behind = network[known.any(axis=0) | known.any(axis=1)]
-    if known.sum() < 2 or len(set(behind)) < LEAST_NETWORKS:
+    networks = network[known.any(axis=0) | known.any(axis=1)]
+    if known.sum() < 2 or len(set(networks)) < MINIMUM_NETWORKS:
         return mean, float("nan"), float("nan")
     weight = ((counts @ known) * counts).sum(axis=1)
     total = ((counts @ np.where(known, values, 0)) * counts).sum(axis=1)

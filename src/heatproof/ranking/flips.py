@@ -106,17 +106,17 @@ def compare_levels(
     values = {name: np.asarray(levels[name], dtype=float) * (1 if directions[name] else -1) for name in names}
     means = {name: _means(values[name]) for name in names}
     defined = np.stack([(~np.isnan(values[name])).sum(axis=1) for name in names])
-    everywhere: np.ndarray = (defined >= minimum_count(values[names[0]].shape[1], least_coverage)).all(axis=0)
+    is_ranked: np.ndarray = (defined >= minimum_count(values[names[0]].shape[1], least_coverage)).all(axis=0)
     draws = {name: bootstrap_means(values[name], seed, repetitions).T for name in names}
-    ranks = {name: _ranks(means[name][None], everywhere)[0] for name in names}
-    drawn_ranks = {name: _ranks(draws[name], everywhere) for name in names}
+    ranks = {name: _ranks(means[name][None], is_ranked)[0] for name in names}
+    drawn_ranks = {name: _ranks(draws[name], is_ranked) for name in names}
 
     tables = []
     for name in names:
         summary = summarise(levels[name], seed, repetitions=repetitions, level=level)
-        moved = percentile_interval((drawn_ranks[name] - drawn_ranks[reference]).T, level)
-        known = directions[name] == directions[reference]
-        change = _changes(levels[reference], levels[name], seed, repetitions) if known else None
+        rank_changes = percentile_interval((drawn_ranks[name] - drawn_ranks[reference]).T, level)
+        same_direction = directions[name] == directions[reference]
+        change = _changes(levels[reference], levels[name], seed, repetitions) if same_direction else None
         limits = percentile_interval(change[:, 1:], level) if change is not None else (np.nan, np.nan)
         columns = {
             "level": name,
@@ -125,46 +125,46 @@ def compare_levels(
             **{key: summary[key] for key in ("ci_low", "ci_high", "n_images", "n_undefined")},
             "rank": ranks[name],
             "rank_change": ranks[name] - ranks[reference],
-            "rank_change_low": moved[0],
-            "rank_change_high": moved[1],
+            "rank_change_low": rank_changes[0],
+            "rank_change_high": rank_changes[1],
             "score_change": change[:, 0] if change is not None else np.nan,
             "score_change_low": limits[0],
             "score_change_high": limits[1],
         }
         tables.append(pd.DataFrame(columns)[list(METHOD_COLUMNS)])
 
-    agree = agreement(np.stack([means[name][everywhere] for name in names]))
-    halves = _halves({name: values[name][everywhere] for name in names}, seed)
+    correlations = agreement(np.stack([means[name][is_ranked] for name in names]))
+    halves = _halves({name: values[name][is_ranked] for name in names}, seed)
     rows = []
     for a, b in combinations(range(len(names)), 2):
         one, other = names[a], names[b]
         low, high = np.nan, np.nan
-        if everywhere.sum() >= MINIMUM_METHODS:
-            drawn = spearman_rows(draws[one][:, everywhere], draws[other][:, everywhere])
+        if is_ranked.sum() >= MINIMUM_METHODS:
+            drawn = spearman_rows(draws[one][:, is_ranked], draws[other][:, is_ranked])
             (low,), (high,) = percentile_interval(drawn[None], level)
         change_low = change_high = change_mean = np.nan
         if directions[one] == directions[other]:
-            changes = _means(_changes(levels[one], levels[other], seed, repetitions)[everywhere].T)
+            changes = _means(_changes(levels[one], levels[other], seed, repetitions)[is_ranked].T)
             change_mean = changes[0]
             (change_low,), (change_high,) = percentile_interval(changes[None, 1:], level)
         moves = ranks[other] - ranks[one]
-        between = percentile_interval((drawn_ranks[other] - drawn_ranks[one]).T, level)
+        rank_changes = percentile_interval((drawn_ranks[other] - drawn_ranks[one]).T, level)
         rows.append(
             {
                 "level": one,
                 "other_level": other,
-                "n_methods": int(everywhere.sum()),
-                "spearman": agree.spearman[a, b],
+                "n_methods": int(is_ranked.sum()),
+                "spearman": correlations.spearman[a, b],
                 "spearman_low": low,
                 "spearman_high": high,
-                "kendall": agree.kendall[a, b],
+                "kendall": correlations.kendall[a, b],
                 "halves_same": (halves[a, a] + halves[b, b]) / 2,
                 "halves_other": halves[a, b],
                 "score_change": change_mean,
                 "score_change_low": change_low,
                 "score_change_high": change_high,
                 "n_moved": int((np.abs(moves) > PLACES).sum()),
-                "n_moved_surely": int(((between[0] > 0) | (between[1] < 0)).sum()),
+                "n_moved_surely": int(((rank_changes[0] > 0) | (rank_changes[1] < 0)).sum()),
                 "first": _first(ranks[one], methods),
                 "other_first": _first(ranks[other], methods),
             }

@@ -11,13 +11,13 @@ import numpy as np
 from heatproof.base.randomness import numpy_generator
 from heatproof.errors import HeatproofError
 from heatproof.metrics.bootstrap import bootstrap_interval, draw_counts
-from heatproof.ranking.kappa import balance_of, half_win_spread, parts_of, resample, solve
+from heatproof.ranking.kappa import component_numbers, half_win_spread, resampled_kappa, solve_kappa, win_balance
 from heatproof.ranking.ranks import bradley_terry, pairwise_wins, rank_methods, to_dense_ranks
 
 REPETITIONS = 1000
 # Fewest networks for an interval of κ. In benchmarks/coverage.py, intervals of two networks are wider than the range of
 # κ; intervals of three have the nominal coverage and are narrower.
-LEAST_NETWORKS = 3
+MINIMUM_NETWORKS = 3
 # The cost grows with resamples × pairs of methods; 200 resamples estimate the spread to 5 %.
 FEWEST_REPETITIONS = 200
 METHODS_TIMES_REPETITIONS = 500_000
@@ -32,7 +32,7 @@ class MetaRank:
     kappa
         Mean log-odds of ranking above another method, mean 0, higher is better; NaN for a method without a score.
     ci_low, ci_high
-        Bootstrap interval of κ over networks; NaN for a method scored in fewer than `LEAST_NETWORKS`.
+        Bootstrap interval of κ over networks; NaN for a method scored in fewer than `MINIMUM_NETWORKS`.
     rank
         1 is best, equal κ share the smallest rank; NaN where κ is NaN.
     n_cases
@@ -139,48 +139,48 @@ def meta_rank(
     scored = n_cases > 0
     if not scored.any():
         raise HeatproofError("No method has a score in any test case, so there is nothing to rank.")
-    some = ~np.isnan(scores).all(axis=1)
-    group = np.unique(labels(groups, len(scores))[some], return_inverse=True)[1]
-    share = shares(group, None if weights is None else weights[some])
-    known = scores[:, scored][some]
-    present = ~np.isnan(known)
+    case_has_score = ~np.isnan(scores).all(axis=1)
+    group = np.unique(group_numbers(groups, len(scores))[case_has_score], return_inverse=True)[1]
+    share = shares_in_groups(group, None if weights is None else weights[case_has_score])
+    known_scores = scores[:, scored][case_has_score]
+    present = ~np.isnan(known_scores)
     _check_connected(present, names[scored])
 
-    wins = pairwise_wins(known, share)
-    kappa, _ = solve(balance_of(wins), present, share, np.zeros(known.shape[1]))
+    wins = pairwise_wins(known_scores, share)
+    kappa, _ = solve_kappa(win_balance(wins), present, share, np.zeros(known_scores.shape[1]))
     strengths = bradley_terry(wins)
     floor = half_win_spread(wins)
     del wins
 
     counts = draw_counts(numpy_generator(seed, "bootstrap over test cases"), repetitions, group.max() + 1)
-    resampled, parts = resample(to_dense_ranks(known), present, counts[:, group] * share, kappa)
+    resampled, n_components = resampled_kappa(to_dense_ranks(known_scores), present, counts[:, group] * share, kappa)
     n_networks = np.zeros(len(scored), dtype=int)
-    n_networks[scored] = networks_of(present, group)
-    least = LEAST_NETWORKS if kind == "student" else 2
-    options: dict[str, Any] = {"level": level, "kind": kind, "least": least, "floor": floor}
+    n_networks[scored] = count_networks(present, group)
+    minimum = MINIMUM_NETWORKS if kind == "student" else 2
+    options: dict[str, Any] = {"level": level, "kind": kind, "minimum": minimum, "floor": floor}
     low, high = bootstrap_interval(kappa, resampled, n_networks[scored], **options)
 
-    def everywhere(values: np.ndarray) -> np.ndarray:
+    def for_all_methods(values: np.ndarray) -> np.ndarray:
         filled = np.full((len(scored), *values.shape[1:]), np.nan)
         filled[scored] = values
         return filled
 
     return MetaRank(
-        kappa=everywhere(kappa),
-        ci_low=everywhere(low),
-        ci_high=everywhere(high),
-        rank=rank_methods(everywhere(kappa)),
+        kappa=for_all_methods(kappa),
+        ci_low=for_all_methods(low),
+        ci_high=for_all_methods(high),
+        rank=rank_methods(for_all_methods(kappa)),
         n_cases=n_cases,
         n_networks=n_networks,
-        bradley_terry=everywhere(strengths),
-        resampled=everywhere(resampled),
-        floor=everywhere(floor),
+        bradley_terry=for_all_methods(strengths),
+        resampled=for_all_methods(resampled),
+        floor=for_all_methods(floor),
         repetitions=repetitions,
-        disconnected=int((parts > 1).sum()),
+        disconnected=int((n_components > 1).sum()),
     )
 
 
-def shares(group: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
+def shares_in_groups(group: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
     """Return the share of each case in its group; the shares of a group have the sum 1.
 
     Parameters
@@ -190,23 +190,23 @@ def shares(group: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
     weights
         (T,), relative weights of the cases of a group; by default equal.
     """
-    given = np.ones(len(group)) if weights is None else weights
-    return given / np.bincount(group, given)[group]
+    relative = np.ones(len(group)) if weights is None else weights
+    return relative / np.bincount(group, relative)[group]
 
 
-def networks_of(present: np.ndarray, group: np.ndarray) -> np.ndarray:
+def count_networks(present: np.ndarray, group: np.ndarray) -> np.ndarray:
     """Return the number of groups in which each method has a score, from (T, M) bool and each case's group (T,)."""
     return (np.eye(group.max() + 1, dtype=bool)[group].T.astype(int) @ present > 0).sum(axis=0)
 
 
-def labels(groups: Sequence[Hashable] | None, cases: int) -> np.ndarray:
+def group_numbers(groups: Sequence[Hashable] | None, cases: int) -> np.ndarray:
     """Return the number of each case's group; without groups, each case is its own group."""
     if groups is None:
         return np.arange(cases)
     if len(groups) != cases:
         raise HeatproofError(f"There are {cases} test cases and {len(groups)} groups: name the group of each case.")
     numbers: dict[Hashable, int] = {}
-    return np.array([numbers.setdefault(label, len(numbers)) for label in groups])
+    return np.array([numbers.setdefault(group_name, len(numbers)) for group_name in groups])
 
 
 def default_repetitions(methods: int) -> int:
@@ -215,13 +215,14 @@ def default_repetitions(methods: int) -> int:
 
 
 def _check_connected(present: np.ndarray, names: np.ndarray) -> None:
-    part = parts_of(present)
-    if part.max() > 0:
-        listed = [names[part == number].tolist() for number in range(part.max() + 1)]
-        shown = [
-            ", ".join(members[:6]) + (f" and {len(members) - 6} more" if len(members) > 6 else "") for members in listed
+    component = component_numbers(present)
+    if component.max() > 0:
+        components = [names[component == number].tolist() for number in range(component.max() + 1)]
+        described = [
+            ", ".join(members[:6]) + (f" and {len(members) - 6} more" if len(members) > 6 else "")
+            for members in components
         ]
         raise HeatproofError(
-            f"No test case compares methods of one part with those of another: {' | '.join(shown)}. "
+            f"No test case compares methods of one part with those of another: {' | '.join(described)}. "
             "Score methods of all parts together in some test case, or rank each part by itself."
         )

@@ -40,19 +40,19 @@ def paired_p_values(differences: np.ndarray) -> np.ndarray:
     known = ~np.isnan(values)
     values = np.where(known, values, 0)
     n = known.sum(axis=-1)
-    several = np.maximum(n, 2)
-    mean = values.sum(axis=-1) / several
-    rest = np.where(known, values - mean[..., None], 0)
-    spread = np.sqrt((rest**2).sum(axis=-1) / (several - 1))
+    at_least_two = np.maximum(n, 2)
+    mean = values.sum(axis=-1) / at_least_two
+    deviations = np.where(known, values - mean[..., None], 0)
+    spread = np.sqrt((deviations**2).sum(axis=-1) / (at_least_two - 1))
     with np.errstate(divide="ignore", invalid="ignore"):
         t = mean * np.sqrt(n) / spread
-        skewness = (rest**3).sum(axis=-1) * n / ((n - 1) * (n - 2)) / spread**3
+        skewness = (deviations**3).sum(axis=-1) * n / ((n - 1) * (n - 2)) / spread**3
         part = skewness / np.sqrt(n)
         corrected = t + part * (1 + 2 * t**2) / 6 + part**2 * t**3 / 27
     t = np.where(n > 2, np.fmin(t, corrected), t)
-    same = spread <= TOLERANCE * np.maximum(1, np.abs(mean))
-    t = np.where(same, np.where(mean > TOLERANCE, np.inf, -np.inf), t)
-    p = np.where(n > 1, student.sf(t, several - 1), 1)
+    is_constant = spread <= TOLERANCE * np.maximum(1, np.abs(mean))
+    t = np.where(is_constant, np.where(mean > TOLERANCE, np.inf, -np.inf), t)
+    p = np.where(n > 1, student.sf(t, at_least_two - 1), 1)
     return np.maximum(p, SKEWED ** (np.abs(values) > TOLERANCE).sum(axis=-1))
 
 
@@ -76,9 +76,9 @@ def holm(p: np.ndarray, level: float) -> np.ndarray:
         (M,) bool.
     """
     order = np.argsort(p, kind="stable")
-    passed = np.logical_and.accumulate(p[order] * np.arange(len(p), 0, -1) <= 1 - level)
+    is_below = np.logical_and.accumulate(p[order] * np.arange(len(p), 0, -1) <= 1 - level)
     rejected = np.zeros(len(p), dtype=bool)
-    rejected[order] = passed
+    rejected[order] = is_below
     return rejected
 
 
@@ -115,9 +115,9 @@ def images_for_power(tests: int, *, effect: float = 0.5, power: float = 0.8, lev
     """
     from statsmodels.stats.power import TTestPower
 
-    least = minimum_images(tests, level)
-    solve = TTestPower()
-    asked = {"effect_size": effect, "alpha": (1 - level) / tests, "alternative": "larger"}
-    if solve.power(nobs=max(least, 3), **asked) >= power:
-        return max(least, 3)
-    return max(least, math.ceil(float(np.max(solve.solve_power(power=power, **asked)))))
+    minimum = minimum_images(tests, level)
+    power_analysis = TTestPower()
+    test = {"effect_size": effect, "alpha": (1 - level) / tests, "alternative": "larger"}
+    if power_analysis.power(nobs=max(minimum, 3), **test) >= power:
+        return max(minimum, 3)
+    return max(minimum, math.ceil(float(np.max(power_analysis.solve_power(power=power, **test)))))

@@ -10,7 +10,7 @@ from heatproof.errors import HeatproofError
 
 CASE = ("dataset", "model", "weights", "metric")
 # Columns that name the target of a row, where an image has several rows.
-ABOUT = ("class", "label", "target")
+TARGET_COLUMNS = ("class", "label", "target")
 NEEDED = ("method", "image", "score", "higher_is_better")
 
 
@@ -23,7 +23,7 @@ def one_score_per_image(rows: pd.DataFrame) -> pd.DataFrame:
     Parameters
     ----------
     rows
-        Columns ``method``, ``image``, ``score``, others of a test case, and one of `ABOUT`, which distinguishes the
+        Columns ``method``, ``image``, ``score``, others of a test case, and one of `TARGET_COLUMNS`, which distinguishes the
         rows of one image.
 
     Returns
@@ -31,13 +31,15 @@ def one_score_per_image(rows: pd.DataFrame) -> pd.DataFrame:
     pandas.DataFrame
         The same columns; for an image with several rows, the mean of its defined scores, and "" as the target.
     """
-    about = [column for column in ABOUT if column in rows]
+    target_columns = [column for column in TARGET_COLUMNS if column in rows]
     keys = [column for column in (*CASE, "method", "image") if column in rows]
-    if not about or not rows.duplicated(keys).any() or rows.duplicated([*keys, *about]).any():
+    if not target_columns or not rows.duplicated(keys).any() or rows.duplicated([*keys, *target_columns]).any():
         return rows
-    how = {name: "mean" if name == "score" else "max" if name == "valid" else "first" for name in rows}
-    found = rows.groupby(keys, sort=False, as_index=False).agg({name: how[name] for name in rows if name not in keys})
-    return found.assign(**dict.fromkeys(about, ""))[list(rows)]
+    aggregations = {name: "mean" if name == "score" else "max" if name == "valid" else "first" for name in rows}
+    means = rows.groupby(keys, sort=False, as_index=False).agg(
+        {name: aggregations[name] for name in rows if name not in keys}
+    )
+    return means.assign(**dict.fromkeys(target_columns, ""))[list(rows)]
 
 
 def iterate_test_cases(table: pd.DataFrame) -> Iterator[tuple[dict[str, str], pd.DataFrame]]:
@@ -76,9 +78,9 @@ def iterate_test_cases(table: pd.DataFrame) -> Iterator[tuple[dict[str, str], pd
         directions = rows["higher_is_better"].unique()
         if len(directions) != 1 or directions[0] not in (True, False):
             raise HeatproofError(f"The rows of {described} have to agree on whether higher is better, true or false.")
-        twice = rows.duplicated(["image", "method"])
-        if twice.any():
-            first = rows[twice].iloc[0]
+        is_duplicate = rows.duplicated(["image", "method"])
+        if is_duplicate.any():
+            first = rows[is_duplicate].iloc[0]
             raise HeatproofError(
                 f"The method {first['method']!r} has more than one score for image {first['image']!r} in {described}."
             )

@@ -38,8 +38,8 @@ def rank_methods(scores: np.ndarray, higher_is_better: bool = True) -> np.ndarra
     >>> rank_methods(np.array([0.5, 0.9, 0.5, np.nan]))
     array([ 2.,  1.,  2., nan])
     """
-    places = to_dense_ranks(scores).astype(np.float64)
-    return rankdata(-places if higher_is_better else places, method="min", axis=-1, nan_policy="omit")
+    ranks = to_dense_ranks(scores).astype(np.float64)
+    return rankdata(-ranks if higher_is_better else ranks, method="min", axis=-1, nan_policy="omit")
 
 
 def pairwise_wins(scores: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
@@ -61,18 +61,18 @@ def pairwise_wins(scores: np.ndarray, weights: np.ndarray | None = None) -> np.n
     """
     dense_ranks = to_dense_ranks(scores)
     cases, methods = dense_ranks.shape
-    alike = weights is None or bool((weights == 1).all())
-    wins = np.empty((methods, methods), dtype=np.float32 if alike and 2 * cases <= EXACT else np.float64)
-    kind = np.float64 if not alike else np.int8 if cases < 64 else widen_dtype("int32", 2 * cases)
+    equal_weights = weights is None or bool((weights == 1).all())
+    wins = np.empty((methods, methods), dtype=np.float32 if equal_weights and 2 * cases <= EXACT else np.float64)
+    dtype = np.float64 if not equal_weights else np.int8 if cases < 64 else widen_dtype("int32", 2 * cases)
     step = max(1, _PAIRS // max(1, methods))
     for start in range(0, methods, step):
         rows = slice(start, start + step)
         # Doubled wins, so that a tie is an integer; no comparison with NaN is true.
-        twice = np.zeros((len(dense_ranks[0, rows]), methods), dtype=kind)
+        doubled = np.zeros((len(dense_ranks[0, rows]), methods), dtype=dtype)
         for case, row in enumerate(dense_ranks):
             for won in (np.greater(row[rows, None], row), np.greater_equal(row[rows, None], row)):
-                twice += won.view(np.int8) if alike or weights is None else weights[case] * won
-        np.multiply(twice, 0.5, out=wins[rows], casting="same_kind")
+                doubled += won.view(np.int8) if equal_weights or weights is None else weights[case] * won
+        np.multiply(doubled, 0.5, out=wins[rows], casting="same_kind")
     np.fill_diagonal(wins, 0)
     return wins
 
@@ -89,11 +89,11 @@ def to_dense_ranks(scores: np.ndarray) -> np.ndarray:
         # The difference of infinite scores is infinite or NaN, so that they have no tolerance.
         limit = TOLERANCE * np.maximum(1, np.where(np.isfinite(above), np.maximum(np.abs(below), np.abs(above)), 1))
         apart = above - below > np.where(np.isfinite(limit), limit, 0)
-    kind = np.float32 if scores.shape[-1] <= EXACT else np.float64
-    places = np.ones(scores.shape, dtype=kind)
-    np.put_along_axis(places, order[..., 1:], 1 + np.cumsum(apart, axis=-1, dtype=kind), axis=-1)
-    places[np.isnan(scores)] = np.nan
-    return places
+    dtype = np.float32 if scores.shape[-1] <= EXACT else np.float64
+    ranks = np.ones(scores.shape, dtype=dtype)
+    np.put_along_axis(ranks, order[..., 1:], 1 + np.cumsum(apart, axis=-1, dtype=dtype), axis=-1)
+    ranks[np.isnan(scores)] = np.nan
+    return ranks
 
 
 # Pairs handled at a time.
@@ -132,9 +132,9 @@ def bradley_terry(wins: np.ndarray) -> np.ndarray:
         value = -won @ strengths
         gradient = -won
         for rows in blocks:
-            both = odds[rows, None] + odds
-            value += 0.5 * np.vdot(totals[rows], np.log(both))
-            gradient[rows] += odds[rows] * (totals[rows] / both).sum(axis=1)
+            sums = odds[rows, None] + odds
+            value += 0.5 * np.vdot(totals[rows], np.log(sums))
+            gradient[rows] += odds[rows] * (totals[rows] / sums).sum(axis=1)
         return value, gradient
 
     games = totals.sum(axis=1, dtype=np.float64)

@@ -16,7 +16,7 @@ from heatproof.ranking.paired import holm, images_for_power, paired_p_values
 CAUTION = 0.8
 REPETITIONS = 1000
 # t of the best reference map against another one, above which the other one is clearly worse.
-SURELY_LOWER = 2.0
+CLEARLY_LOWER = 2.0
 
 
 @dataclass(frozen=True)
@@ -65,16 +65,16 @@ def compare_with_references(
     known = scores[scores.notna().sum(axis=1) > 1]
     means = known.mean(axis=1)
     methods = [name for name in known.index if name not in references]
-    rivals = [name for name in known.index if name in references]
+    reference_names = [name for name in known.index if name in references]
     best = max(methods, key=means.__getitem__, default="")
-    reference = max(rivals, key=means.__getitem__, default="")
-    if not methods or not rivals:
+    reference = max(reference_names, key=means.__getitem__, default="")
+    if not methods or not reference_names:
         return ReferenceComparison(methods, best, reference, math.nan)
-    values, against = known.loc[methods].to_numpy(dtype=float), known.loc[rivals].to_numpy(dtype=float)
-    p = np.max([paired_p_values(values - rival) for rival in against], axis=0)
+    values, reference_rows = known.loc[methods].to_numpy(dtype=float), known.loc[reference_names].to_numpy(dtype=float)
+    p = np.max([paired_p_values(values - reference_scores) for reference_scores in reference_rows], axis=0)
     above = [name for name, is_above in zip(methods, holm(p, level), strict=True) if is_above]
     return ReferenceComparison(
-        above, best, reference, math.nan if above else images_needed(values, against, level=level, seed=seed)
+        above, best, reference, math.nan if above else images_needed(values, reference_rows, level=level, seed=seed)
     )
 
 
@@ -107,22 +107,22 @@ def images_needed(values: np.ndarray, references: np.ndarray, *, level: float = 
     mean, error = _mean_and_error(values[:, None] - references)
     with np.errstate(divide="ignore", invalid="ignore"):
         t = np.nan_to_num((mean / error).min(axis=1), nan=-np.inf)
-        place = int(np.argmax(t))
+        best_method = int(np.argmax(t))
         highest = references[np.argmax(_means(references))]
-        ahead, own = _mean_and_error(highest - references)
-        active = ~(ahead / own > SURELY_LOWER)
-        images = (~np.isnan(values[place])).sum()
-        effect = t[place] ** 2 / images - 1 / images
-    if t[place] <= 0 or effect <= 0:
+        ahead, own_error = _mean_and_error(highest - references)
+        active = ~(ahead / own_error > CLEARLY_LOWER)
+        images = (~np.isnan(values[best_method])).sum()
+        effect = t[best_method] ** 2 / images - 1 / images
+    if t[best_method] <= 0 or effect <= 0:
         return math.nan
     signs = numpy_generator(seed, "signs of images").integers(2, size=(REPETITIONS, values.shape[1])) * 2.0 - 1
-    moved, rivals = (_signed_means(part, signs) for part in (values, references[active]))
+    signed_means, reference_means = (_signed_means(part, signs) for part in (values, references[active]))
     with np.errstate(divide="ignore", invalid="ignore"):
         # The spread of signed differences follows from the unsigned ones, which have the same sum of squares.
-        signed = (moved[:, None] - rivals) / error[:, active, None]
+        signed = (signed_means[:, None] - reference_means) / error[:, active, None]
         signed = signed / np.sqrt(np.maximum(1 - signed**2 / max(1, images - 1), 1e-12))
     largest = np.nanmax(np.nanmin(signed, axis=1), axis=0)
-    by_chance = (largest >= t[place]) & (largest < student.isf((1 - level) / len(values), images - 1))
+    by_chance = (largest >= t[best_method]) & (largest < student.isf((1 - level) / len(values), images - 1))
     if (1 + by_chance.sum()) / (1 + REPETITIONS) > CAUTION * (1 - level):
         return math.nan
     return float(max(images + 1, images_for_power(len(values), effect=math.sqrt(effect), level=level)))
@@ -149,5 +149,5 @@ def _mean_and_error(differences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _signed_means(scores: np.ndarray, signs: np.ndarray) -> np.ndarray:
     """Return the means (M, R) of the deviations from the mean of scores (M, N), with signs (R, N)."""
     known = ~np.isnan(scores)
-    rest = np.where(known, scores - _means(scores)[:, None], 0)
-    return rest @ signs.T / np.maximum(known.sum(axis=1), 1)[:, None]
+    deviations = np.where(known, scores - _means(scores)[:, None], 0)
+    return deviations @ signs.T / np.maximum(known.sum(axis=1), 1)[:, None]

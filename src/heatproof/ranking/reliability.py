@@ -48,7 +48,7 @@ def image_ranks(scores: np.ndarray, higher_is_better: bool = True) -> np.ndarray
     """
     from scipy.stats import rankdata
 
-    places = to_dense_ranks(_matrix(scores)).astype(float)
+    places = to_dense_ranks(_as_matrix(scores)).astype(float)
     return rankdata(-places if higher_is_better else places, axis=1, nan_policy="propagate")
 
 
@@ -79,13 +79,13 @@ def inter_rater_reliability(ranks: np.ndarray, *, variant: str = "alpha", level:
     HeatproofError
         If an option is unknown, or if ``published`` is combined with ordinal α.
     """
-    _check("variant", variant, INTER_RATER)
-    _check("level", level, LEVELS)
+    _check_option("variant", variant, INTER_RATER)
+    _check_option("level", level, LEVELS)
     if variant == "published" and level != "interval":
         raise HeatproofError("The published variant exists for interval α only: leave level='interval'.")
     import krippendorff
 
-    known = _matrix(ranks)
+    known = _as_matrix(ranks)
     known = known[~np.isnan(known).any(axis=1)]
     # krippendorff raises an error where all values are equal, because no disagreement is expected then.
     if min(known.shape) < 2 or np.all(known == known[0, 0]):
@@ -121,8 +121,8 @@ def internal_consistency_reliability(ranks: np.ndarray, others: np.ndarray, *, v
     HeatproofError
         If the variant is unknown or the shapes differ.
     """
-    _check("variant", variant, CONSISTENCY)
-    first, second = _matrix(ranks), _matrix(others)
+    _check_option("variant", variant, CONSISTENCY)
+    first, second = _as_matrix(ranks), _as_matrix(others)
     if first.shape != second.shape:
         raise HeatproofError(f"Ranks {first.shape} and {second.shape}: give two arrays of the same shape.")
     pairs, published = _consistency(_unit_rows(first), _unit_rows(second))
@@ -207,9 +207,9 @@ def reliability_table(scores: pd.DataFrame, magnitudes: MagnitudeMetrics = NO_MA
     import pandas as pd
 
     rows = []
-    for case, every in iterate_test_cases(scores):
-        names = list(map(str, every))
-        wide = every[magnitudes.counted_methods(names, case["metric"])]
+    for case, all_scores in iterate_test_cases(scores):
+        names = list(map(str, all_scores))
+        wide = all_scores[magnitudes.counted_methods(names, case["metric"])]
         values = wide.to_numpy()
         ranks = image_ranks(values)
         complete = ~np.isnan(values).any(axis=1)
@@ -219,7 +219,7 @@ def reliability_table(scores: pd.DataFrame, magnitudes: MagnitudeMetrics = NO_MA
             for second in range(first)
         ]
         known = [value for value in pairs if not np.isnan(value)]
-        of_maps = every[magnitudes.one_per_map(names)].to_numpy()
+        of_maps = all_scores[magnitudes.one_per_map(names)].to_numpy()
         rows.append(
             {
                 **case,
@@ -271,50 +271,50 @@ def consistency_table(
     """
     import pandas as pd
 
-    kinds, alike = kinds or {}, baselines_of or {}
+    kinds, baseline_groups = kinds or {}, baselines_of or {}
     network = [name for name in CASE[:3] if name in scores.columns]
     columns = [*network, "metric", "other", "pair", "icr", "icr_published", "icr_magnitudes", "n_methods", "n_images"]
-    found = list(iterate_test_cases(scores))
+    cases = list(iterate_test_cases(scores))
 
     @cache
-    def unit(place: int, methods: tuple[str, ...]) -> pd.DataFrame:
-        wide = found[place][1][list(methods)]
+    def unit_rows(index: int, methods: tuple[str, ...]) -> pd.DataFrame:
+        wide = cases[index][1][list(methods)]
         return pd.DataFrame(_unit_rows(image_ranks(wide.to_numpy())), wide.index)
 
-    def aligned(place: int, against: int, methods: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
-        left, right = unit(place, methods), unit(against, methods)
+    def aligned(index: int, other_index: int, methods: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
+        left, right = unit_rows(index, methods), unit_rows(other_index, methods)
         if not left.index.equals(right.index):
             images = left.index.intersection(right.index)
             left, right = left.loc[images], right.loc[images]
         return left.to_numpy(), right.to_numpy()
 
     rows = []
-    for (place, (one, first)), (against, (other, second)) in combinations(enumerate(found), 2):
+    for (index, (one, first)), (other_index, (other, second)) in combinations(enumerate(cases), 2):
         if any(one[name] != other[name] for name in network):
             continue
         names = one["metric"], other["metric"]
         shared = [str(name) for name in first if name in second]
         methods = tuple(magnitudes.counted_methods(shared, *names))
-        values = aligned(place, against, methods)
+        values = aligned(index, other_index, methods)
         pairs, published = _consistency(*values)
         of_maps = tuple(magnitudes.one_per_map(shared))
-        absolute = pairs if of_maps == methods else _consistency(*aligned(place, against, of_maps))[0]
-        if names[0] in alike and alike[names[0]] == alike.get(names[1]):
+        absolute = pairs if of_maps == methods else _consistency(*aligned(index, other_index, of_maps))[0]
+        if names[0] in baseline_groups and baseline_groups[names[0]] == baseline_groups.get(names[1]):
             pair = BASELINE
         else:
             pair = OPTIONS if kinds.get(names[0], names[0]) == kinds.get(names[1], names[1]) else METRIC
         scored = int((~np.isnan(np.concatenate(values, axis=1)).any(axis=1)).sum()) if methods else 0
-        where = [one[name] for name in network]
-        rows.append([*where, *names, pair, pairs, published, absolute, len(methods), scored])
+        network_names = [one[name] for name in network]
+        rows.append([*network_names, *names, pair, pairs, published, absolute, len(methods), scored])
     return pd.DataFrame(rows, columns=columns)
 
 
-def _check(name: str, value: str, allowed: Sequence[str]) -> None:
+def _check_option(name: str, value: str, allowed: Sequence[str]) -> None:
     if value not in allowed:
         raise HeatproofError(f"{name} is {value!r}: take one of {', '.join(allowed)}.")
 
 
-def _matrix(values: np.ndarray) -> np.ndarray:
+def _as_matrix(values: np.ndarray) -> np.ndarray:
     matrix = np.asarray(values, dtype=float)
     if matrix.ndim != 2:
         raise HeatproofError(f"Ranks must have shape (images, methods), not {matrix.shape}.")

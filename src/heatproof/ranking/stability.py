@@ -9,7 +9,7 @@ import pandas as pd
 from scipy.stats import spearmanr
 
 from heatproof.ranking.kappa import compute_kappa
-from heatproof.ranking.meta_rank import labels, shares
+from heatproof.ranking.meta_rank import group_numbers, shares_in_groups
 from heatproof.ranking.ranks import rank_methods, to_dense_ranks
 
 
@@ -32,14 +32,14 @@ def leave_one_out(
         compared with no other method. Where the remaining test cases split the methods into components, every component
         keeps the mean κ that it has over all test cases, as in `heatproof.ranking.meta_rank.meta_rank`.
     """
-    group = labels(groups, len(scores))
+    group = group_numbers(groups, len(scores))
     given = np.ones(len(scores)) if weights is None else weights
-    whole, _ = compute_kappa(scores, weights=shares(group, given))
+    kappa_of_all, _ = compute_kappa(scores, weights=shares_in_groups(group, given))
     kappa = np.empty(scores.shape)
     for case in range(len(scores)):
-        left, others = np.delete(scores, case, axis=0), np.delete(group, case)
-        share = shares(np.unique(others, return_inverse=True)[1], np.delete(given, case))
-        kappa[case], _ = compute_kappa(left, whole, share)
+        remaining, others = np.delete(scores, case, axis=0), np.delete(group, case)
+        share = shares_in_groups(np.unique(others, return_inverse=True)[1], np.delete(given, case))
+        kappa[case], _ = compute_kappa(remaining, kappa_of_all, share)
     return kappa, rank_methods(kappa)
 
 
@@ -69,8 +69,8 @@ def stability(
         case, spearman of the ranking without it with the full ranking (-1 to 1, higher is more stable), largest_change,
         and method, the method with this change. In the order of `cases`.
     """
-    whole, _ = compute_kappa(scores, weights=shares(labels(groups, len(scores)), weights))
-    rank = rank_methods(whole)
+    kappa_of_all, _ = compute_kappa(scores, weights=shares_in_groups(group_numbers(groups, len(scores)), weights))
+    rank = rank_methods(kappa_of_all)
     kappa, ranks = leave_one_out(scores, groups, weights)
     change = np.where(np.isnan(ranks), -1, np.abs(np.nan_to_num(ranks) - np.nan_to_num(rank)))
     by_method = pd.DataFrame(
@@ -90,7 +90,7 @@ def stability(
     by_case = pd.DataFrame(
         {
             "case": list(cases),
-            "spearman": [_spearman(whole, without) for without in kappa],
+            "spearman": [_spearman(kappa_of_all, without) for without in kappa],
             "largest_change": np.where(largest < 0, np.nan, largest),
             "method": np.where(largest > 0, np.array(methods, dtype=object)[change.argmax(axis=1)], ""),
         }

@@ -15,7 +15,7 @@ from heatproof.metrics.registry import METRICS
 from heatproof.metrics.single_deletion import base_name
 from heatproof.ranking.best import best_set_over_networks, minimum_networks
 from heatproof.ranking.images import meta_rank_over_images
-from heatproof.ranking.meta_rank import LEAST_NETWORKS, MetaRank, meta_rank
+from heatproof.ranking.meta_rank import MINIMUM_NETWORKS, MetaRank, meta_rank
 from heatproof.ranking.ranks import to_dense_ranks
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ CASE = ["dataset", "model", "weights", "metric"]
 ESTIMATES = ("kappa", "ci_low", "ci_high", "rank", "n_cases", "n_networks", "bradley_terry")
 COLUMNS = ("method", *ESTIMATES, "in_best_set", "note")
 # With at least this many distinct ranks, equal rankings by two metrics are not a coincidence.
-TELLING = 5
+MINIMUM_DISTINCT_RANKS = 5
 # ρ above which two rankings are equal except for rounding.
 EQUAL = 0.999
 
@@ -114,12 +114,12 @@ def meta_rank_table(
         noise=noise,
         seed=seed,
         level=level,
-        word=CASE_WORDS[independent],
+        unit=CASE_WORDS[independent],
     )
-    few = (result.n_networks < minimum_networks(level)) & inside & (len(names) > 1)
+    too_few = (result.n_networks < minimum_networks(level)) & inside & (len(names) > 1)
     table["in_best_set"] = pd.array(inside, dtype="boolean").copy()
-    table.loc[few, "in_best_set"] = pd.NA
-    table["note"] = _notes(result, reason, few, level, CASE_WORDS[independent])
+    table.loc[too_few, "in_best_set"] = pd.NA
+    table["note"] = _notes(result, reason, too_few, level, CASE_WORDS[independent])
     if independent == "case":
         networks = cases.notna().groupby(level=["dataset", "model"]).any()
         table["n_networks"] = networks.sum().to_numpy()
@@ -156,9 +156,9 @@ def properties_table(scores: pd.DataFrame, **options: Any) -> pd.DataFrame:
         connect all methods by comparisons.
     """
     names = {name: property_of(name) for name in scores["metric"].unique()}
-    of = scores["property"] if "property" in scores else scores["metric"].map(names)
+    properties = scores["property"] if "property" in scores else scores["metric"].map(names)
     tables = []
-    for name, rows in scores.groupby(of.where(of != "", scores["metric"]), sort=False):
+    for name, rows in scores.groupby(properties.where(properties != "", scores["metric"]), sort=False):
         try:
             table = meta_rank_table(rows, **options)
         except HeatproofError as error:
@@ -201,15 +201,17 @@ def duplicate_metrics(scores: pd.DataFrame, kinds: Mapping[str, str] | None = No
             if len(parts) > 1:
                 found[name] = " and ".join(part[0] for part in parts)
                 continue
-            same = [other for other in parts[0] if _alike(by_metric[name], by_metric[other]) > EQUAL]
+            same = [other for other in parts[0] if _smallest_correlation(by_metric[name], by_metric[other]) > EQUAL]
             if same:
                 found[name] = same[0]
     for number, name in enumerate(metrics):
         for other in (one for one in metrics[:number] if one not in found and name not in found):
             shared = by_metric[name].index.intersection(by_metric[other].index)
             one, two = (by_metric[which].loc[shared].to_numpy(dtype=float) for which in (name, other))
-            telling = len(one) > 0 and all(len(set(row[~np.isnan(row)])) >= TELLING for row in one)
-            if telling and np.array_equal(one, two, equal_nan=True):
+            is_informative = len(one) > 0 and all(
+                len(set(row[~np.isnan(row)])) >= MINIMUM_DISTINCT_RANKS for row in one
+            )
+            if is_informative and np.array_equal(one, two, equal_nan=True):
                 found[name] = other
     return found
 
@@ -278,8 +280,8 @@ def independent_cases(
     levels = cases.assign(kind=cases["model"], property=[property_of(name) for name in cases["metric"]])
     for column, key in (("kind", "model"), ("property", "metric")):
         if column in rows:
-            said = rows.drop_duplicates(key).set_index(key)[column].fillna("").astype(str)
-            levels[column] = levels[key].map(said).where(lambda value: value != "", levels[column])
+            declared = rows.drop_duplicates(key).set_index(key)[column].fillna("").astype(str)
+            levels[column] = levels[key].map(declared).where(lambda value: value != "", levels[column])
     path = ["dataset", "kind"]
     weights = np.ones(len(levels))
     for level in ("model", "property"):
@@ -300,9 +302,9 @@ def mean_over_images(rows: pd.DataFrame) -> pd.DataFrame:
     if "image" not in rows:
         return rows
     keys = [*CASE, "method"]
-    twice = rows.duplicated([*keys, "image"])
-    if twice.any():
-        one = rows[twice].iloc[0]
+    is_duplicate = rows.duplicated([*keys, "image"])
+    if is_duplicate.any():
+        one = rows[is_duplicate].iloc[0]
         raise HeatproofError(f"The method {one['method']!r} has two scores of image {one['image']!r} in one test case.")
     # The mean over no image is NaN: the method has no score.
     return rows.groupby([*keys, "higher_is_better"], sort=False)["score"].mean().reset_index()
@@ -331,38 +333,42 @@ def _checked(scores: pd.DataFrame) -> pd.DataFrame:
     if missing:
         raise HeatproofError(f"The table of scores has no column {missing[0]!r}: it needs {', '.join(needed)}.")
     rows = scores.astype(dict.fromkeys([*CASE, "method"], str))
-    twice = rows.duplicated([*CASE, "method"])
-    if twice.any():
-        raise HeatproofError(f"{_describe(rows[twice].iloc[0])} has more than one score: give one mean score for each.")
+    is_duplicate = rows.duplicated([*CASE, "method"])
+    if is_duplicate.any():
+        raise HeatproofError(
+            f"{_describe(rows[is_duplicate].iloc[0])} has more than one score: give one mean score for each."
+        )
     if not rows["higher_is_better"].isin([True, False]).all():
         raise HeatproofError(
             "The column 'higher_is_better' of the table of scores has to be true or false in every row."
         )
-    both = rows.groupby(CASE)["higher_is_better"].transform("nunique") > 1
-    if both.any():
-        raise HeatproofError(f"{_describe(rows[both].iloc[0])} and others disagree on whether higher is better.")
+    is_contradictory = rows.groupby(CASE)["higher_is_better"].transform("nunique") > 1
+    if is_contradictory.any():
+        raise HeatproofError(
+            f"{_describe(rows[is_contradictory].iloc[0])} and others disagree on whether higher is better."
+        )
     upwards = rows["higher_is_better"].astype(bool)
     rows["score"] = rows["score"].astype(float).where(upwards, -rows["score"].astype(float))
     return rows.assign(higher_is_better=True)
 
 
-def _notes(result: MetaRank, reason: str, few: np.ndarray, level: float, word: str) -> list[str]:
+def _notes(result: MetaRank, reason: str, too_few: np.ndarray, level: float, unit: str) -> list[str]:
     """Return the reason for each method why its interval, or its membership in the best set, is missing."""
     notes = []
-    for n, low, kappa, is_few in zip(result.n_networks, result.ci_low, result.kappa, few, strict=True):
-        said = []
+    for n, low, kappa, is_few in zip(result.n_networks, result.ci_low, result.kappa, too_few, strict=True):
+        reasons = []
         if np.isnan(low) and not np.isnan(kappa):
-            few_cases = f"{n} {word}{'' if n == 1 else 's'}: an interval needs {LEAST_NETWORKS}"
-            said.append(few_cases if n < LEAST_NETWORKS else "nothing to compare with")
+            few_cases = f"{n} {unit}{'' if n == 1 else 's'}: an interval needs {MINIMUM_NETWORKS}"
+            reasons.append(few_cases if n < MINIMUM_NETWORKS else "nothing to compare with")
         if is_few:
-            said.append(
-                reason or f"{n} {word}{'' if n == 1 else 's'}: the set of the best needs {minimum_networks(level)}"
+            reasons.append(
+                reason or f"{n} {unit}{'' if n == 1 else 's'}: the set of the best needs {minimum_networks(level)}"
             )
-        notes.append("; ".join(said))
+        notes.append("; ".join(reasons))
     return notes
 
 
-def _alike(one: pd.DataFrame, other: pd.DataFrame) -> float:
+def _smallest_correlation(one: pd.DataFrame, other: pd.DataFrame) -> float:
     """Return the smallest Spearman correlation of two metrics' rankings over the networks that have both."""
     shared = one.index.intersection(other.index)
     found = one.loc[shared].corrwith(other.loc[shared], axis=1, method="spearman")

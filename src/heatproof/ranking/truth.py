@@ -84,9 +84,9 @@ def truth_table(
     for network, metrics in cases.items():
         for truth in (name for name in metrics if name in truths):
             for name in (other for other in metrics if other != truth):
-                for which, left_out in ((ALL, ()), (USE_MODEL, references)):
+                for selection, left_out in ((ALL, ()), (USE_MODEL, references)):
                     comparison = _compared(metrics[name], metrics[truth], left_out, seed, repetitions, level)
-                    rows.append([*network, truth, name, which, *comparison])
+                    rows.append([*network, truth, name, selection, *comparison])
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
@@ -98,25 +98,27 @@ def _compared(
     both = [table.loc[images] for table in (metric, truth)]
     known = [table.columns[table.notna().mean() > 0.5] for table in both]
     methods = [name for name in known[1].intersection(known[0]) if name not in left_out]
-    ours, true = (table[methods].to_numpy(dtype=float) for table in both)
+    metric_scores, true_scores = (table[methods].to_numpy(dtype=float) for table in both)
     nan = float("nan")
     if len(methods) < MINIMUM_METHODS:
         return [len(methods), len(images), *[nan] * 6, len(images), "", "", nan]
-    means, true_means = (np.nanmean(values, axis=0) for values in (ours, true))
-    whole = spearman_rows(means[None], true_means[None])[0]
-    drawn = [bootstrap_means(values.T, seed, repetitions).T for values in (ours, true)]
+    means, true_means = (np.nanmean(values, axis=0) for values in (metric_scores, true_scores))
+    correlation = spearman_rows(means[None], true_means[None])[0]
+    drawn = [bootstrap_means(values.T, seed, repetitions).T for values in (metric_scores, true_scores)]
     low, high = percentile_interval(spearman_rows(*drawn)[None], level)
-    each = spearman_of_images(ours, true)
-    each_low, each_high = percentile_interval(bootstrap_means(each[None], seed, repetitions), level)
-    undefined = int(np.isnan(each).sum())
-    mean = float(np.nanmean(each)) if undefined < len(each) else nan
+    correlations = spearman_of_images(metric_scores, true_scores)
+    each_low, each_high = percentile_interval(bootstrap_means(correlations[None], seed, repetitions), level)
+    undefined = int(np.isnan(correlations).sum())
+    mean = float(np.nanmean(correlations)) if undefined < len(correlations) else nan
     best = int(true_means.argmax())
     # Means of the same scores in another order differ by rounding.
-    chosen = [] if np.isnan(whole) else np.flatnonzero(np.isclose(means, means.max(), rtol=1e-12, atol=0)).tolist()
+    chosen = (
+        [] if np.isnan(correlation) else np.flatnonzero(np.isclose(means, means.max(), rtol=1e-12, atol=0)).tolist()
+    )
     return [
         len(methods),
         len(images),
-        *(float(value) for value in (whole, low[0], high[0], mean, each_low[0], each_high[0])),
+        *(float(value) for value in (correlation, low[0], high[0], mean, each_low[0], each_high[0])),
         undefined,
         ", ".join(methods[one] for one in chosen),
         methods[best],

@@ -51,8 +51,8 @@ def variance_table(scores: pd.DataFrame) -> pd.DataFrame:
     table = scores.assign(kind=kinds)
     for (metric, weights, method), part in table.groupby(["metric", "weights", "method"], sort=False):
         datasets = []
-        for _, of in part.groupby("dataset", sort=False):
-            wide = of.pivot(index=["kind", "model"], columns="image", values="score").dropna(axis=1)
+        for _, rows_of_dataset in part.groupby("dataset", sort=False):
+            wide = rows_of_dataset.pivot(index=["kind", "model"], columns="image", values="score").dropna(axis=1)
             if wide.shape[1] > 1:
                 datasets.append((wide.to_numpy(dtype=float), wide.index.get_level_values("kind").to_numpy()))
         found, counts = components(datasets)
@@ -87,8 +87,8 @@ def components(datasets: list[tuple[np.ndarray, np.ndarray]]) -> tuple[dict[str,
     for values, kinds in datasets:
         models, images = values.shape
         of_model, of_image, mean = values.mean(axis=1), values.mean(axis=0), values.mean()
-        left = values - of_model[:, None] - of_image + mean
-        residual += (left**2).sum(), (models - 1) * (images - 1)
+        residuals = values - of_model[:, None] - of_image + mean
+        residual += (residuals**2).sum(), (models - 1) * (images - 1)
         image.append((models * ((of_image - mean) ** 2).sum(), images - 1, models))
         labels, group = np.unique(kinds, return_inverse=True)
         size = np.bincount(group)
@@ -106,20 +106,20 @@ def components(datasets: list[tuple[np.ndarray, np.ndarray]]) -> tuple[dict[str,
     noise = error * float(np.mean([1 / images for images in images_of])) if residual[1] else 0.0
     if residual[1]:
         variance["residual"] = error
-        squares, freedom, networks = (np.array(column) for column in zip(*image, strict=True))
-        variance["image"] = max(0.0, (squares.sum() / freedom.sum() - error) / np.average(networks, weights=freedom))
-    own = noise
+        squares, degrees, networks = (np.array(column) for column in zip(*image, strict=True))
+        variance["image"] = max(0.0, (squares.sum() / degrees.sum() - error) / np.average(networks, weights=degrees))
+    own_variance = noise
     if seed[1]:
         variance["seed"] = max(0.0, seed[0] / seed[1] - noise)
-        own = variance["seed"] + noise
-    squares, freedom, inverse = (np.array(column) for column in zip(*network, strict=True))
-    if freedom.sum():
-        within = own * np.average(inverse, weights=freedom)
-        variance["network"] = max(0.0, squares.sum() / freedom.sum() - within)
+        own_variance = variance["seed"] + noise
+    squares, degrees, inverse = (np.array(column) for column in zip(*network, strict=True))
+    if degrees.sum():
+        within = own_variance * np.average(inverse, weights=degrees)
+        variance["network"] = max(0.0, squares.sum() / degrees.sum() - within)
     if len(datasets) > 1:
         # Variance of a dataset's mean that is due to its networks and its images.
-        spread = np.nan_to_num(variance["network"]) + own * inverse.mean()
-        per = float(np.mean([1 / (degree + 1) for degree in freedom]))
+        spread = np.nan_to_num(variance["network"]) + own_variance * inverse.mean()
+        per = float(np.mean([1 / (degree + 1) for degree in degrees]))
         shared = np.nan_to_num(variance["image"]) * float(np.mean([1 / images for images in images_of]))
         variance["dataset"] = max(0.0, float(np.var(means, ddof=1)) - spread * per - shared)
     return variance, n

@@ -154,37 +154,41 @@ def judge(
     Verdict
     """
     rows = next(iter(scores.values()))
-    outside = sorted(set(ablating) & set(rows.index))
+    excluded = sorted(set(ablating) & set(rows.index))
     # Sorted by name, which decides the order of methods with equal means.
-    contenders = {by: table.drop(index=outside).sort_index() for by, table in scores.items()}
-    found = {by: _judged(by, table, references, where, level) for by, table in contenders.items()}
+    contenders = {by: table.drop(index=excluded).sort_index() for by, table in scores.items()}
+    by_measure = {by: _judge_measure(by, table, references, where, level) for by, table in contenders.items()}
     each = pd.concat([table.mean(axis=1) for table in contenders.values()], axis=1)
     means, orders = each.mean(axis=1), each.rank().corr().to_numpy()
     agreement = float(orders[np.triu_indices(len(orders), 1)].mean()) if len(orders) > 1 else 1.0
-    inside = {name for one in found.values() for name in one.best}
-    best = [name for name in means.sort_values(ascending=False, kind="stable").index if name in inside]
+    members = {name for one in by_measure.values() for name in one.best}
+    best = [name for name in means.sort_values(ascending=False, kind="stable").index if name in members]
     if accuracy is not None and accuracy.p > 1 - level:
         sentence = f"This network is at chance: {accuracy.description}. Its explanations say nothing."
-        return Verdict(CHANCE, sentence, best, found, agreement)
+        return Verdict(CHANCE, sentence, best, by_measure, agreement)
     methods = [name for name in means.dropna().index if name not in references]
-    missing = [one for one in found.values() if one.verdict != FOUND]
+    missing = [one for one in by_measure.values() if one.verdict != FOUND]
     if missing:
         verdict = min((one.verdict for one in missing), key=(CHANCE, NONE_ABOVE_REFERENCES, OPEN, TOO_FEW).index)
         sentence = " ".join(dict.fromkeys(one.sentence for one in missing))
     else:
         verdict = FOUND
-        sentence = _found(best, methods, _by(list(found), agreement, where, alone=len(best) == 1), level)
-        sentence += _above([one.above for one in found.values()], best, references, rows.index)
+        sentence = _describe_best(
+            best, methods, _describe_measures(list(by_measure), agreement, where, alone=len(best) == 1), level
+        )
+        sentence += _describe_references([one.above for one in by_measure.values()], best, references, rows.index)
         if right is not None:
             sentence += describe_low_accuracy(right, rows.shape[1])
-    if outside:
-        alone = len(outside) == 1
-        sentence += f" {join_names(outside)} delete{'s' * alone} regions as the measure does, and "
+    if excluded:
+        alone = len(excluded) == 1
+        sentence += f" {join_names(excluded)} delete{'s' * alone} regions as the measure does, and "
         sentence += "is no contender." if alone else "are no contenders."
-    return Verdict(verdict, sentence, best, found, agreement)
+    return Verdict(verdict, sentence, best, by_measure, agreement)
 
 
-def _judged(by: str, table: pd.DataFrame, references: Collection[str], where: str, level: float) -> MeasureVerdict:
+def _judge_measure(
+    by: str, table: pd.DataFrame, references: Collection[str], where: str, level: float
+) -> MeasureVerdict:
     """Return the conclusions from one measure."""
     inside, reason = best_set(table.to_numpy(dtype=np.float64), level=level)
     above = compare_with_references(table, references, level)
@@ -203,8 +207,8 @@ def _judged(by: str, table: pd.DataFrame, references: Collection[str], where: st
         return MeasureVerdict(best, reason, above, OPEN, f"Open: {reason}. Scored {by}.")
     if above.reference and not above.methods:
         pair = (
-            f"{above.best} scores {_told(means[above.best])}, and {above.reference}, which knows no network, "
-            f"{_told(means[above.reference])}"
+            f"{above.best} scores {_format_mean(means[above.best])}, and {above.reference}, which knows no network, "
+            f"{_format_mean(means[above.reference])}"
         )
         if math.isnan(above.needed):
             return MeasureVerdict(
@@ -228,7 +232,7 @@ def _judged(by: str, table: pd.DataFrame, references: Collection[str], where: st
     return MeasureVerdict(best, reason, above, FOUND, "")
 
 
-def _by(measures: Sequence[str], agreement: float, where: str, *, alone: bool) -> str:
+def _describe_measures(measures: Sequence[str], agreement: float, where: str, *, alone: bool) -> str:
     """Return the part of a sentence that names the measures and the weights."""
     if len(measures) == 1:
         return f"by {measures[0]}, {where}"
@@ -241,7 +245,7 @@ def _by(measures: Sequence[str], agreement: float, where: str, *, alone: bool) -
     return f"by {each} of {len(measures)} measures ({begin}{rest}), {alike}, {where}"
 
 
-def _found(best: Sequence[str], methods: Sequence[str], by: str, level: float) -> str:
+def _describe_best(best: Sequence[str], methods: Sequence[str], by: str, level: float) -> str:
     """Return the sentence that names the best methods and their number."""
     if len(methods) == 1:
         return f"{best[0]} is the only method that was scored {by}."
@@ -255,20 +259,21 @@ def _found(best: Sequence[str], methods: Sequence[str], by: str, level: float) -
     return f"{subject}, at {level:.0%}, {by}."
 
 
-def _above(
+def _describe_references(
     above: Sequence[ReferenceComparison], best: Sequence[str], references: Collection[str], rows: Collection[str]
 ) -> str:
     """Return the sentence on how many of the best methods are above the reference maps by every measure."""
     maps = sorted(set(rows) & set(references))
     if not maps:
         return " Without a reference map, nothing says whether that is better than knowing no network."
-    sure = set(best).intersection(*(one.methods for one in above))
+    above_all = set(best).intersection(*(one.methods for one in above))
     if len(best) == 1:
-        told = "It is" if sure else "It is not shown to be"
+        claim = "It is" if above_all else "It is not shown to be"
     else:
-        told = f"{'All' if len(sure) == len(best) else len(sure) or 'None'} of these {'is' if len(sure) < 2 else 'are'}"
+        count = len(above_all)
+        claim = f"{'All' if count == len(best) else count or 'None'} of these {'is' if count < 2 else 'are'}"
     named = f"the reference map{'s' * (len(maps) > 1)} {join_names(maps)}"
-    return f" {told} above {named}, which know{'s' * (len(maps) == 1)} no network."
+    return f" {claim} above {named}, which know{'s' * (len(maps) == 1)} no network."
 
 
 def disagreement(scores: pd.DataFrame) -> str:
@@ -285,26 +290,26 @@ def disagreement(scores: pd.DataFrame) -> str:
         With Spearman's ρ of each such metric with IDSDS, or else SDS, over the methods of a network, averaged over
         networks.
     """
-    found: dict[str, list[float]] = {}
-    against: dict[str, None] = {}
+    correlations: dict[str, list[float]] = {}
+    bases: dict[str, None] = {}
     for _, rows in scores.groupby(["dataset", "model", "weights"], sort=False):
         signed = rows["score"].where(rows["higher_is_better"].astype(bool), -rows["score"])
         wide = rows.assign(score=signed).pivot(index="method", columns="metric", values="score")
         base = next((name for name in ("idsds", "sds") if name in wide), None)
         if base is None:
             continue
-        against[base] = None
+        bases[base] = None
         for name, rho in wide.drop(columns=base).corrwith(wide[base], method="spearman").items():
             known = wide[[name, base]].notna().all(axis=1).sum()
             if known >= MINIMUM_METHODS and not math.isnan(rho):
-                found.setdefault(str(name), []).append(rho)
-    means = sorted((float(np.mean(rhos)), name) for name, rhos in found.items())
-    opposed = [f"{name} (ρ {_told(mean)})" for mean, name in means if mean < 0]
+                correlations.setdefault(str(name), []).append(rho)
+    means = sorted((float(np.mean(rhos)), name) for name, rhos in correlations.items())
+    opposed = [f"{name} (ρ {_format_mean(mean)})" for mean, name in means if mean < 0]
     if not opposed:
         return ""
     return (
-        f"{join_names(opposed)} order{'s' * (len(opposed) == 1)} the methods against {' and '.join(against)}. Such metrics "
-        "measure different things, and κ over all of them hides that: decide which question is yours before you look "
+        f"{join_names(opposed)} order{'s' * (len(opposed) == 1)} the methods against {' and '.join(bases)}. Such "
+        "metrics measure different things, and κ over all of them hides that: decide which question is yours before you look "
         "(docs/conventions.md says what each metric asks), and read the set of the best by that metric, or take a "
         "method that is in the set of each."
     )
@@ -339,6 +344,6 @@ def describe_low_accuracy(right: int, count: int, of_labels: bool = False) -> st
     return f" The network {verb} {right} of the {count} {what}."
 
 
-def _told(mean: float) -> str:
+def _format_mean(mean: float) -> str:
     """Return a mean with two decimals and a minus sign (U+2212), as on the pages."""
     return f"{round(mean, 2) + 0.0:.2f}".replace("-", "−")

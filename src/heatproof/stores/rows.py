@@ -55,9 +55,11 @@ class ScoredRows:
         """Return the mean of values (N,) over the rows of each image: (images,) in their order."""
         if len(self.first_rows) == len(values):
             return values
-        _, at, counts = np.unique(np.array(self.pictures, dtype=object), return_inverse=True, return_counts=True)
-        sums = np.bincount(at, values.astype(np.float64)) / counts
-        return sums[at[self.first_rows]]
+        _, image_index, counts = np.unique(
+            np.array(self.pictures, dtype=object), return_inverse=True, return_counts=True
+        )
+        sums = np.bincount(image_index, values.astype(np.float64)) / counts
+        return sums[image_index[self.first_rows]]
 
     @property
     def has_classes(self) -> bool:
@@ -68,7 +70,7 @@ class ScoredRows:
         """Return the label or number of each target (M,) as text; "" where all rows have the same one, or a class."""
         if self.task == CALLABLE or (not self.has_classes and len(self.names) < 2):
             return np.full(len(targets), "", dtype=object)
-        return np.array([self.names[one] if self.names else str(one) for one in targets], dtype=object)
+        return np.array([self.names[target] if self.names else str(target) for target in targets], dtype=object)
 
 
 def rows_of_store(store: str, count: int) -> ScoredRows:
@@ -80,26 +82,26 @@ def rows_of_store(store: str, count: int) -> ScoredRows:
     if task in EXCLUSIVE and not is_reference(str(target)):
         labels, ids = np.asarray(opened.labels[:count], dtype=np.int64), list(opened.image_ids[:count])
         return ScoredRows(task, [], ids, labels, ids, labels)
-    facts = read_checksummed(dataset.get("manifest", "")) or {}
-    return scored_rows({**facts, "task": task}, target, count)
+    manifest = read_checksummed(dataset.get("manifest", "")) or {}
+    return scored_rows({**manifest, "task": task}, target, count)
 
 
-def scored_rows(facts: Mapping[str, Any], target: str | int, count: int) -> ScoredRows:
+def scored_rows(manifest: Mapping[str, Any], target: str | int, count: int) -> ScoredRows:
     """Return the first rows of a run.
 
     Parameters
     ----------
-    facts
+    manifest
         The manifest of the dataset.
     target
         Target of the run: ``label``, ``predicted``, the number of a class or a label, or ``package.module:function``.
     count
         Number of rows.
     """
-    task = CALLABLE if is_reference(str(target)) else facts.get("task", "multiclass")
-    split = facts.get("splits", {}).get("evaluation", {})
+    task = CALLABLE if is_reference(str(target)) else manifest.get("task", "multiclass")
+    split = manifest.get("splits", {}).get("evaluation", {})
     ids, labels = split.get("ids", [])[:count], split.get("labels", [])[:count]
     ground_truth = split.get("given") or labels
     pictures = split.get("pictures") or ids
-    names, targets = list(facts.get("class_names") or []), np.asarray(labels, dtype=np.int64)
+    names, targets = list(manifest.get("class_names") or []), np.asarray(labels, dtype=np.int64)
     return ScoredRows(task, names, ids, targets, pictures[:count], np.asarray(ground_truth[:count]))

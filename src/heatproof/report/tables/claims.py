@@ -28,7 +28,7 @@ def claims(told: Claims) -> None:
         Case(
             *cell,
             **vars(facts[cell[3]]),
-            kept_by=told.kept_epochs.get(cell[2], ""),
+            saved_epoch_of=told.kept_epochs.get(cell[2], ""),
             explains=told.explains,
             pixels=pixels[cell[0]][cell[1]],
         )
