@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from heatproof.api.results import Results, open
     from heatproof.errors import HeatproofError, NotApplicable
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 # Late, since the workflow imports the package for every job and most of them need neither torch nor xarray.
 _FOUND_IN = {
     "Choice": "api.choice",
