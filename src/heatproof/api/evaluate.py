@@ -24,7 +24,7 @@ from heatproof.inputs.maps import explained_classes, read_maps
 from heatproof.inputs.read import read_inputs
 from heatproof.inputs.targets import TargetSpec, check_columns, reported_targets
 from heatproof.metrics.registry import METRICS, Metric
-from heatproof.metrics.scoring import ExplainerMaps, Scored, score_batch
+from heatproof.metrics.scoring import ExplainerMaps, MethodScores, score_batch
 from heatproof.metrics.single_deletion import single_deletion_name
 from heatproof.perturbation.baselines import BASELINES
 from heatproof.responses.base import (
@@ -445,7 +445,7 @@ def task_of(network_run: NetworkRun) -> str:
 def _missing(one: SelectedMetric, images: ScoredImages, why: str) -> xarray.Dataset:
     """Return the scores of a metric that does not apply: none, with the reason."""
     count = len(images.ids)
-    nothing = Scored("", np.full(count, np.nan), np.zeros(count, bool), {}, {"maps": np.zeros((count, 1, 1))})
+    nothing = MethodScores("", np.full(count, np.nan), np.zeros(count, bool), {}, {"maps": np.zeros((count, 1, 1))})
     made = _dataset(one, one.options, images, nothing)
     made["reason"] = ("image", [why] * count)
     return made
@@ -499,7 +499,9 @@ def _device(named: Any) -> Any:
         ) from None
 
 
-def _dataset(one: SelectedMetric, options: dict[str, Any], images: ScoredImages, scored: Scored) -> xarray.Dataset:
+def _dataset(
+    one: SelectedMetric, options: dict[str, Any], images: ScoredImages, scored: MethodScores
+) -> xarray.Dataset:
     import xarray
 
     entry, valid = one.entry, scored.valid

@@ -33,21 +33,21 @@ class ExplainerMaps(NamedTuple):
     arrays: Mapping[str, Arrays]
 
 
-class Scored(NamedTuple):
-    """Scores of a method, and what they are of.
+class MethodScores(NamedTuple):
+    """Scores of a method for a batch of images.
 
     Attributes
     ----------
     method
-        Its name.
+        Name of the method.
     score
         (N,) float64, NaN where undefined.
     valid
         (N,) bool, whether the score is defined.
     curves
-        Of the metric, (N, S) or (S,) by name.
+        Curves of the metric, (N, S) or (S,) by name.
     inputs
-        Of the metric's function, by argument.
+        Inputs of the metric's function, by argument.
     """
 
     method: str
@@ -61,11 +61,11 @@ def score_batch(
     metric: Metric,
     options: Mapping[str, Any],
     images: ScoredImages,
-    readings: Sequence[MetricInput],
+    metric_inputs: Sequence[MetricInput],
     arrays: Mapping[str, Arrays],
-    explained: Iterable[ExplainerMaps],
+    explainer_maps: Iterable[ExplainerMaps],
     failed: dict[str, str] | None = None,
-) -> Iterator[Scored]:
+) -> Iterator[MethodScores]:
     """Score every method by one metric.
 
     Parameters
@@ -74,19 +74,19 @@ def score_batch(
         The metric and all of its options.
     images
         The N images that are scored.
-    readings
+    metric_inputs
         The responses that the metric reads.
     arrays
         Argument of the metric's function to the arrays of a response that needs no maps.
-    explained
+    explainer_maps
         The maps of each explainer, read one explainer at a time.
     failed
         Receives the reason why a custom metric fails on a method, by the method's name; None to raise the error.
 
     Yields
     ------
-    Scored
-        Scores of each method, in the order of `explained`.
+    MethodScores
+        Scores of each method, in the order of `explainer_maps`.
 
     Raises
     ------
@@ -94,16 +94,16 @@ def score_batch(
         As `Metric.score`; for custom metrics only if `failed` is None.
     """
     shared: dict[str, Any] = {"image_ids": images.ids}
-    for metric_input in readings:
+    for metric_input in metric_inputs:
         if not metric_input.response.needs_maps:
             shared |= metric_input.inputs(arrays[metric_input.argument], images)
-    along = [metric_input for metric_input in readings if metric_input.response.needs_maps]
-    for explainer in explained:
+    along_maps = [metric_input for metric_input in metric_inputs if metric_input.response.needs_maps]
+    for explainer in explainer_maps:
         for index, method in enumerate(explainer.methods):
             inputs = dict(shared)
             if explainer.maps is not None:
                 inputs["maps"] = method.of(explainer.maps)
-            for metric_input in along:
+            for metric_input in along_maps:
                 inputs |= metric_input.inputs(explainer.arrays[metric_input.argument], images, index)
             try:
                 result = metric.score(inputs, options)
@@ -113,7 +113,7 @@ def score_batch(
                     raise
                 failed[method.name] = _reason(metric, error)
                 continue
-            yield Scored(method.name, *result, inputs)
+            yield MethodScores(method.name, *result, inputs)
 
 
 def _reason(metric: Metric, error: Exception) -> str:

@@ -17,7 +17,7 @@ from heatproof.base.tasks import task_provides
 from heatproof.jobs.score import stored_curves
 from heatproof.metrics.pic import information_axis
 from heatproof.metrics.registry import METRICS
-from heatproof.metrics.scoring import Scored
+from heatproof.metrics.scoring import MethodScores
 from heatproof.metrics.soundness import soundness_at_levels
 from heatproof.report.figures.drawing import broken, draw_legend, lay_out, new_figure, white
 from heatproof.report.page.data import low_is_good
@@ -81,7 +81,7 @@ def rows_of(told: Score) -> Iterator[tuple[Any, ...]]:
 
 
 def curves_of(
-    told: Score, sequences: Mapping[str, Perturbation], scored: Scored
+    told: Score, sequences: Mapping[str, Perturbation], scored: MethodScores
 ) -> Iterator[tuple[str, str, np.ndarray, str, np.ndarray]]:
     """Yield name, name of x, x (S,), name of y and y (S,) of the mean curves of one method.
 
