@@ -12,7 +12,7 @@ import copy
 
 import pandas as pd
 import torch
-from _tell import parser, tell
+from _tell import parser, print_table
 from metric_quality import SEED, explain, trained
 
 import heatproof
@@ -30,14 +30,14 @@ BROKEN = {
 
 def broken(network, noise, factor, seed):
     """Return a copy whose weights are multiplied by N(1, noise), and those of its last layer also by a factor."""
-    made, draw = copy.deepcopy(network), torch.Generator().manual_seed(seed)
+    broken_copy, draw = copy.deepcopy(network), torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for weights in made.parameters():
+        for weights in broken_copy.parameters():
             weights *= 1 + noise * torch.randn(weights.shape, generator=draw)
-        last = [module for module in made.modules() if isinstance(module, torch.nn.Linear)][-1]
+        last = [module for module in broken_copy.modules() if isinstance(module, torch.nn.Linear)][-1]
         last.weight *= factor
         last.bias *= factor
-    return made
+    return broken_copy
 
 
 def measure(network, images, labels):
@@ -55,13 +55,13 @@ def measure(network, images, labels):
 def main(options):
     """Print and store the table of means over the draws of the noise."""
     network, images, labels = trained()
-    few = 4 if options.small else 128
+    count = 4 if options.small else 128
     rows = []
     for name, (noise, factor) in BROKEN.items():
         draws = range((2 if options.small else DRAWS) if noise else 1)
-        found = [measure(broken(network, noise, factor, SEED + draw), images[:few], labels[:few]) for draw in draws]
+        found = [measure(broken(network, noise, factor, SEED + draw), images[:count], labels[:count]) for draw in draws]
         rows.append({"network": name, **pd.DataFrame(found).mean()})
-    tell(rows, "broken_network", options.out)
+    print_table(rows, "broken_network", options.out)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from __future__ import annotations
 import warnings
 
 import torch
-from _tell import parser, tell
+from _tell import parser, print_table
 from torch import nn
 
 import heatproof
@@ -69,15 +69,15 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--repetitions", type=int, default=100)
     options.add_argument("--images", type=int, default=60)
-    given = options.parse_args()
-    repetitions = 3 if given.small else given.repetitions
+    args = options.parse_args()
+    repetitions = 3 if args.small else args.repetitions
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
     rows = []
     counts = {"open": 0, "winner": 0, "set": 0}
     for seed in range(repetitions):
         methods = {f"random {number}": drawn(1000 * seed + number) for number in range(8)}
-        images = pictures(seed, given.images)
+        images = pictures(seed, args.images)
         found = heatproof.choose(untrained(seed), images, methods=methods, measures=MEASURES, seed=seed)
         counts["winner" if found.best else "open" if found.verdict != "found" else "set"] += 1
     case = "eight random methods, networks without training"
@@ -86,13 +86,13 @@ def main() -> None:
     counts = {"open": 0, "winner": 0, "set": 0}
     for seed in range(repetitions):
         methods = {f"noise {share}": noisy(share, seed) for share in NOISES}
-        images = pictures(seed, given.images)
+        images = pictures(seed, args.images)
         found = heatproof.choose(Sums(seed).eval(), images, methods=methods, measures=MEASURES, seed=seed)
         inside += "noise 0.0" in found.methods
         counts["winner" if found.best else "open" if found.verdict != "found" else "set"] += 1
-    told = {"case": "planted truth among its noisy copies", "runs": repetitions, **counts}
-    rows.append({**told, "truth in the set": inside, "wrong": f"{1 - inside / repetitions:.1%}"})
-    tell(rows, "choice", given.out)
+    result = {"case": "planted truth among its noisy copies", "runs": repetitions, **counts}
+    rows.append({**result, "truth in the set": inside, "wrong": f"{1 - inside / repetitions:.1%}"})
+    print_table(rows, "choice", args.out)
 
 
 if __name__ == "__main__":

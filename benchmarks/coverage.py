@@ -53,17 +53,17 @@ def true_kappa(quality, noise=1.0):
 def covered(truth, estimates, lows, highs):
     """Return the coverage of the truth and of the mean estimate, the mean width, and the mean rank correlation."""
     estimates, lows, highs = map(np.array, (estimates, lows, highs))
-    held, held_mean = ((lows <= value) & (value <= highs) for value in (truth, estimates.mean(axis=0)))
+    covered_truth, held_mean = ((lows <= value) & (value <= highs) for value in (truth, estimates.mean(axis=0)))
     order = np.mean([spearmanr(truth, estimate).statistic for estimate in estimates])
-    return held.mean(), held_mean.mean(), np.nanmean(highs - lows), order
+    return covered_truth.mean(), held_mean.mean(), np.nanmean(highs - lows), order
 
 
 def draw_networks(rng, networks, methods, spread, correlation, cases=CASES):
     """Return qualities (M,) and scores (networks, cases, M)."""
     quality = np.linspace(0, spread, methods)
-    own = rng.normal(size=(networks, 1, methods))
+    network_noise = rng.normal(size=(networks, 1, methods))
     rest = rng.normal(size=(networks, cases, methods))
-    return quality, quality + np.sqrt(correlation) * own + np.sqrt(1 - correlation) * rest
+    return quality, quality + np.sqrt(correlation) * network_noise + np.sqrt(1 - correlation) * rest
 
 
 def over_networks(networks, correlation, repetitions, methods=10, spread=2, resamples=200, kind="student", cases=CASES):
@@ -78,8 +78,8 @@ def over_networks(networks, correlation, repetitions, methods=10, spread=2, resa
             found[name].append(meta_rank(scores.reshape(-1, methods), groups=groups, **options))
     truth = true_kappa(quality)
     return {
-        name: covered(truth, *zip(*((one.kappa, one.ci_low, one.ci_high) for one in every), strict=True))
-        for name, every in found.items()
+        name: covered(truth, *zip(*((one.kappa, one.ci_low, one.ci_high) for one in columns), strict=True))
+        for name, columns in found.items()
     }
 
 
@@ -104,26 +104,26 @@ def over_scores(networks, correlation, repetitions, images=32, methods=10, sprea
             summary = summarise(values, repetition, repetitions=resamples)
             low, high = summary["ci_low"], summary["ci_high"]
             found["after"].append(((low <= true) & (true <= high), high - low))
-    return {name: [float(np.mean(column)) for column in zip(*every, strict=True)] for name, every in found.items()}
+    return {name: [float(np.mean(column)) for column in zip(*columns, strict=True)] for name, columns in found.items()}
 
 
 def over_skewed(skew, images, repetitions, resamples=200, together=50):
     """Return how often the interval of a mean of skewed scores contains the true mean."""
     draw, truth = SKEWED[skew]
     rng = np.random.default_rng([images, *skew.encode()])
-    held = []
+    is_covered = []
     for seed in range(-(-repetitions // together)):
         found = summarise(draw(rng, (together, images)), seed, repetitions=resamples)
-        held.append((found["ci_low"] <= truth) & (truth <= found["ci_high"]))
-    return np.mean(held)
+        is_covered.append((found["ci_low"] <= truth) & (truth <= found["ci_high"]))
+    return np.mean(is_covered)
 
 
 def over_far_networks(networks, noise, repetitions, correlation, methods=20, spread=3, resamples=200):
     """Return coverage of κ, its minimum over methods, and coverage of mean κ, for many methods that are far apart."""
 
     def draw(rng, count, cases):
-        own, rest = (NOISES[noise](rng, (count, size, methods)) for size in (1, cases))
-        return np.sqrt(correlation) * own + np.sqrt(1 - correlation) * rest
+        network_noise, rest = (NOISES[noise](rng, (count, size, methods)) for size in (1, cases))
+        return np.sqrt(correlation) * network_noise + np.sqrt(1 - correlation) * rest
 
     rng = np.random.default_rng([networks, methods])
     quality = np.linspace(0, spread, methods)
@@ -137,8 +137,8 @@ def over_far_networks(networks, noise, repetitions, correlation, methods=20, spr
         scores = quality + draw(np.random.default_rng([repetition, networks, methods]), networks, CASES)
         found.append(meta_rank(scores.reshape(-1, methods), groups=group, seed=repetition, repetitions=resamples))
     kappa, low, high = (np.array([getattr(one, name) for one in found]) for name in ("kappa", "ci_low", "ci_high"))
-    held, held_mean = ((low <= value) & (value <= high) for value in (truth, kappa.mean(axis=0)))
-    return held.mean(), held.mean(axis=0).min(), held_mean.mean()
+    covered_truth, held_mean = ((low <= value) & (value <= high) for value in (truth, kappa.mean(axis=0)))
+    return covered_truth.mean(), covered_truth.mean(axis=0).min(), held_mean.mean()
 
 
 def over_images(cases, methods, spread, images, repetitions, over="both", resamples=100, effect=3.0, noise=2.0):
@@ -158,14 +158,14 @@ def over_images(cases, methods, spread, images, repetitions, over="both", resamp
 
 def table(name, header, rows, out):
     """Print a markdown table, and store it if a folder is given."""
-    told = [[cell if isinstance(cell, str) else f"{cell:.2f}" for cell in row] for row in rows]
-    for row in (header, ["---"] * len(header), *told):
+    formatted = [[cell if isinstance(cell, str) else f"{cell:.2f}" for cell in row] for row in rows]
+    for row in (header, ["---"] * len(header), *formatted):
         print(f"| {' | '.join(row)} |", flush=True)
     print()
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         with open(out / f"{name}.csv", "w", encoding="utf-8", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows([header, *told])
+            csv.writer(file, lineterminator="\n").writerows([header, *formatted])
 
 
 def limits(repetitions, out=None):
@@ -222,8 +222,8 @@ def main(repetitions, out=None):
     rows = []
     for over in ("cases", "both"):
         # Every resample of images needs a separate ranking, so that there are fewer repetitions here.
-        held, _, width, _ = over_images(26, 10, 2, 50, max(1, repetitions // 10), over)
-        rows.append([{"cases": "networks", "both": "images and networks"}[over], f"{held:.3f}", width])
+        is_covered, _, width, _ = over_images(26, 10, 2, 50, max(1, repetitions // 10), over)
+        rows.append([{"cases": "networks", "both": "images and networks"}[over], f"{is_covered:.3f}", width])
     table("drawn", ["drawn", "κ", "width"], rows, out)
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _tell import parser, tell
+from _tell import parser, print_table
 
 IN_FOLDER = 1000
 SPLIT = "evaluation"
@@ -127,11 +127,11 @@ def main() -> None:
     options.add_argument("--files", type=int, nargs="+", default=[10_000], help="how many")
     options.add_argument("--look", type=Path, help="look at the files of a folder, and print what it cost")
     options.add_argument("--counted", action="store_true", help="count calls as well")
-    given = options.parse_args()
-    if given.file_changes:
-        print(json.dumps(look_once(given.file_changes, given.counted)))
+    args = options.parse_args()
+    if args.file_changes:
+        print(json.dumps(look_once(args.file_changes, args.counted)))
         return
-    tell([row(files) for files in ([100] if given.small else given.files)], "data_start", given.out)
+    print_table([row(files) for files in ([100] if args.small else args.files)], "data_start", args.out)
 
 
 if __name__ == "__main__":

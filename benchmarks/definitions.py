@@ -15,7 +15,7 @@ import warnings
 from pathlib import Path
 
 import torch
-from _tell import parser, tell
+from _tell import parser, print_table
 
 from heatproof.attribution import registry
 from heatproof.models.registry import InputFacts
@@ -35,16 +35,16 @@ OF_LAYERS = ["lrp", *of_layers.OF_GRADIENTS, *of_layers.OF_SCORES]
 IMAGES, BASELINES = 16, 4
 
 
-def made(explainer, network, images, targets, background):
+def maps_of(explainer, network, images, targets, background):
     """Return the maps (N, H, W) of an explainer; Grad-CAM uses the stem."""
     ids = tuple(map(str, range(len(images))))
-    given = registry.ExplainContext(
+    context = registry.ExplainContext(
         *(network, network, InputFacts(cam_layer="stem"), images, targets, ids),
         seed=0,
         background=lambda count: background[:count],
     )
     options = {"baselines": len(background)} if explainer == "deep_shap" else of_layers.OPTIONS.get(explainer, {})
-    return registry.EXPLAINERS[explainer].function(given, **options)[explainer]
+    return registry.EXPLAINERS[explainer].function(context, **options)[explainer]
 
 
 def compared(explainer, construction, count):
@@ -59,7 +59,7 @@ def compared(explainer, construction, count):
         expected = by_hand.defined(explainer, construction, network, images, targets, background)
     row = {"explainer": explainer, "construction": construction, "difference": None, "correlation": None, "reason": ""}
     try:
-        found = made(explainer, network, images, targets, background)
+        found = maps_of(explainer, network, images, targets, background)
     except Exception as error:  # an error of an earlier version is its result
         return {**row, "reason": f"{type(error).__name__}: {str(error).splitlines()[0][:160]}"}
     both = torch.stack([found.flatten(), expected.flatten()])
@@ -71,13 +71,13 @@ def compared(explainer, construction, count):
 
 
 def main():
-    given = parser(__doc__).parse_args()
+    args = parser(__doc__).parse_args()
     warnings.simplefilter("ignore")
-    count, names = (2, ["plain", "residual, in-place"]) if given.small else (IMAGES, list(by_hand.CONSTRUCTIONS))
-    tell(
+    count, names = (2, ["plain", "residual, in-place"]) if args.small else (IMAGES, list(by_hand.CONSTRUCTIONS))
+    print_table(
         [compared(one, name, count) for name in names for one in (*by_hand.EXPLAINERS, *OF_LAYERS)],
         "definitions",
-        given.out,
+        args.out,
     )
 
 

@@ -29,7 +29,7 @@ from threading import local
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-from _tell import parser, tell
+from _tell import parser, print_table
 
 if TYPE_CHECKING:
     from heatproof.base.specs import Runtime
@@ -116,12 +116,12 @@ class Clock:
     def around(self, owner: Any, name: str) -> None:
         function = getattr(owner, name)
 
-        def timed(*arguments: Any, **given: Any) -> Any:
+        def timed(*arguments: Any, **keywords: Any) -> Any:
             if getattr(self._inside, "running", False):
-                return function(*arguments, **given)
+                return function(*arguments, **keywords)
             self._inside.running, began = True, time.perf_counter()
             try:
-                return function(*arguments, **given)
+                return function(*arguments, **keywords)
             finally:
                 self._inside.running = False
                 self.seconds += time.perf_counter() - began
@@ -156,10 +156,10 @@ def throughput(job: Any, runtime: Runtime, gradients: bool, trained: bool) -> tu
     network = build_network(of.model, dataset.num_classes).to(device).eval().requires_grad_(False)
     network = set_precision(network, getattr(of, "precision", "float32"), device)
     size = job.training.batch_size if trained else runtime.batch_size
-    few = normalise(dataset.images("evaluation", 0, min(size, 16)), of.model.facts).to(device)
+    sample = normalise(dataset.images("evaluation", 0, min(size, 16)), of.model.facts).to(device)
     plain = backward = 0.0
     for count in sorted({size, max(size // 4, 1)}):
-        batch = few.repeat(-(-count // len(few)), 1, 1, 1)[:count].contiguous(memory_format=torch.channels_last)
+        batch = sample.repeat(-(-count // len(sample)), 1, 1, 1)[:count].contiguous(memory_format=torch.channels_last)
 
         def forward(batch: torch.Tensor = batch) -> None:
             with torch.inference_mode():
@@ -223,9 +223,9 @@ def run_job(path: str) -> None:
         record = make.write_applicability
 
         def checked(*given: Any, **named: Any) -> Any:
-            made = record(*given, **named)
-            passes.check += made["network_passes"]
-            return made
+            passes_made = record(*given, **named)
+            passes.check += passes_made["network_passes"]
+            return passes_made
 
         make.write_applicability = checked
     # Libraries that a job imports when it needs them (captum imports matplotlib) count as start-up as well.
@@ -238,7 +238,7 @@ def run_job(path: str) -> None:
     if network:
         used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         on_device = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else 0.0
-        made = (passes.plain, passes.gradient)
+        passes_made = (passes.plain, passes.gradient)
         found |= {
             "start-up": started + imports.seconds,
             "reading": reading.seconds,
@@ -246,10 +246,10 @@ def run_job(path: str) -> None:
             "GiB": used,
         }
         found |= {"GPU GiB": on_device, "padding and check": passes.padding + passes.check}
-        if sum(made):
-            plain, backward = throughput(job, runtime, made[1] > 0, trained)
-            floor = made[0] / plain + (made[1] / backward if made[1] else 0.0)
-            found |= {"forward": made[0], "gradient": made[1], "floor s": floor, "images a second": plain}
+        if sum(passes_made):
+            plain, backward = throughput(job, runtime, passes_made[1] > 0, trained)
+            floor = passes_made[0] / plain + (passes_made[1] / backward if passes_made[1] else 0.0)
+            found |= {"forward": passes_made[0], "gradient": passes_made[1], "floor s": floor, "images a second": plain}
     print(json.dumps(found))
 
 
@@ -336,32 +336,36 @@ def main() -> None:
     options.add_argument("--batch", type=int, default=32, help="batch_size")
     options.add_argument("--images", type=int, help="evaluation images")
     options.add_argument("--precision", default="float32")
-    given = options.parse_args()
+    args = options.parse_args()
     common = {
-        "device": given.device,
-        "batch_size": given.batch,
-        "precision": given.precision,
+        "device": args.device,
+        "batch_size": args.batch,
+        "precision": args.precision,
         "attribution_jobs": "apart",
         "weights": ["finetuned"],
         "explainers": EXPLAINERS,
         "metrics": METRICS,
     }
-    cases = {"given": reduce(merge, map(read_config, given.configs))} if given.configs else NETWORKS
-    if given.small:
+    cases = {"given": reduce(merge, map(read_config, args.configs))} if args.configs else NETWORKS
+    if args.small:
         few = {"models": [{"vgg": {"architecture": "cifar_vgg11_bn", "options": {"width": 2}}}]}
         few |= {"pretraining": {"epochs": 1}, "finetuning": {"epochs": 1}}
         cases = {name: {**config, **few} for name, config in list(cases.items())[:1]}
         common |= {"explainers": EXPLAINERS[:2], "metrics": METRICS[:1]}
     rows: list[dict[str, Any]] = []
     for name, config in cases.items():
-        images = given.images or (16 if given.small else IMAGES.get(name))
-        own = {**config, **common, **({"evaluation": {"images": images, "accuracy_images": images}} if images else {})}
-        if given.configs:
-            own = {**config, **{key: common[key] for key in ("device", "batch_size", "precision")}}
-        made, guarded = measured(name, merge(default_config(), own))
-        rows += made
+        images = args.images or (16 if args.small else IMAGES.get(name))
+        network_config = {
+            **config,
+            **common,
+            **({"evaluation": {"images": images, "accuracy_images": images}} if images else {}),
+        }
+        if args.configs:
+            network_config = {**config, **{key: common[key] for key in ("device", "batch_size", "precision")}}
+        measured_rows, guarded = measured(name, merge(default_config(), network_config))
+        rows += measured_rows
         if guarded is not None:
-            tell(guarded, f"guard_{name.split(',')[0]}", given.out)
+            print_table(guarded, f"guard_{name.split(',')[0]}", args.out)
         # Stored after each network, so that an interrupted run keeps its measurements.
         table = pd.DataFrame(rows)
         kinds = table.groupby(["network", "stage", "for"], sort=False)
@@ -369,7 +373,7 @@ def main() -> None:
         spec = {name: "max" if name in LARGEST else "sum" for name in numbers}
         table = kinds.agg(spec).assign(jobs=kinds.size()).reset_index()
         table["over the floor"] = table["seconds"] / table["floor s"].where(table["floor s"] > 0)
-        tell(table, "device", given.out)
+        print_table(table, "device", args.out)
 
 
 if __name__ == "__main__":

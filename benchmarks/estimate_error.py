@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from _tell import parser, tell
+from _tell import parser, print_table
 from device import NOISE, working_in
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -53,7 +53,7 @@ KINDS: dict[str, tuple[dict[str, Any] | str, bool]] = {
 }
 
 
-def told(config: dict[str, Any], responses: bool) -> dict[str, float]:
+def estimated_seconds(config: dict[str, Any], responses: bool) -> dict[str, float]:
     """Return the estimated seconds of each stage."""
     from heatproof.estimate import account
     from heatproof.estimate.estimate import BUDGET, images_to_time, time_all
@@ -70,7 +70,7 @@ def told(config: dict[str, Any], responses: bool) -> dict[str, float]:
     return found
 
 
-def taken(config: dict[str, Any], responses: bool) -> dict[str, float]:
+def measured_seconds(config: dict[str, Any], responses: bool) -> dict[str, float]:
     """Run the jobs of a config; return the processor seconds of each stage."""
     from heatproof.estimate.account import TABLE_OF, jobs_to_tables
     from heatproof.plan.graph import Graph
@@ -96,17 +96,17 @@ def taken(config: dict[str, Any], responses: bool) -> dict[str, float]:
 def main() -> None:
     from heatproof.config.files import default_config, merge, read_config
 
-    given = parser(__doc__).parse_args()
+    args = parser(__doc__).parse_args()
     rows = []
-    for name, (laid, responses) in list(KINDS.items())[: 1 if given.small else None]:
+    for name, (laid, responses) in list(KINDS.items())[: 1 if args.small else None]:
         config = read_config(ROOT / laid) if isinstance(laid, str) else merge(default_config(), laid)
         with tempfile.TemporaryDirectory() as folder, working_in(folder):
-            estimated, measured = told(config, responses), taken(config, responses)
+            estimated, measured = estimated_seconds(config, responses), measured_seconds(config, responses)
         rows += [[name, stage, estimated.get(stage, 0.0), seconds] for stage, seconds in measured.items()]
         rows.append([name, "all", sum(estimated.values()), sum(measured.values())])
         table = pd.DataFrame(rows, columns=["config", "stage", "estimated s", "measured s"])
         table["estimated over measured"] = table["estimated s"] / table["measured s"]
-        tell(table, "estimate_error", given.out)
+        print_table(table, "estimate_error", args.out)
 
 
 if __name__ == "__main__":

@@ -147,12 +147,12 @@ def photographs(folder, out, small):
     table = pd.concat(parts, ignore_index=True)
     table.to_csv(out / "photographs.csv", index=False, float_format="%.6f")
     print(table.to_string(index=False, na_rep="", float_format="{:.3f}".format))
-    shown = table[table["study"] == "photographs"]
+    displayed = table[table["study"] == "photographs"]
     with sns.axes_style("whitegrid"):
         figure = Figure(figsize=(5.2, 3.4), layout="constrained", facecolor="white")
         axes = figure.subplots()
         how = {"errorbar": over_trainings, "palette": "colorblind", "err_kws": {"color": "0.2", "linewidth": 1.2}}
-        sns.barplot(shown, x="tested_on", y="value", hue="network", ax=axes, **how)
+        sns.barplot(displayed, x="tested_on", y="value", hue="network", ax=axes, **how)
         axes.set(xlabel="tested on", ylabel="test accuracy", ylim=(0, 1.03))
         axes.set_xticks(axes.get_xticks(), [INTACT, "5 % black at a place of the class"])
         axes.legend(title=None, frameon=False, fontsize=8.5, loc="upper left")
@@ -210,10 +210,10 @@ def plain_digits(seed, images):
     """Return the table of the retraining and of ROAD on plain digits, and images for the figure."""
     plain = read(digits(seed=seed))
     original = trained(plain, seed)
-    table, shown = retraining(plain, original, seed)
+    table, displayed = retraining(plain, original, seed)
     chosen, labels = (part[:images] for part in plain["evaluation"])
     maps = explain(original, chosen, labels, seed)
-    return pd.concat([table, road(PLAIN, original, chosen, labels, maps, seed)]), shown
+    return pd.concat([table, road(PLAIN, original, chosen, labels, maps, seed)]), displayed
 
 
 def marked_digits(name, seed, images):
@@ -232,9 +232,9 @@ def marked_digits(name, seed, images):
     table = pd.DataFrame({"method": list(found), "value": list(found.values())}).assign(
         dataset=name, study="watermarks"
     )
-    shown = {"image": chosen[0, 0], "IG": np.abs(maps["integrated_gradients"][0]), "Rect": maps["rect"][0]}
-    shown["Pooling"] = np.abs(maps["pooling"][0])
-    return pd.concat([table, road(name, network, chosen, labels, maps, seed)]), shown
+    displayed = {"image": chosen[0, 0], "IG": np.abs(maps["integrated_gradients"][0]), "Rect": maps["rect"][0]}
+    displayed["Pooling"] = np.abs(maps["pooling"][0])
+    return pd.concat([table, road(name, network, chosen, labels, maps, seed)]), displayed
 
 
 def picture(axes, values, title, **how):
@@ -258,14 +258,14 @@ def draw_retraining(table, samples):
             for (name, images), one in zip(samples.items(), axes, strict=True):
                 picture(one, images[row], "" if row else TITLES[name], cmap="gray", vmin=0, vmax=1)
         axes = right.subplots()
-        shown = table.assign(
+        displayed = table.assign(
             case=table["tested_on"].where(
                 (table["trained_on"] == table["tested_on"]) | (table["network"] == "original"),
                 table["tested_on"] + ", after " + table["trained_on"],
             )
         )
         bars = {"palette": "colorblind", "errorbar": over_trainings, "err_kws": {"color": "0.2", "linewidth": 1.2}}
-        sns.barplot(shown, y="case", x="value", hue="network", ax=axes, **bars)
+        sns.barplot(displayed, y="case", x="value", hue="network", ax=axes, **bars)
         axes.set(xlabel="accuracy (lines: 95 % over trainings)", ylabel="tested on images", xlim=(0, 1.01))
         axes.tick_params(labelsize=7.5)
         sns.move_legend(axes, "lower center", bbox_to_anchor=(0.3, 1), ncols=2, title=None, frameon=False)
@@ -311,21 +311,21 @@ def cell(name, seed, images, folder):
     path = folder / f"{name.replace(' ', '_')}_{seed}"
     if not path.with_suffix(".csv").exists():
         began = time.monotonic()
-        table, shown = plain_digits(seed, images) if name == PLAIN else marked_digits(name, seed, images)
-        np.savez_compressed(path.with_suffix(".npz"), **shown)
+        table, displayed = plain_digits(seed, images) if name == PLAIN else marked_digits(name, seed, images)
+        np.savez_compressed(path.with_suffix(".npz"), **displayed)
         # The table is written last and atomically: where it exists, the cell is complete.
         write_table(table.assign(seed=seed), str(path.with_suffix(".csv")))
         print(f"{name}, seed {seed}: {time.monotonic() - began:.0f} s", flush=True)
-    with np.load(path.with_suffix(".npz")) as shown:
-        return pd.read_csv(path.with_suffix(".csv")), dict(shown)
+    with np.load(path.with_suffix(".npz")) as displayed:
+        return pd.read_csv(path.with_suffix(".csv")), dict(displayed)
 
 
 def run(images, seeds, folder):
     """Run all studies; return the tidy table, a row per seed and value, and both figures."""
     folder.mkdir(parents=True, exist_ok=True)
-    made = {(name, seed): cell(name, seed, images, folder) for seed in seeds for name in (PLAIN, *MARKED)}
-    table = pd.concat([one for one, _ in made.values()], ignore_index=True)
-    pictures = {name: made[name, seeds[0]][1] for name in (PLAIN, *MARKED)}
+    results = {(name, seed): cell(name, seed, images, folder) for seed in seeds for name in (PLAIN, *MARKED)}
+    table = pd.concat([one for one, _ in results.values()], ignore_index=True)
+    pictures = {name: results[name, seeds[0]][1] for name in (PLAIN, *MARKED)}
     studies = dict(list(table.groupby("study")))
     drawn = draw_retraining(studies["retraining"], pictures[PLAIN])
     return table, drawn, draw_watermarks(studies["watermarks"], studies["road"], pictures)

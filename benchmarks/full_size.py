@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import paper_scale
 import yaml
-from _tell import parser, tell
+from _tell import parser, print_table
 
 TARGETS = ["results/idsds_table.csv"]
 CALLS = {os: ("stat", "lstat", "utime", "scandir", "listdir"), builtins: ("open",)}
@@ -63,13 +63,13 @@ def fill(graph: Any, images: int) -> None:
                     holds = {name: ArraySpec(("y", "x"), (1, 1)) for name in arrays}
                     ensure_metadata(store, Layout(ids, labels, size, holds, {"key": key}))
                 facts |= {"images": [0, product.images], "gap": None}
-            made = [file for file in product.files if file != product.manifest]
-            for file in made:
+            files = [file for file in product.files if file != product.manifest]
+            for file in files:
                 Path(file).parent.mkdir(parents=True, exist_ok=True)
                 Path(file).write_bytes(b"-")
             if product.saved_epochs:
                 facts["kept"] = list(product.saved_epochs)
-            write_manifest(product.manifest, made, spec_key=product.key, key=key, **facts)
+            write_manifest(product.manifest, files, spec_key=product.key, key=key, **facts)
 
 
 @contextmanager
@@ -77,9 +77,9 @@ def counted(calls: list[int]) -> Iterator[None]:
     """Count the calls to the file system in a block."""
 
     def counting(function: Any) -> Any:
-        def call(*given: Any, **named: Any) -> Any:
+        def call(*arguments: Any, **named: Any) -> Any:
             calls[0] += 1
-            return function(*given, **named)
+            return function(*arguments, **named)
 
         return call
 
@@ -93,9 +93,9 @@ def counted(calls: list[int]) -> Iterator[None]:
             setattr(owner, name, function)
 
 
-def in_a_process(what: str, folder: Path, *given: object) -> Any:
+def in_a_process(what: str, folder: Path, *arguments: object) -> Any:
     """Call a function in a separate process, because the peak memory of children is that of the largest."""
-    command = [sys.executable, __file__, what, str(folder), *map(str, given)]
+    command = [sys.executable, __file__, what, str(folder), *map(str, arguments)]
     path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
     if done.returncode:
@@ -128,8 +128,8 @@ def check_here(folder: str) -> None:
 
 
 def plan_here(folder: str) -> None:
-    said, wall, processor, memory = paper_scale.plan(Path(folder), TARGETS)
-    jobs = paper_scale.job_counts(said).get("total", 0)
+    output, wall, processor, memory = paper_scale.plan(Path(folder), TARGETS)
+    jobs = paper_scale.job_counts(output).get("total", 0)
     print(json.dumps({"jobs": jobs, "wall s": wall, "processor s": processor, "peak GiB": memory}))
 
 
@@ -151,12 +151,12 @@ def _named(entry: Any) -> str:
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("--methods", type=int, help="only so many explainers of the grid's 17, at least 3")
-    given = options.parse_args()
-    images = 500 if given.small else 50_000
-    config = paper_scale.grid(images) | {"shard_size": images // (1 if given.small else 10)}
-    if given.methods:
-        config["explainers"] = config["explainers"][: given.methods]
-    if given.small:
+    args = options.parse_args()
+    images = 500 if args.small else 50_000
+    config = paper_scale.grid(images) | {"shard_size": images // (1 if args.small else 10)}
+    if args.methods:
+        config["explainers"] = config["explainers"][: args.methods]
+    if args.small:
         config["explainers"] = ["saliency", {"integrated_gradients": {"steps": 50}}]
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as place:
@@ -179,7 +179,7 @@ def main() -> None:
         paper_scale.set_up(folder, config)
         in_a_process("--lose", folder)
         measure("half of them, as after a kill")
-    tell(rows, "full_size", given.out)
+    print_table(rows, "full_size", args.out)
 
 
 if __name__ == "__main__":

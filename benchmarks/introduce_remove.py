@@ -78,12 +78,12 @@ def scores(points, maps):
     predicted = (points.sum(1, keepdims=True) - gone > 0).astype(int)
     curve = curve_of(predicted, labels, mass, maps.sum(1), np.broadcast_to(counts, predicted.shape))
     sound = np.array([soundness(curve, level=level)[0].mean() for level in LEVELS])
-    kept = np.stack([maps <= threshold for threshold in (np.inf, *sorted(THRESHOLDS, reverse=True))], axis=1)
-    left = np.einsum("nsf,nf->ns", kept, points)
+    visible = np.stack([maps <= threshold for threshold in (np.inf, *sorted(THRESHOLDS, reverse=True))], axis=1)
+    left = np.einsum("nsf,nf->ns", visible, points)
     # Without any feature the model predicts no class; the paper's step function is 0 there too.
     predicted = np.where(left == 0, -1, left > 0).astype(int)
     # Where no feature exceeds a threshold the metric is undefined; the paper counts the point as unchanged.
-    lost = completeness(curve_of(predicted, labels, None, maps.sum(1), (~kept).sum(2)))[2]["completeness"]
+    lost = completeness(curve_of(predicted, labels, None, maps.sum(1), (~visible).sum(2)))[2]["completeness"]
     return sound, np.where(np.isnan(lost), 0, lost).mean(0)
 
 
@@ -117,8 +117,8 @@ def by_reader(points, seed=0, trials_of_each=20):
         differences = []
         for _ in range(trials_of_each):
             chosen = group & (rng.random(truth.shape) < 0.25)
-            given = np.where(chosen, np.maximum(rng.random(truth.shape), truth), truth)
-            differences.append(scores(data * weights, given)[1].mean() - before)
+            changed_map = np.where(chosen, np.maximum(rng.random(truth.shape), truth), truth)
+            differences.append(scores(data * weights, changed_map)[1].mean() - before)
         rows.append({"features": name, "change": np.mean(differences), "deviation": np.std(differences)})
     return pd.DataFrame(rows)
 
@@ -175,16 +175,16 @@ def main():
         "--out", type=Path, default=Path("introduce_remove"), help="folder of the tables and the figure"
     )
     parser.add_argument("--small", action="store_true", help="one trial, to see that it runs")
-    given = parser.parse_args()
-    count, points = (1, 100) if given.small else (1000, 1000)
+    args = parser.parse_args()
+    count, points = (1, 100) if args.small else (1000, 1000)
     began = time.monotonic()
     found = trials(count, points)
     tables = {"means": means(found), "directions": directions(found), "readers": by_reader(points)}
-    given.out.mkdir(parents=True, exist_ok=True)
+    args.out.mkdir(parents=True, exist_ok=True)
     for name, table in tables.items():
-        table.to_csv(given.out / f"{name}.csv", index=False, float_format="%.6f")
+        table.to_csv(args.out / f"{name}.csv", index=False, float_format="%.6f")
         print(table.to_string(index=False))
-    draw(found, given.out / "introduce_remove.png")
+    draw(found, args.out / "introduce_remove.png")
     print(f"{count} trials of {points} points in {time.monotonic() - began:.0f} s")
 
 

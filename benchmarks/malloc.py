@@ -10,7 +10,7 @@ import resource
 import subprocess
 import sys
 
-from _tell import parser, tell
+from _tell import parser, print_table
 
 from heatproof.workflow.start import MALLOC
 
@@ -41,8 +41,8 @@ def compare(name):
     totals = []
     for environment in (plain, {**plain, **MALLOC}):
         command = [sys.executable, __file__, "--measure", name]
-        told = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
-        totals.append(sum(map(float, told.split())))
+        output = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+        totals.append(sum(map(float, output.split())))
     before, after = totals
     return {"network": name, "ms as it is": before, "ms as jobs set it": after, "times as fast": before / after}
 
@@ -53,4 +53,4 @@ if __name__ == "__main__":
     else:
         options = parser(__doc__).parse_args()
         names = ("resnet18",) if options.small else ("tf_efficientnet_lite0", "resnet18")
-        tell([compare(name) for name in names], "malloc", options.out)
+        print_table([compare(name) for name in names], "malloc", options.out)

@@ -158,10 +158,10 @@ class Logits(nn.Module):
         return outputs.logits if self.head is None else self.head(outputs.pooler_output)
 
 
-def build(name: str, given: dict[str, Any], seed: int) -> tuple[nn.Module, InputFacts, int]:
+def build(name: str, spec: dict[str, Any], seed: int) -> tuple[nn.Module, InputFacts, int]:
     """Return a network with random weights, its facts, and its native image size."""
     library, _, known = name.partition(":")
-    options = dict(given)
+    options = dict(spec)
     size = options.pop("size", None)
     facts = InputFacts()
     torch.manual_seed(seed)
@@ -230,9 +230,9 @@ def few_channels() -> Iterator[None]:
 
     original = ScoreCAM._get_weights
 
-    def first(self: Any, *arguments: Any, **given: Any) -> Any:
+    def first(self: Any, *arguments: Any, **keywords: Any) -> Any:
         self.hook_a = [features[:, :CHANNELS] for features in self.hook_a]
-        return original(self, *arguments, **given)
+        return original(self, *arguments, **keywords)
 
     ScoreCAM._get_weights = first  # type: ignore[method-assign]
     try:
@@ -263,12 +263,12 @@ def explained_by(
     )
 
 
-def maps_of(entry: Explainer, context: ExplainContext, whole: bool = False) -> torch.Tensor:
+def maps_of(entry: Explainer, context: ExplainContext, default_options: bool = False) -> torch.Tensor:
     """Return the maps (2, M, H, W) of an explainer, with few steps, samples and masks or with its default options."""
-    few = {name: FEW[name] for name in entry.options if name in FEW} | FEW_OF.get(entry.name, {})
-    few = {} if whole else few
+    cheap_options = {name: FEW[name] for name in entry.options if name in FEW} | FEW_OF.get(entry.name, {})
+    cheap_options = {} if default_options else cheap_options
     with few_channels():
-        return torch.stack(list(entry.function(context, **few).values()), 1).detach().float()
+        return torch.stack(list(entry.function(context, **cheap_options).values()), 1).detach().float()
 
 
 def check(entry: Explainer, maps: torch.Tensor, context: ExplainContext, found: NetworkTraits) -> list[str]:
@@ -305,8 +305,8 @@ def missed_by_enlargement(maps: torch.Tensor, grid: tuple[int, int]) -> float:
     for cells, pixels in zip(grid, maps.shape[1:], strict=True):
         one = interpolate(torch.eye(cells)[None], pixels, mode="linear", align_corners=False)[0].double()
         sides.append(one.pinverse() @ one)
-    kept = sides[0].mT @ maps.double() @ sides[1]
-    return float((kept - maps).abs().max() / maps.abs().max())
+    enlarged = sides[0].mT @ maps.double() @ sides[1]
+    return float((enlarged - maps).abs().max() / maps.abs().max())
 
 
 def cell(
@@ -314,15 +314,15 @@ def cell(
     declared: bool,
     networks: list[Callable[[], ExplainContext]],
     found: NetworkTraits,
-    whole: bool = False,
+    default_options: bool = False,
 ) -> tuple[bool, str]:
     """Return whether an explainer works on a network, and the checks that it passed or the reason for the failure."""
     context = networks[0]()
     try:
-        maps = maps_of(entry, context, whole)
+        maps = maps_of(entry, context, default_options)
         passed = check(entry, maps, context, found)
         if declared:
-            other = maps_of(entry, networks[1](), whole)
+            other = maps_of(entry, networks[1](), default_options)
             if float((_scaled(other) - _scaled(maps)).abs().amax()) < CHANGED:
                 return False, "its maps are the same with other random weights"
             passed.append("other weights, other maps")
@@ -335,7 +335,11 @@ def cell(
 
 
 def row_by_row(
-    name: str, given: dict[str, Any], explainers: list[str] | None = None, tried: bool = True, whole: bool = False
+    name: str,
+    spec: dict[str, Any],
+    explainers: list[str] | None = None,
+    tried: bool = True,
+    default_options: bool = False,
 ) -> pd.DataFrame:
     """Return the table of one network, a row for every explainer that uses the model.
 
@@ -350,9 +354,9 @@ def row_by_row(
     whole
         Whether to use the default options of explainers instead of few steps.
     """
-    made = [build(name, given, seed) for seed in (0, 1)]
-    found = inspect_network(made[0][0], photographs(made[0][2], 2), made[0][1].cam_layer)
-    networks = [lambda each=each: explained_by(*each, figures={}) for each in made]
+    built = [build(name, spec, seed) for seed in (0, 1)]
+    found = inspect_network(built[0][0], photographs(built[0][2], 2), built[0][1].cam_layer)
+    networks = [lambda each=each: explained_by(*each, figures={}) for each in built]
     rows = []
     for entry in EXPLAINERS.values():
         declared = bool(entry.applies_to & found.kinds)
@@ -360,7 +364,7 @@ def row_by_row(
             continue
         began = time.monotonic()
         works, says = (
-            cell(entry, declared, networks, found, whole)
+            cell(entry, declared, networks, found, default_options)
             if declared or (tried and entry.name in CHEAP)
             else (False, "not declared")
         )
@@ -377,25 +381,25 @@ def main() -> None:
     parser.add_argument("--explainers", nargs="+", help="these explainers, also where a table is there")
     parser.add_argument("--small", action="store_true", help="one small network and the cheap explainers")
     parser.add_argument("--meta-rank", action="store_true", help="the networks and methods of Meta-Rank, in full")
-    given = parser.parse_args()
-    usual = sorted(CHEAP) if given.small else list(METHODS_OF_PAPER) if given.meta_rank else None
+    args = parser.parse_args()
+    usual = sorted(CHEAP) if args.small else list(METHODS_OF_PAPER) if args.meta_rank else None
     warnings.filterwarnings("ignore")
-    networks = {"timm:vit_tiny_patch16_224": SMALL["timm:vit_tiny_patch16_224"]} if given.small else NETWORKS
-    networks = META_RANK if given.meta_rank else networks
-    given.out.mkdir(parents=True, exist_ok=True)
+    networks = {"timm:vit_tiny_patch16_224": SMALL["timm:vit_tiny_patch16_224"]} if args.small else NETWORKS
+    networks = META_RANK if args.meta_rank else networks
+    args.out.mkdir(parents=True, exist_ok=True)
     for name, options in networks.items():
-        path = given.out / f"{name.replace(':', '.')}.csv"
+        path = args.out / f"{name.replace(':', '.')}.csv"
         there = pd.read_csv(path) if path.is_file() else None
-        if (there is not None and not given.explainers) or (given.only and name not in given.only):
+        if (there is not None and not args.explainers) or (args.only and name not in args.only):
             continue
         print(name, flush=True)
-        made = row_by_row(name, options, given.explainers or usual, whole=given.meta_rank)
+        new_rows = row_by_row(name, options, args.explainers or usual, whole=args.meta_rank)
         if there is not None:
-            kept = there[~there["explainer"].isin(made["explainer"])]
+            old_rows = there[~there["explainer"].isin(new_rows["explainer"])]
             order = {explainer: place for place, explainer in enumerate(EXPLAINERS)}
-            made = pd.concat([kept, made]).sort_values("explainer", key=lambda names: names.map(order))
-        made.to_csv(path, index=False)
-    table = pd.concat([pd.read_csv(path) for path in sorted(given.out.glob("*.csv"))])
+            new_rows = pd.concat([old_rows, new_rows]).sort_values("explainer", key=lambda names: names.map(order))
+        new_rows.to_csv(path, index=False)
+    table = pd.concat([pd.read_csv(path) for path in sorted(args.out.glob("*.csv"))])
     declared = table[table["declared"]]
     print(
         f"{table['network'].nunique()} networks: {len(declared)} cells declared, {declared['works'].sum()} work, "

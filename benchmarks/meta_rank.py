@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from _tell import parser, tell
+from _tell import parser, print_table
 
 CASES = 26
 SIZES = (10, 30, 100, 300, 1000, 3000, 10000)
@@ -92,5 +92,5 @@ if __name__ == "__main__":
         }
         for size, one in results.items()
     ]
-    tell(rows, "meta_rank", options.out)
+    print_table(rows, "meta_rank", options.out)
     draw(results, (options.out or Path()) / "meta_rank_scaling.png")

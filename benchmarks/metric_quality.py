@@ -122,8 +122,8 @@ def explain(network, images, labels, methods=METHODS):
         context = ExplainContext(network, network, FACTS, images, labels, tuple(map(str, range(len(images)))), SEED)
         entry = EXPLAINERS[name]
         known = {key: value for key, value in options.items() if key in entry.options}
-        made = entry.function(context, **{**entry.options, **known})
-        found[name] = made[name].detach().abs().numpy()
+        maps = entry.function(context, **{**entry.options, **known})
+        found[name] = maps[name].detach().abs().numpy()
     return found
 
 
@@ -136,22 +136,22 @@ def long(table, study, keys, values):
     )
 
 
-def offset(*given):
-    return long(heatproof.quality.offset_sensitivity(*given, METRICS), "offset", ["offset"], MOVED)
+def offset(*arguments):
+    return long(heatproof.quality.offset_sensitivity(*arguments, METRICS), "offset", ["offset"], MOVED)
 
 
-def noise(*given):
-    return long(heatproof.quality.noise_sensitivity(*given, METRICS), "noise", ["noise"], MOVED)
+def noise(*arguments):
+    return long(heatproof.quality.noise_sensitivity(*arguments, METRICS), "noise", ["noise"], MOVED)
 
 
-def reliability(*given):
+def reliability(*arguments):
     columns = ["alpha", "alpha_published", "inter_method", "n_images", "n_undefined"]
-    return long(reliability_table(heatproof.quality.image_scores(*given, METRICS)), "reliability", [], columns)
+    return long(reliability_table(heatproof.quality.image_scores(*arguments, METRICS)), "reliability", [], columns)
 
 
-def baselines(*given):
+def baselines(*arguments):
     columns = ["consistency", "consistency_published", "spearman", "n_images", "n_undefined"]
-    found = heatproof.quality.baseline_invariance(*given, {name: METRICS[name] for name in FILLED})
+    found = heatproof.quality.baseline_invariance(*arguments, {name: METRICS[name] for name in FILLED})
     return long(found, "baseline", ["baseline", "other"], columns)
 
 
@@ -171,8 +171,8 @@ def modified_curves(images=CURVE_IMAGES):
         kinds = {name: introduce_or_remove(values, name, scheme, ids, SEED) for name in ("introduce", "remove")}
         for kind, maps in {"original": scale_magnitudes(values), **kinds}.items():
             for metric, options in CURVES.items():
-                kept = {"rescale": False} if metric == "completeness" else {}
-                result = heatproof.evaluate(metric, network, pictures, labels, maps, **options, **kept)
+                extra_options = {"rescale": False} if metric == "completeness" else {}
+                result = heatproof.evaluate(metric, network, pictures, labels, maps, **options, **extra_options)
                 rows += [(scheme, kind, metric, x, y) for x, y in zip(*curve_of(metric, result), strict=True)]
     return pd.DataFrame(rows, columns=["scheme", "maps", "metric", "x", "y"])
 

@@ -10,7 +10,7 @@ divides the wall time by the time inside the network in the same call, which oth
 import time
 
 import torch
-from _tell import parser, tell
+from _tell import parser, print_table
 from torchvision.models import resnet18
 
 import heatproof
@@ -84,10 +84,10 @@ def measure(count, small=False):
             floor = seconds_per_image(network, size)
             meter.passes, meter.inside, began = 0, 0.0, time.perf_counter()
             heatproof.evaluate(name, network, images, labels, maps, batch_size=BATCH)
-            wall, made, there = time.perf_counter() - began, meter.passes, meter.inside
+            wall, passes, there = time.perf_counter() - began, meter.passes, meter.inside
             floor = min(floor, seconds_per_image(network, size))
-            row = {"network": title, "metric": name, "passes an image": made / number}
-            rows.append(row | {"over the floor": wall / (made * floor), "over the network": wall / there})
+            row = {"network": title, "metric": name, "passes an image": passes / number}
+            rows.append(row | {"over the floor": wall / (passes * floor), "over the network": wall / there})
             print(rows[-1], flush=True)
     return rows
 
@@ -95,5 +95,5 @@ def measure(count, small=False):
 if __name__ == "__main__":
     options = parser(__doc__)
     options.add_argument("--images", type=int, default=16, help="of 224 pixels; 16 times as many of 32")
-    given = options.parse_args()
-    tell(measure(1 if given.small else given.images, given.small), "metrics", given.out)
+    args = options.parse_args()
+    print_table(measure(1 if args.small else args.images, args.small), "metrics", args.out)

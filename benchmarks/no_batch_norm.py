@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from _tell import parser, tell
+from _tell import parser, print_table
 from PIL import Image
 
 import heatproof.models.resnet  # noqa: F401
@@ -68,10 +68,10 @@ RECIPES = {
 
 
 def digits() -> dict[str, Examples]:
-    given = Digits(0, 0.2, 0.2)
+    dataset = Digits(0, 0.2, 0.2)
     return {
-        name: Examples(normalise(given.images(name, 0, len(split.labels)), DIGITS), torch.from_numpy(split.labels))
-        for name, split in given.splits.items()
+        name: Examples(normalise(dataset.images(name, 0, len(split.labels)), DIGITS), torch.from_numpy(split.labels))
+        for name, split in dataset.splits.items()
     }
 
 
@@ -109,29 +109,29 @@ def main() -> None:
     options.add_argument("--photographs", type=Path, metavar="FOLDER", help="of classes, under train and test")
     options.add_argument("--networks", nargs="+", default=NETWORKS, choices=NETWORKS)
     options.add_argument("--seeds", type=int, default=3)
-    given = options.parse_args()
+    args = options.parse_args()
     torch.set_num_threads(1)
-    data = {"digits": digits()} | ({"photographs": photographs(given.photographs)} if given.photographs else {})
+    data = {"digits": digits()} | ({"photographs": photographs(args.photographs)} if args.photographs else {})
     cells = [(kind, recipe, seed, name) for kind in data for recipe in RECIPES[kind]
-             for seed, name in product(range(given.seeds), given.networks)]  # fmt: skip
-    if given.small:
+             for seed, name in product(range(args.seeds), args.networks)]  # fmt: skip
+    if args.small:
         cells, data["digits"] = (
             cells[:2],
             {n: Examples(p.images[:96], p.labels[:96]) for n, p in data["digits"].items()},
         )
-    stored = given.out / "no_batch_norm.csv" if given.out else None
+    stored = args.out / "no_batch_norm.csv" if args.out else None
     rows = pd.read_csv(stored).to_dict("records") if stored and stored.exists() else []
     keys = ("data", "optimizer", "lr", "epochs", "network", "seed")
     done = {tuple(row[key] for key in keys) for row in rows}
     for kind, recipe, seed, name in cells:
-        schedule = recipe.schedule(1 if given.small else None)
+        schedule = recipe.schedule(1 if args.small else None)
         row = dict(zip(keys, (kind, recipe.optimizer, recipe.lr, schedule.epochs, name, seed), strict=True))
         if tuple(row.values()) not in done:
             accuracy, loss = train(name, data[kind], schedule, seed)
             rows.append({**row, "accuracy": accuracy, "train_loss": loss})
-            tell(rows, "no_batch_norm", given.out)
-    if not given.out:
-        tell(rows, "no_batch_norm", None)
+            print_table(rows, "no_batch_norm", args.out)
+    if not args.out:
+        print_table(rows, "no_batch_norm", None)
 
 
 if __name__ == "__main__":

@@ -122,11 +122,13 @@ def _compare_tables(first: Path, second: Path, found: Comparison) -> None:
             continue
         for column in dict.fromkeys([*before, *after]):
             sides = [table[column] if column in table else [""] * len(table) for table in (before, after)]
-            numbers, said = compare_column(*sides)
+            numbers, difference = compare_column(*sides)
             if column not in before or column not in after:
-                said = f"only in the {'second' if column in after else 'first'}"
-            if said:
-                (found.differing_numbers if numbers else found.differing_texts).append(f"{name}, {column}: {said}")
+                difference = f"only in the {'second' if column in after else 'first'}"
+            if difference:
+                (found.differing_numbers if numbers else found.differing_texts).append(
+                    f"{name}, {column}: {difference}"
+                )
 
 
 def read_table(path: Path) -> pd.DataFrame:
@@ -198,8 +200,8 @@ def content(values: np.ndarray) -> str:
     if np.issubdtype(values.dtype, np.floating):
         # Adding zero turns a negative zero into a positive one.
         values = np.where(np.isnan(values), np.asarray(np.nan, values.dtype), values + values.dtype.type(0))
-    told = f"{values.dtype.str} {values.shape} ".encode()
-    return hashlib.blake2b(told + np.ascontiguousarray(values).tobytes(), digest_size=16).hexdigest()
+    type_and_shape = f"{values.dtype.str} {values.shape} ".encode()
+    return hashlib.blake2b(type_and_shape + np.ascontiguousarray(values).tobytes(), digest_size=16).hexdigest()
 
 
 def _compare_arrays(old: dict[str, str], new: dict[str, str], found: Comparison) -> None:
@@ -218,19 +220,19 @@ def _compare_arrays(old: dict[str, str], new: dict[str, str], found: Comparison)
 
 def _pair(old: dict[str, str], new: dict[str, str], found: Comparison) -> None:
     """Pair arrays whose names differ only in a digest: those with equal content first, the others in order."""
-    others = []
+    unpaired = []
     for name, digest in old.items():
         twin = next((other for other, its in new.items() if its == digest), None)
         if twin is None:
-            others.append(name)
+            unpaired.append(name)
         else:
             del new[twin]
             found.arrays += 1
-    for name, other in zip(others, list(new), strict=False):
+    for name, other in zip(unpaired, list(new), strict=False):
         found.arrays += 1
         found.differing_arrays.append(f"{name} and {other}")
-    found.missing_arrays += [f"{name} (only in the first)" for name in others[len(new) :]]
-    found.missing_arrays += [f"{name} (only in the second)" for name in list(new)[len(others) :]]
+    found.missing_arrays += [f"{name} (only in the first)" for name in unpaired[len(new) :]]
+    found.missing_arrays += [f"{name} (only in the second)" for name in list(new)[len(unpaired) :]]
 
 
 def _renamed(name: str, renames: Iterable[tuple[str, str]]) -> str:
@@ -244,12 +246,12 @@ def _renamed(name: str, renames: Iterable[tuple[str, str]]) -> str:
 
 def code_of(checkout: Path) -> str:
     """Return a digest of everything that determines what a checkout computes."""
-    told = hashlib.blake2b(f"{TARGETS} {ALL_METRICS}".encode(), digest_size=16)
+    digest = hashlib.blake2b(f"{TARGETS} {ALL_METRICS}".encode(), digest_size=16)
     for part in CODE:
         files = [checkout / part, *(checkout / part).rglob("*")]
         for file in sorted(file for file in files if file.is_file() and "__pycache__" not in file.parts):
-            told.update(f"{file.relative_to(checkout)} {file.stat().st_size} ".encode() + file.read_bytes())
-    return told.hexdigest()
+            digest.update(f"{file.relative_to(checkout)} {file.stat().st_size} ".encode() + file.read_bytes())
+    return digest.hexdigest()
 
 
 def run(checkout: Path, config: str, folder: Path, cores: int) -> None:
@@ -292,15 +294,15 @@ def _finished(folder: Path) -> str | None:
 
 def compared(config: str, work: Path, folders: Sequence[Path], renames: Sequence[tuple[str, str]]) -> Comparison:
     """Compare two runs of a config, or read the result of an earlier command."""
-    stored, told = work / f"{config}.json", [*map(_finished, folders), [list(one) for one in renames]]
-    if stored.is_file() and None not in told:
+    stored, inputs = work / f"{config}.json", [*map(_finished, folders), [list(one) for one in renames]]
+    if stored.is_file() and None not in inputs:
         known = json.loads(stored.read_text(encoding="utf-8"))
-        if known["of"] == told:
+        if known["of"] == inputs:
             return Comparison(**known["found"])
     found = compare(folders[0] / "results", folders[1] / "results", renames)
     work.mkdir(parents=True, exist_ok=True)
     aside = stored.with_suffix(".part")
-    aside.write_text(json.dumps({"of": told, "found": asdict(found)}, indent=1), encoding="utf-8")
+    aside.write_text(json.dumps({"of": inputs, "found": asdict(found)}, indent=1), encoding="utf-8")
     aside.replace(stored)
     return found
 
@@ -316,19 +318,19 @@ def main() -> int:
     parser.add_argument("--second-results", metavar="PATTERN")
     parser.add_argument("--rename", action="append", default=[], metavar="OLD=NEW")
     parser.add_argument("--cores", type=int, default=2)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     # A run that is ended takes Snakemake with it, whose jobs then end by themselves.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    renames = [(old, new) for old, _, new in (one.partition("=") for one in asked.rename)]
-    sides = [("first", asked.first, asked.first_results), ("second", asked.second, asked.second_results)]
-    work, found, failed = asked.work.resolve(), {}, 0
-    for config in asked.configs:
+    renames = [(old, new) for old, _, new in (one.partition("=") for one in args.rename)]
+    sides = [("first", args.first, args.first_results), ("second", args.second, args.second_results)]
+    work, found, failed = args.work.resolve(), {}, 0
+    for config in args.configs:
         folders = []
         try:
             for side, checkout, pattern in sides:
                 folders.append(Path(pattern.replace("{}", config)) if pattern else work / side / config)
                 if not pattern:
-                    run(checkout.resolve(), config, folders[-1], asked.cores)
+                    run(checkout.resolve(), config, folders[-1], args.cores)
         except Failed as reason:
             print(reason, file=sys.stderr, flush=True)
             failed += 1

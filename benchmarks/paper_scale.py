@@ -37,15 +37,15 @@ def grid(images: int) -> dict[str, Any]:
     config = read(PAPERS[0])
     datasets, models = {}, []
     for name in PAPERS:
-        given = read(name)
-        own = [next(iter(dataset)) for dataset in given["datasets"]]
-        for dataset in given["datasets"]:
+        base_config = read(name)
+        dataset_names = [next(iter(dataset)) for dataset in base_config["datasets"]]
+        for dataset in base_config["datasets"]:
             datasets |= dataset
-        for entry in given["models"]:
+        for entry in base_config["models"]:
             model, settings = next(iter(entry.items()))
-            settings = {"architecture": model, "datasets": own, **settings}
+            settings = {"architecture": model, "datasets": dataset_names, **settings}
             for section in ("pretraining", "finetuning"):
-                settings[section] = {**given.get(section, {}), **settings.get(section, {})}
+                settings[section] = {**base_config.get(section, {}), **settings.get(section, {})}
             models.append({f"{name}_{model}": settings})
     config["datasets"] = [{name: stand_in(name) | {"evaluation_images": images}} for name in datasets]
     config |= {"models": models, "evaluation": {"images": images, "accuracy_images": images}}
@@ -54,9 +54,9 @@ def grid(images: int) -> dict[str, Any]:
 
 def stand_in(name: str) -> dict[str, Any]:
     """Return the settings of a dataset of noise, of which planning reads one image."""
-    made = synthetic.noise_dataset_for(name, {}, (32, 32) if name.startswith("cifar") else None)
-    assert made is not None, name
-    return made
+    dataset_settings = synthetic.noise_dataset_for(name, {}, (32, 32) if name.startswith("cifar") else None)
+    assert dataset_settings is not None, name
+    return dataset_settings
 
 
 def set_up(folder: Path, config: dict[str, Any]) -> None:
@@ -83,9 +83,9 @@ def plan(folder: Path, targets: list[str]) -> tuple[str, float, float, float]:
     return done.stdout + done.stderr, wall, processor, after.ru_maxrss / 2**20
 
 
-def job_counts(said: str) -> dict[str, int]:
+def job_counts(output: str) -> dict[str, int]:
     """Return the number of jobs of every rule, from Snakemake's table."""
-    rows = [line.split() for line in said.splitlines()]
+    rows = [line.split() for line in output.splitlines()]
     return {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdigit()}
 
 
@@ -105,8 +105,8 @@ if __name__ == "__main__":
     folder = options.keep or Path(tempfile.mkdtemp(prefix="heatproof-paper-"))
     folder.mkdir(parents=True, exist_ok=True)
     set_up(folder, config)
-    said, wall, processor, memory = plan(folder, options.targets)
-    for rule, count in job_counts(said).items():
+    output, wall, processor, memory = plan(folder, options.targets)
+    for rule, count in job_counts(output).items():
         print(f"{rule:22} {count:7}")
     print(f"{wall:.1f} s wall, {processor:.1f} s of processor, {memory:.2f} GiB")
     if not options.keep:

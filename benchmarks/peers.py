@@ -16,7 +16,7 @@ from importlib import import_module
 
 import numpy as np
 import torch
-from _tell import parser, tell
+from _tell import parser, print_table
 from metrics import networks, smooth
 from scipy.stats import spearmanr
 
@@ -55,8 +55,8 @@ class Task:
     def explain(self, name, **options):
         entry, ids = EXPLAINERS[name], tuple(map(str, range(len(self.images))))
         facts = InputFacts(size=(self.size, self.size), cam_layer=LAYER[self.size])
-        given = ExplainContext(self.network, self.network, facts, self.images, self.labels, ids, SEED, self.batch)
-        return entry.function(given, **{**entry.options, **options})[name].detach().numpy()
+        context = ExplainContext(self.network, self.network, facts, self.images, self.labels, ids, SEED, self.batch)
+        return entry.function(context, **{**entry.options, **options})[name].detach().numpy()
 
     def evaluate(self, metric, **options):
         return heatproof.evaluate(
@@ -104,8 +104,8 @@ def quantus_flipping(task):
 
 
 def flipping(task):
-    made = task.evaluate("deletion_morf", steps=STEPS, baseline="zeros", output="logit")
-    return next(made[name].values for name in made if made[name].ndim == 2)[:, 3::3]
+    result = task.evaluate("deletion_morf", steps=STEPS, baseline="zeros", output="logit")
+    return next(result[name].values for name in result if result[name].ndim == 2)[:, 3::3]
 
 
 def grad_cam_road(task):
@@ -124,8 +124,8 @@ def grad_cam_road(task):
 def road(task):
     with torch.no_grad():
         intact = task.network(task.images).gather(1, task.labels[:, None])[:, 0].numpy()
-    made = task.evaluate("road_morf", fractions=FRACTIONS, output="logit")
-    curve = next(made[name].values for name in made if made[name].ndim == 2)
+    result = task.evaluate("road_morf", fractions=FRACTIONS, output="logit")
+    curve = next(result[name].values for name in result if result[name].ndim == 2)
     return curve[:, -len(FRACTIONS) :].mean(1) - intact
 
 
@@ -171,13 +171,13 @@ WORK = {
 }
 
 
-def compare(task, title, work, ours, name, theirs, rounds):
+def compare(task, title, work, our_function, name, peer_function, rounds):
     """Return a row; the two programs run in turns."""
     row = {"network": title, "work": work, "peer": name}
     times, found, passes = {"heatproof": [], name: []}, {}, {}
     # The first round imports modules, and does not count.
     for turn in range(rounds + 1):
-        for who, function in (("heatproof", ours), (name, theirs)):
+        for who, function in (("heatproof", our_function), (name, peer_function)):
             task.passes, began = 0, time.perf_counter()
             try:
                 found[who] = np.asarray(function(task), dtype=np.float64)
@@ -200,22 +200,22 @@ def main():
     options = parser(__doc__)
     options.add_argument("--images", type=int, default=8, help="of 224 pixels; eight times as many of 32")
     options.add_argument("--rounds", type=int, default=3)
-    given = options.parse_args()
+    args = options.parse_args()
     warnings.simplefilter("ignore")
     rows = []
     for title, network, size in networks():
-        if given.small and size > 100:
+        if args.small and size > 100:
             continue
-        count = 2 if given.small else given.images * (1 if size > 100 else 8)
+        count = 2 if args.small else args.images * (1 if size > 100 else 8)
         task = Task(network, size, count)
         for work, (ours, peers) in WORK.items():
             # One pass for each of the layer's channels takes minutes at 224 pixels, all of it in the network.
             if work == "Score-CAM" and size > 100:
                 continue
             for name, theirs in peers.items():
-                rows.append(compare(task, title, work, ours, name, theirs, 1 if given.small else given.rounds))
+                rows.append(compare(task, title, work, ours, name, theirs, 1 if args.small else args.rounds))
                 print(rows[-1], flush=True)
-    tell(rows, "peers", given.out)
+    print_table(rows, "peers", args.out)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ ones are those of in_domain.csv. Both columns have the share of runs in which th
 from functools import partial
 
 import numpy as np
-from _tell import parser, tell
+from _tell import parser, print_table
 from statsmodels.stats.proportion import proportion_confint
 
 from heatproof.report.tables.in_domain import area_under_curve, paired_share, probe_scores, widened, with_intervals
@@ -53,9 +53,9 @@ def run(rng: np.random.Generator, seed: int, cell: tuple[str, int, int, float]) 
 
 def main() -> None:
     """Simulate, print, and store."""
-    given = parser(__doc__)
-    given.add_argument("--runs", type=int, default=1000)
-    options = given.parse_args()
+    args = parser(__doc__)
+    args.add_argument("--runs", type=int, default=1000)
+    options = args.parse_args()
     runs, cells = (3, CELLS[:1]) if options.small else (options.runs, CELLS)
     rows = []
     for kind in ("noise", "pairs"):
@@ -69,7 +69,7 @@ def main() -> None:
                 for what, (low, high) in (("ordinary", of[1:3]), ("widened", of[3:])):
                     row[f"{name}: {what}"] = np.mean((low <= truth) & (truth <= high))
             rows.append(row)
-    tell(rows, "probe", options.out)
+    print_table(rows, "probe", options.out)
 
 
 if __name__ == "__main__":

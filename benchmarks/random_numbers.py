@@ -8,7 +8,7 @@ One process, one thread, in turns; the ratios are the result. Earlier, every ima
 import time
 
 import torch
-from _tell import parser, tell
+from _tell import parser, print_table
 
 from heatproof.base.randomness import counter_normal, counter_uniform, torch_generator
 
@@ -42,7 +42,7 @@ def main():
             row = dict(zip(("ms by counter", "ms by PyTorch at once", "ms as before"), spent, strict=True))
             ratios = {"over PyTorch": spent[0] / spent[1], "over before": spent[0] / spent[2]}
             rows.append({"numbers": f"{kind}, {place}"} | row | ratios)
-    tell(rows, "random_numbers", options.out)
+    print_table(rows, "random_numbers", options.out)
 
 
 if __name__ == "__main__":

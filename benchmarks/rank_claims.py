@@ -62,8 +62,8 @@ def qualities(rng: np.random.Generator, kind: str, wanted: float, order: str) ->
     low, high = 0.0, 4.0 if wanted else 0.0
     for _ in range(20 if wanted else 0):
         middle = (low + high) / 2
-        made = quality + middle * share[:, None] * other
-        true = np.corrcoef(rankdata(made, axis=1))[np.triu_indices(NETWORKS, 1)]
+        network_qualities = quality + middle * share[:, None] * other
+        true = np.corrcoef(rankdata(network_qualities, axis=1))[np.triu_indices(NETWORKS, 1)]
         low, high = (middle, high) if np.ptp(true) < wanted else (low, middle)
     return quality + high * share[:, None] * other
 
@@ -86,9 +86,9 @@ def evidence(rng: np.random.Generator, cell: tuple) -> Evidence:
     for metric in metrics:
         common = noise_of(rng, shape, (1, images)) + np.sqrt(0.5) * noise * noise_of(rng, shape, (METHODS, images))
         for place, name in enumerate(names):
-            own = np.sqrt(0.5) * noise * noise_of(rng, shape, (METHODS, images))
+            network_noise = np.sqrt(0.5) * noise * noise_of(rng, shape, (METHODS, images))
             spread = 0.5 * (place + 1) if kind == "unequal noise" else 1
-            scores.append((means[place][:, None] + spread * (common + own)).ravel())
+            scores.append((means[place][:, None] + spread * (common + network_noise)).ravel())
             cases.append(Case("toy", name, weights, metric, metric, {}, True, grid=4, baseline="zeros"))
     rows = METHODS * images
     table = {name: np.repeat([getattr(case, name) for case in cases], rows) for name in CASE}
@@ -125,8 +125,10 @@ def simulate(cell: tuple, runs: int) -> dict[str, object]:
     """Return the shares of the verdicts in so many runs."""
     # Forked processes have the registries as they are here.
     found = Parallel(-1, backend="multiprocessing")(delayed(one_run)(cell, run) for run in range(runs))
-    told, values, ceilings = zip(*found, strict=True)
-    shares = {name: np.mean([one == name for one in told]) for name in ("reproduced", "contradicted", "open", UNTESTED)}
+    verdicts, values, ceilings = zip(*found, strict=True)
+    shares = {
+        name: np.mean([one == name for one in verdicts]) for name in ("reproduced", "contradicted", "open", UNTESTED)
+    }
     means = {"value": pd.Series(values).mean(), "ceiling": pd.Series(ceilings).mean()}
     return {**dict(zip(COLUMNS, cell, strict=True)), **shares, **means, "runs": runs}
 

@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 import torch
-from _tell import parser, tell
+from _tell import parser, print_table
 from scipy import sparse
 from scipy.ndimage import gaussian_filter
 from scipy.sparse.linalg import spsolve
@@ -77,11 +77,11 @@ def best(function: Callable[[], object], repeats: int = 3) -> float:
     return min(seconds)
 
 
-def fill(images: torch.Tensor, first: torch.Tensor, steps: int, kept: dict[int, np.ndarray]) -> None:
+def fill(images: torch.Tensor, first: torch.Tensor, steps: int, saved_steps: dict[int, np.ndarray]) -> None:
     """Run a sequence, and return every step of the first image."""
     names = [str(number) for number in range(len(images))]
     for step, imputed in enumerate(impute_sequence(images, first, steps, noise=0, seed=0, image_ids=names)):
-        kept[step] = imputed[0].numpy()
+        saved_steps[step] = imputed[0].numpy()
 
 
 def forward(size: int) -> float:
@@ -100,14 +100,14 @@ def measure(size: int, count: int, repeats: int) -> list[dict[str, object]]:
         for fractions in SEQUENCES:
             first = first_removed(kind, count, size, fractions)
             chosen = np.linspace(0, len(fractions) - 1, 5).round().astype(int)
-            theirs, difference, kept = [], 0.0, {}
-            ours = best(partial(fill, images, first, len(fractions), kept), repeats) / count
+            direct_times, difference, saved_steps = [], 0.0, {}
+            ours = best(partial(fill, images, first, len(fractions), saved_steps), repeats) / count
             for step in chosen:
                 start = time.perf_counter()
                 exact = direct(images[0].double().numpy(), (first[0] <= step).numpy())
-                theirs.append(time.perf_counter() - start)
-                difference = max(difference, np.abs(kept[step] - exact).max() / images[0].abs().max().item())
-            yardstick = float(np.mean(theirs)) * len(fractions)
+                direct_times.append(time.perf_counter() - start)
+                difference = max(difference, np.abs(saved_steps[step] - exact).max() / images[0].abs().max().item())
+            yardstick = float(np.mean(direct_times)) * len(fractions)
             rows.append(
                 {
                     "pixels": size,
@@ -127,7 +127,7 @@ def main() -> None:
     options = parser(__doc__).parse_args()
     print(f"{torch.get_num_threads()} threads for torch, 1 for the direct solution")
     sizes = ((32, 4, 1),) if options.small else ((224, 4, 2), (32, 64, 3))
-    tell([row for size in sizes for row in measure(*size)], "road", options.out)
+    print_table([row for size in sizes for row in measure(*size)], "road", options.out)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 import paper_scale
-from _tell import parser, tell
+from _tell import parser, print_table
 
 IDSDS, ALL = ["results/idsds_table.csv"], ["results/idsds_table.csv", "results/scores.csv"]
 # Shards of 50,000 images, and the targets.
@@ -41,8 +41,8 @@ def planning(shards: int, targets: list[str]) -> tuple[int, float, float]:
 
 def plan_here(what: str) -> None:
     folder, targets = json.loads(what)
-    said, _, seconds, memory = paper_scale.plan(Path(folder), targets)
-    print(json.dumps({"jobs": paper_scale.job_counts(said)["total"], "seconds": seconds, "memory": memory}))
+    output, _, seconds, memory = paper_scale.plan(Path(folder), targets)
+    print(json.dumps({"jobs": paper_scale.job_counts(output)["total"], "seconds": seconds, "memory": memory}))
 
 
 def scoring(images: int) -> dict[str, float]:
@@ -66,9 +66,9 @@ def made_up(images: int):
     names = ["saliency", "input_x_gradient", "integrated_gradients", "grad_cam", "rise", "random"]
     explainers = [*names, *({f"{name}_again": {"explainer": name}} for name in names)]
     stand_in = {"dataset": "heatproof.estimate.synthetic:load", "classes": 10, "size": 32, "train_images": 10}
-    given = {"datasets": [{"noise": stand_in}], "models": [{"net": {"architecture": "cifar_resnet20"}}]}
+    config = {"datasets": [{"noise": stand_in}], "models": [{"net": {"architecture": "cifar_resnet20"}}]}
     evaluation = {"images": images, "accuracy_images": images}
-    plan = make_plan(merge(default_config(), {**given, "explainers": explainers, "evaluation": evaluation}))
+    plan = make_plan(merge(default_config(), {**config, "explainers": explainers, "evaluation": evaluation}))
     return plan, Graph(plan).spec("score", **plan.case("noise", "net", "finetuned", "idsds").where)
 
 
@@ -156,7 +156,7 @@ if __name__ == "__main__":
     scored = {images: scoring(images) for images in IMAGES}
     names = {"store": "s to write", "score": "s to score", "memory": "GiB", "files": "files"}
     rows = [{"images": images} | {names[key]: one[key] for key in names} for images, one in scored.items()]
-    tell(rows, "scale_scoring", options.out)
+    print_table(rows, "scale_scoring", options.out)
     plans: dict[str, list[tuple[int, float, float]]] = {}
     rows = []
     for shards, targets in PLANS:
@@ -165,5 +165,5 @@ if __name__ == "__main__":
         spec = dict(zip(("jobs", "processor s", "peak GiB"), plans[label][-1], strict=True))
         rows.append({"target": label, "shards of a network": shards} | spec)
         print(rows[-1], flush=True)
-    tell(rows, "scale_planning", options.out)
+    print_table(rows, "scale_planning", options.out)
     draw(plans, scored, (options.out or Path()) / "scaling.png")

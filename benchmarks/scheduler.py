@@ -21,7 +21,7 @@ from pathlib import Path
 
 import paper_scale
 import psutil
-from _tell import parser, tell
+from _tell import parser, print_table
 
 SHARDS = 10
 TARGET = "results/scores.csv"
@@ -93,20 +93,20 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--seconds", type=float, default=10, help="of each job")
     options.add_argument("--cores", type=int, default=8, help="jobs at once; those that sleep need no core")
-    given = options.parse_args()
+    args = options.parse_args()
     config = paper_scale.grid(50000)
-    config["shard_size"] = 50000 // (1 if given.small else SHARDS)
-    config["models"] = config["models"][:: len(config["models"]) if given.small else 10]
+    config["shard_size"] = 50000 // (1 if args.small else SHARDS)
+    config["models"] = config["models"][:: len(config["models"]) if args.small else 10]
     named = {name for entry in config["models"] for name in next(iter(entry.values()))["datasets"]}
     config["datasets"] = [entry for entry in config["datasets"] if next(iter(entry)) in named]
-    seconds = 0.1 if given.small else given.seconds
+    seconds = 0.1 if args.small else args.seconds
     with tempfile.TemporaryDirectory() as folder:
         counts = prepare(Path(folder), config, seconds)
-        wall, used = run(Path(folder), given.cores)
-    floor = counts["jobs"] * seconds / given.cores
+        wall, used = run(Path(folder), args.cores)
+    floor = counts["jobs"] * seconds / args.cores
     row = {"networks": 2 * len(config["models"]), **counts, "seconds a job": seconds}
-    row |= {"cores": given.cores, "wall s": wall, "over the floor": wall / floor, "main process s": used}
-    tell([row | {"share of the wall time": used / wall}], "scheduler", given.out)
+    row |= {"cores": args.cores, "wall s": wall, "over the floor": wall / floor, "main process s": used}
+    print_table([row | {"share of the wall time": used / wall}], "scheduler", args.out)
 
 
 if __name__ == "__main__":
