@@ -160,8 +160,8 @@ def _(name, sign):
         last = case.weights == "pretrained_epoch2"
         return last and {1: False, -1: True, 0: case.model == "net_d"}[sign]
 
-    kept = {kind: {"saved_epoch_of": "pretrained"} for kind in DELETION}
-    return ordered(turned, metrics=kept, weights=("pretrained_epoch1", "pretrained_epoch2"))
+    saved_epochs = {kind: {"saved_epoch_of": "pretrained"} for kind in DELETION}
+    return ordered(turned, metrics=saved_epochs, weights=("pretrained_epoch1", "pretrained_epoch2"))
 
 
 @planted("sds_agrees_with_idsds")
@@ -214,18 +214,18 @@ NEAR = {0.7: (2, 0, 1, 4, 5, 3), 0.9: (1, 0, 2, 3, 5, 4), 0.95: (1, 0, 2, 3, 4, 
 
 @planted("input_x_gradient_leads", "deconvolution_trails")
 def _(name, sign):
-    theirs = ["saliency", "input_x_gradient", IG, "deconvolution"]
-    own = "input_x_gradient" if "leads" in name else "deconvolution"
+    paper_methods = ["saliency", "input_x_gradient", IG, "deconvolution"]
+    claimed_method = "input_x_gradient" if "leads" in name else "deconvolution"
     way = 1 if "leads" in name else -1
 
     def level(case, m):
-        other = 0.05 * theirs.index(m.name)
+        other = 0.05 * paper_methods.index(m.name)
         if sign == 0:
             # First on two networks, but not on the others.
-            return 0.5 + (way * (0.3 if case.model < "net_c" else -0.02) if m.name == own else 0)
-        return 0.5 + way * sign * 0.3 if m.name == own else 0.5 - 0.01 * other
+            return 0.5 + (way * (0.3 if case.model < "net_c" else -0.02) if m.name == claimed_method else 0)
+        return 0.5 + way * sign * 0.3 if m.name == claimed_method else 0.5 - 0.01 * other
 
-    return plant(level, methods=theirs, metrics=DELETION, noise=0.01, **PRETRAINED)
+    return plant(level, methods=paper_methods, metrics=DELETION, noise=0.01, **PRETRAINED)
 
 
 @planted("ensembles_gain_soundness", "smoothgrad_gains_completeness", "other_ensembles_do_not_gain_completeness")
@@ -328,15 +328,17 @@ def _(name, sign):
 
 @planted("bagnet_beats_post_hoc_methods", "bcos_beats_post_hoc_methods")
 def _(name, sign):
-    own = name.partition("_")[0]
+    claimed_method = name.partition("_")[0]
 
     def level(case, m):
         if case.model.startswith("ours"):
-            return 0.4 + by_seed(case) + 0.2 * sign if m.name == own else None
-        return None if m.name == own else 0.4 + by_seed(case)
+            return 0.4 + by_seed(case) + 0.2 * sign if m.name == claimed_method else None
+        return None if m.name == claimed_method else 0.4 + by_seed(case)
 
-    ours = Model("ours", own, None, 1.0, True, True)
-    return plant(level, models=trainings([ours, RESNET]), methods=(own, "saliency"), images=8, repetitions=50)
+    ours = Model("ours", claimed_method, None, 1.0, True, True)
+    return plant(
+        level, models=trainings([ours, RESNET]), methods=(claimed_method, "saliency"), images=8, repetitions=50
+    )
 
 
 # ---- networks --------------------------------------------------------------------------------------------------------

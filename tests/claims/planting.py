@@ -20,8 +20,8 @@ METHODS = ("saliency", "input_x_gradient", "integrated_gradients", "grad_cam", "
 def method(name: str) -> Method:
     """Return the method of a name, ``explainer`` or ``explainer/map``; the suffix ``_abs`` means absolute values."""
     plain = name.removesuffix("_abs")
-    kind, _, shown = plain.partition("/")
-    return Method(name, kind, shown or kind, "abs" if plain != name else "raw", kind not in ("random", "edges"))
+    kind, _, map_name = plain.partition("/")
+    return Method(name, kind, map_name or kind, "abs" if plain != name else "raw", kind not in ("random", "edges"))
 
 
 def trainings(models: Iterable[Model], seeds: int = 5) -> dict[str, Model]:

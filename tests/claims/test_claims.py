@@ -19,8 +19,8 @@ from heatproof.models.registry import ARCHITECTURES
 VERDICTS = {"reproduced", "contradicted", "open", "not testable here"}
 
 
-def verdict(name, made):
-    return run_table(made).set_index("claim").loc[name]
+def verdict(name, evidence):
+    return run_table(evidence).set_index("claim").loc[name]
 
 
 def test_each_says_what_it_is():
@@ -86,17 +86,17 @@ def test_claims_on_networks_are_never_judged_on_images_alone():
 
 def test_seeds_of_one_kind_are_one_network():
     models = trainings([RESNET, replace(RESNET, name="other", depth=56)])
-    made = plant(lambda case, m: 0.1 * METHODS.index(m.name), models=models).over_networks()
-    pairs = made.pairs_differing(made.in_domain_cases(), "model")
+    evidence = plant(lambda case, m: 0.1 * METHODS.index(m.name), models=models).over_networks()
+    pairs = evidence.pairs_differing(evidence.in_domain_cases(), "model")
     assert len(pairs) == 25, "five by five, none within a kind"
-    assert made.agreement(pairs).networks == 2
+    assert evidence.agreement(pairs).networks == 2
 
 
 def test_networks_are_drawn_beside_images():
     """Networks that disagree widen the interval, which resampled images cannot show."""
-    made = plant(lambda case, m: {"net_a": 0.3, "net_b": 0.1}.get(case.model, 0.0) * (m.name == IG), noise=0.01)
-    cases, pairs = made.in_domain_cases(), [(METHODS.index(IG), 0)]
-    images, networks = (one.difference(cases, pairs).draws for one in (made, made.over_networks()))
+    evidence = plant(lambda case, m: {"net_a": 0.3, "net_b": 0.1}.get(case.model, 0.0) * (m.name == IG), noise=0.01)
+    cases, pairs = evidence.in_domain_cases(), [(METHODS.index(IG), 0)]
+    images, networks = (one.difference(cases, pairs).draws for one in (evidence, evidence.over_networks()))
     assert images[0] == networks[0]
     assert networks.std() > 5 * images.std()
 
@@ -112,8 +112,10 @@ def sides(level, seeds=5, **more):
 def test_design_is_welchs_test_over_means_of_trainings():
     generator = np.random.default_rng(0)
     chance = {name: generator.normal(0, 0.1) for name in trainings([RESNET, replace(RESNET, name="deep")])}
-    made = sides(lambda case, m: 0.3 + chance[case.model], noise=0)
-    measured = contrast(made, made.in_domain_cases(), pairs_differing_in(made, made.in_domain_cases(), "depth"))
+    evidence = sides(lambda case, m: 0.3 + chance[case.model], noise=0)
+    measured = contrast(
+        evidence, evidence.in_domain_cases(), pairs_differing_in(evidence, evidence.in_domain_cases(), "depth")
+    )
     groups = [[value for name, value in chance.items() if name.startswith(side)] for side in ("deep", "resnet")]
     expected = ttest_ind(*groups, equal_var=False)
     found = estimate(measured, 0, 0.95, 0)
@@ -134,11 +136,11 @@ def test_fewer_than_five_trainings_are_no_evidence_on_design(seeds, told):
 def test_other_baselines_and_grids_are_never_mixed_in():
     fields = {"idsds": {}, "idsds_g4_blur": {"kind": "idsds", "baseline": "blur"}, "g": {"kind": "idsds", "grid": 8}}
     fields["p"] = {"kind": "idsds", "output": "probability"}
-    made = plant(lambda case, m: 0.1, metrics=fields, models={"net_a": NETWORKS["net_a"]})
-    name = {index: case.metric for index, case in enumerate(made.cases)}
-    assert [name[c] for c in made.in_domain_cases()] == ["idsds"]
+    evidence = plant(lambda case, m: 0.1, metrics=fields, models={"net_a": NETWORKS["net_a"]})
+    name = {index: case.metric for index, case in enumerate(evidence.cases)}
+    assert [name[c] for c in evidence.in_domain_cases()] == ["idsds"]
     for field, other in (("grid", "g"), ("baseline", "idsds_g4_blur"), ("output", "p")):
-        assert [(name[a], name[b]) for a, b in made.pairs_varying(field)] == [("idsds", other)]
+        assert [(name[a], name[b]) for a, b in evidence.pairs_varying(field)] == [("idsds", other)]
 
 
 def test_a_model_without_its_like_is_not_compared():
@@ -150,8 +152,8 @@ def test_a_model_without_its_like_is_not_compared():
 def test_families_are_compared_where_both_have_batch_norm_or_neither():
     plain = Model("plain", "vgg", 11, 1.0, False, True)
     models = {one.name: one for one in (RESNET, plain, replace(plain, name="bn", batch_norm=True))}
-    made = plant(lambda case, m: 0.4, models=models)
-    assert family_pairs(made, made.in_domain_cases(), "vgg", "resnet") == [(("toy", "bn"), ("toy", "resnet"))]
+    evidence = plant(lambda case, m: 0.4, models=models)
+    assert family_pairs(evidence, evidence.in_domain_cases(), "vgg", "resnet") == [(("toy", "bn"), ("toy", "resnet"))]
 
 
 # ---- evidence --------------------------------------------------------------------------------------------------------
@@ -163,30 +165,30 @@ def test_out_of_domain_takes_no_finetuned_weights():
 
 
 def test_agreement_is_spearman_between_mean_scores():
-    made = plant(lambda case, m: 0.1 * METHODS.index(m.name) * (-1 if case.model == "net_a" else 1), noise=0.001)
-    pairs = made.pairs_differing(made.in_domain_cases(), "model")
-    assert made.agreement(pairs).draws[0] == pytest.approx(0), "three of six pairs are reversed"
+    evidence = plant(lambda case, m: 0.1 * METHODS.index(m.name) * (-1 if case.model == "net_a" else 1), noise=0.001)
+    pairs = evidence.pairs_differing(evidence.in_domain_cases(), "model")
+    assert evidence.agreement(pairs).draws[0] == pytest.approx(0), "three of six pairs are reversed"
 
 
 def test_a_metric_where_lower_is_better_is_turned():
-    made = plant(lambda case, m: 0.5, metrics={"idsds": {"higher_is_better": False}}, noise=0)
-    np.testing.assert_allclose(made.means, -0.5)
+    evidence = plant(lambda case, m: 0.5, metrics={"idsds": {"higher_is_better": False}}, noise=0)
+    np.testing.assert_allclose(evidence.means, -0.5)
 
 
 def test_kept_epochs_are_no_other_trainings():
     metrics = {"idsds": {}, "epoch": {"kind": "idsds", "saved_epoch_of": "finetuned"}}
-    made = plant(lambda case, m: 0.5, metrics=metrics, models={"net_a": NETWORKS["net_a"]})
-    assert made.find_cases("idsds") == [0]
-    assert made.find_cases("idsds", saved_epochs=True) == [1]
+    evidence = plant(lambda case, m: 0.5, metrics=metrics, models={"net_a": NETWORKS["net_a"]})
+    assert evidence.find_cases("idsds") == [0]
+    assert evidence.find_cases("idsds", saved_epochs=True) == [1]
 
 
 def test_consistency_is_the_mean_correlation_between_images():
-    made = plant(lambda case, m: METHODS.index(m.name) / 20, noise=0.2)
-    chosen = made.values[0][made.methods_using_model()]
+    evidence = plant(lambda case, m: METHODS.index(m.name) / 20, noise=0.2)
+    chosen = evidence.values[0][evidence.methods_using_model()]
     images = chosen.shape[1]
     pairs = [(a, b) for a in range(images) for b in range(a)]
     expected = np.mean([spearmanr(chosen[:, a], chosen[:, b]).statistic for a, b in pairs])
-    found = made.consistency(0)
+    found = evidence.consistency(0)
     assert found[0] == pytest.approx(expected)
     assert np.quantile(found[1:], 0.005) < expected < np.quantile(found[1:], 0.995)
 
@@ -198,15 +200,15 @@ def test_ranks_are_correlated_as_by_scipy():
 
 
 def test_methods_are_found_by_what_they_are():
-    made = plant(lambda case, m: 0.5, methods=(IG, f"{IG}_abs", IGU))
-    assert made.find_method(IG, "abs") == 1
+    evidence = plant(lambda case, m: 0.5, methods=(IG, f"{IG}_abs", IGU))
+    assert evidence.find_method(IG, "abs") == 1
     with pytest.raises(Untestable, match="no lime"):
-        made.find_method("lime")
+        evidence.find_method("lime")
 
 
 def test_a_network_of_ones_own_with_the_map_is_no_rival_of_itself():
     """A ResNet with BagNet's map is not one of the plain networks that it is compared with."""
-    mine = replace(RESNET, name="mine")
+    users_network = replace(RESNET, name="mine")
 
     def level(case, m):
         if m.name == "bagnet":
@@ -214,8 +216,8 @@ def test_a_network_of_ones_own_with_the_map_is_no_rival_of_itself():
         return 0.6 if case.model.startswith("resnet") else 0.95
 
     ours = Model("ours", "bagnet", None, 1.0, True, True)
-    made = plant(level, models=trainings([ours, mine, RESNET]), methods=("bagnet", "saliency"), images=6)
-    row = verdict("bagnet_beats_post_hoc_methods", made)
+    evidence = plant(level, models=trainings([ours, users_network, RESNET]), methods=("bagnet", "saliency"), images=6)
+    row = verdict("bagnet_beats_post_hoc_methods", evidence)
     assert row["value"] == pytest.approx(0.3, abs=0.05)
     assert row["basis"] == "networks: 2 against 1"
 
@@ -247,42 +249,42 @@ def of_magnitudes(*, tied):
     signed = ("saliency", "input_x_gradient", "integrated_gradients", "guided_backprop", "deconvnet")
     place = {name: i for i, name in enumerate(signed)}
     spread = {"mas_deletion": {"raw": 0.2, "abs": 0.2}, "rise_deletion": {"raw": 2.0, "abs": 0.02}}
-    made = plant(
+    evidence = plant(
         lambda case, m: spread[case.kind][m.transform] * place[m.kind],
         metrics=("mas_deletion", "rise_deletion"),
         methods=[*signed, *(f"{name}_abs" for name in signed)],
         weights=("pretrained",),
         noise=0.3,
     )
-    for index, case in enumerate(made.cases):
+    for index, case in enumerate(evidence.cases):
         if case.magnitudes and tied:
-            made.values[index][5:] = made.values[index][:5]
-    return made
+            evidence.values[index][5:] = evidence.values[index][:5]
+    return evidence
 
 
 def test_mas_and_rise_are_compared_over_the_same_absolute_maps():
-    made = of_magnitudes(tied=True)
-    names = [made.methods[index].name for index in made.counted_methods(0, 1)]
+    evidence = of_magnitudes(tied=True)
+    names = [evidence.methods[index].name for index in evidence.counted_methods(0, 1)]
     assert names == [
         f"{name}_abs"
         for name in ("saliency", "input_x_gradient", "integrated_gradients", "guided_backprop", "deconvnet")
     ]
-    rise = [index for index, case in enumerate(made.cases) if case.kind == "rise_deletion"][:1]
-    assert len(made.counted_methods(*rise)) == 10, "with no metric of magnitudes beside it, all rows count"
-    claims = run_table(made).set_index("claim")
+    rise = [index for index, case in enumerate(evidence.cases) if case.kind == "rise_deletion"][:1]
+    assert len(evidence.counted_methods(*rise)) == 10, "with no metric of magnitudes beside it, all rows count"
+    claims = run_table(evidence).set_index("claim")
     row = claims.loc["mas_more_consistent_than_rise"]
     assert row["value"] > 0.1
     # With all rows, RISE's order of maps with signs would reverse the sign.
-    for case in made.cases:
+    for case in evidence.cases:
         object.__setattr__(case, "magnitudes", False)
-    assert run_table(made).set_index("claim").loc["mas_more_consistent_than_rise", "value"] < 0
+    assert run_table(evidence).set_index("claim").loc["mas_more_consistent_than_rise", "value"] < 0
 
 
 @pytest.mark.parametrize("metrics", [("mas_deletion", "rise_deletion"), ("mas_deletion", "sic")])
 def test_too_few_maps_that_count_are_the_reason(metrics):
     """Three maps and their absolute values are six rows, but three methods to MAS."""
     signed = ("saliency", "input_x_gradient", "integrated_gradients")
-    made = plant(
+    evidence = plant(
         lambda case, m: 0.1 * signed.index(m.kind),
         metrics=metrics,
         methods=[*signed, *(f"{name}_abs" for name in signed)],
@@ -290,4 +292,4 @@ def test_too_few_maps_that_count_are_the_reason(metrics):
         noise=0.3,
     )
     name = "mas_more_consistent_than_pic" if "sic" in metrics else "mas_more_consistent_than_rise"
-    assert "have a score of 5 methods" in run_table(made).set_index("claim").loc[name, "reason"]
+    assert "have a score of 5 methods" in run_table(evidence).set_index("claim").loc[name, "reason"]

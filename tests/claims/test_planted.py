@@ -37,8 +37,8 @@ def test_the_recipe_of_contributing_is_planted():
 @pytest.mark.parametrize(("sign", "expected"), [(1, "reproduced"), (-1, "contradicted"), (0, "open")])
 def test_a_claim_finds_what_was_planted(name, sign, expected):
     row = run_table(PLANTED[name](sign)).set_index("claim").loc[name]
-    told = f"{row['value']:.3f} ({row['ci_low']:.3f} to {row['ci_high']:.3f}), q {row['q']:.3f}, {row['rule']}"
-    assert row["verdict"] == expected, f"{told} {row['reason']}"
+    description = f"{row['value']:.3f} ({row['ci_low']:.3f} to {row['ci_high']:.3f}), q {row['q']:.3f}, {row['rule']}"
+    assert row["verdict"] == expected, f"{description} {row['reason']}"
 
 
 ALIKE = {

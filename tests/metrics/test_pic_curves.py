@@ -200,10 +200,10 @@ def test_a_given_ranking_decides(scene):
     from heatproof.base.sequences import pixel_ranking
 
     _, _, maps, _, ids = scene
-    own = pixel_ranking(maps, ids, 0)
+    ranking = pixel_ranking(maps, ids, 0)
     for name, values in respond(scene).items():
-        np.testing.assert_array_equal(respond(scene, ranking=own)[name], values)
-    assert np.any(respond(scene, ranking=own[:, ::-1])["entropy"] != respond(scene)["entropy"])
+        np.testing.assert_array_equal(respond(scene, ranking=ranking)[name], values)
+    assert np.any(respond(scene, ranking=ranking[:, ::-1])["entropy"] != respond(scene)["entropy"])
 
 
 def test_interpolation_has_the_bits_of_griddata():
@@ -214,14 +214,14 @@ def test_interpolation_has_the_bits_of_griddata():
     generator = np.random.default_rng(4)
     picture = generator.random((20, 17, 3), dtype=np.float32)
     for share in (0.02, 0.3, 0.8):
-        kept = generator.random((20, 17)) < share
-        kept[[0, 0, -1, -1], [0, -1, 0, -1]] = True
-        filled = interpolate(picture, kept)
+        mask = generator.random((20, 17)) < share
+        mask[[0, 0, -1, -1], [0, -1, 0, -1]] = True
+        filled = interpolate(picture, mask)
         for channel in range(3):
             plane = picture[..., channel]
-            expected = griddata(np.argwhere(kept), plane[kept], np.argwhere(~kept), "linear", plane.mean())
-            np.testing.assert_array_equal(filled[..., channel][~kept], expected.astype(np.float32))
-            np.testing.assert_array_equal(filled[..., channel][kept], plane[kept])
+            expected = griddata(np.argwhere(mask), plane[mask], np.argwhere(~mask), "linear", plane.mean())
+            np.testing.assert_array_equal(filled[..., channel][~mask], expected.astype(np.float32))
+            np.testing.assert_array_equal(filled[..., channel][mask], plane[mask])
     np.testing.assert_array_equal(interpolate(picture, np.ones((20, 17), dtype=bool)), picture)
 
 

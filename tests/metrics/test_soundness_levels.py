@@ -52,11 +52,11 @@ def scores(problem):
 
 def test_the_levels_are_the_points_of_the_curve(problem):
     model, images, labels, maps = problem
-    whole = heatproof.evaluate("completeness", model, images, labels, maps["noisy"], imputation="baseline")
+    all_thresholds = heatproof.evaluate("completeness", model, images, labels, maps["noisy"], imputation="baseline")
     for place, at in enumerate((0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)):
         one = heatproof.evaluate("completeness", model, images, labels, maps["noisy"], imputation="baseline", at=at)
-        np.testing.assert_array_equal(one["score"], whole["completeness"][:, place])
-    assert not np.array_equal(one["score"], whole["score"])
+        np.testing.assert_array_equal(one["score"], all_thresholds["completeness"][:, place])
+    assert not np.array_equal(one["score"], all_thresholds["score"])
 
 
 def test_a_level_that_the_curve_does_not_have(problem):

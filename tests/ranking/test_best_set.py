@@ -85,12 +85,12 @@ def test_holm_is_that_of_a_library():
 def test_too_few_images_abstain_and_enough_can_tell(methods, level):
     least = minimum_images(count_ordered_pairs(methods), level)
     certain = np.outer(-np.arange(methods), np.ones(least))
-    few = best_set(certain[:, 1:], level=level)
-    assert few.members.all()
-    assert few.reason == f"{least - 1} images are too few to tell {methods} methods apart: {least} are needed"
-    told = best_set(certain, level=level)
-    assert told.reason == ""
-    assert told.members.tolist() == [True] + [False] * (methods - 1)
+    too_few = best_set(certain[:, 1:], level=level)
+    assert too_few.members.all()
+    assert too_few.reason == f"{least - 1} images are too few to tell {methods} methods apart: {least} are needed"
+    found = best_set(certain, level=level)
+    assert found.reason == ""
+    assert found.members.tolist() == [True] + [False] * (methods - 1)
 
 
 def test_gaps_are_compared_where_both_are_known_and_nothing_is_no_method():
@@ -137,27 +137,27 @@ def test_a_better_method_is_told(methods, images, effect, most):
 def test_so_many_images_tell_a_method_from_a_better_one(methods, effect):
     images = images_to_distinguish(methods, effect=effect)
     rng = np.random.default_rng(6)
-    told = 0
+    n_found = 0
     for _ in range(300):
         scores = rng.normal(size=(methods, images))
         scores[1:] += effect * np.sqrt(2)
         scores[2:] = scores[1]
-        told += not best_set(scores[:2] if methods == 2 else scores).members[0]
-    assert 0.7 <= told / 300 <= 0.95
+        n_found += not best_set(scores[:2] if methods == 2 else scores).members[0]
+    assert 0.7 <= n_found / 300 <= 0.95
 
 
 def test_few_networks_abstain_and_say_how_many_are_needed():
     assert [minimum_networks(level) for level in (0.9, 0.95, 0.99)] == [5, 6, 8]
     rng = np.random.default_rng(7)
     scores = np.arange(5.0) + 0.01 * rng.normal(size=(6, 5))
-    few = best_set_over_networks(scores[:5])
-    assert few.members.all()
-    assert few.reason == "5 networks: 6 are needed to tell methods apart, as fewer may agree by chance"
+    too_few = best_set_over_networks(scores[:5])
+    assert too_few.members.all()
+    assert too_few.reason == "5 networks: 6 are needed to tell methods apart, as fewer may agree by chance"
     # Some methods rank last in all networks; reversing one order moves them to those in the middle.
-    told = best_set_over_networks(scores)
-    assert told.reason == ""
-    assert told.members[4]
-    assert not told.members[0]
+    found = best_set_over_networks(scores)
+    assert found.reason == ""
+    assert found.members[4]
+    assert not found.members[0]
 
 
 @pytest.mark.parametrize("noise", [name for name in NOISE if name != "one of all"])

@@ -8,9 +8,9 @@ from heatproof.ranking.ranks import bradley_terry, pairwise_wins
 def expected_minus_seen_wins(strengths, wins):
     """Return the gradient of the regularised likelihood, which is zero at its maximum."""
     compared = (wins + wins.T) > 0
-    seen = (wins + 0.5 * compared).sum(axis=1)
+    observed = (wins + 0.5 * compared).sum(axis=1)
     games = wins + wins.T + compared
-    return (games / (1 + np.exp(strengths[None, :] - strengths[:, None]))).sum(axis=1) - seen
+    return (games / (1 + np.exp(strengths[None, :] - strengths[:, None]))).sum(axis=1) - observed
 
 
 @pytest.fixture

@@ -85,14 +85,14 @@ def test_means_within_and_between_groups(planted):
         assert means["dataset", "share this"] == pytest.approx(-1)
         assert means["dataset", "differ in this"] == pytest.approx(0)
     assert table.loc[("dataset", "differ in this"), "n_pairs"] == 4
-    whole = table.loc[("any", "are any two")]
-    assert -1 <= whole["spearman_low"] < whole["spearman"] < whole["spearman_high"] <= 1
+    all_pairs = table.loc[("any", "are any two")]
+    assert -1 <= all_pairs["spearman_low"] < all_pairs["spearman"] < all_pairs["spearman_high"] <= 1
 
 
 def test_interval_draws_cases_and_pairs_none_with_itself(planted):
     """A pair of two cases is drawn or not, so that all resamples that contain it have the same value."""
-    agree, cases = planted
-    table = agreement_by_factor(agree, cases, repetitions=300).set_index(["factor", "pairs_that"])
+    correlations, cases = planted
+    table = agreement_by_factor(correlations, cases, repetitions=300).set_index(["factor", "pairs_that"])
     row = table.loc[("model", "share this")]
     assert (row["spearman_low"], row["spearman_high"]) == pytest.approx((1, 1))
 

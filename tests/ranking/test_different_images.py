@@ -30,7 +30,7 @@ def noise(images):
 def test_levels_are_compared_on_the_images_of_the_fewest():
     long, short = noise(40), noise(40)[:, :10]
     levels = [("long", "pretrained", "long", "raw"), ("short", "pretrained", "short", "raw")]
-    told = Checks(
+    spec = Checks(
         comparisons=[Compared("images", "all", "long", levels, [("digits", "net")])],
         directions={"long": True, "short": True},
         images={"long": 40, "short": 10},
@@ -42,7 +42,7 @@ def test_levels_are_compared_on_the_images_of_the_fewest():
         transforms={},
         templates="t",
     )
-    methods, pairs = check_tables(pd.concat([scores_of("long", long), scores_of("short", short)]), told)
+    methods, pairs = check_tables(pd.concat([scores_of("long", long), scores_of("short", short)]), spec)
     # On the shared images both metrics have the same scores.
     assert pairs["spearman"].tolist() == [1.0]
     assert set(methods["n_images"]) == {10}

@@ -26,8 +26,8 @@ def table(networks=METRICS, seed=0, ties=0, gaps=0):
             values[:ties] = values[0]
             values[len(values) - gaps :] = np.nan
             rows += [("d", model, "w", metric, *one) for one in zip(METHODS, values, strict=True)]
-    made = pd.DataFrame(rows, columns=[*CASE, "method", "score"])
-    return made.assign(higher_is_better=made["metric"] != "deletion_morf")
+    table_of_scores = pd.DataFrame(rows, columns=[*CASE, "method", "score"])
+    return table_of_scores.assign(higher_is_better=table_of_scores["metric"] != "deletion_morf")
 
 
 def kappa_of_the_paper(scores):

@@ -53,13 +53,13 @@ def test_true_kappa_is_what_very_many_cases_give(simulation):
     np.testing.assert_allclose(simulation.true_kappa(quality), odds.mean(axis=1), atol=0.03)
 
 
-def covers(held):
+def covers(coverage):
     """Return whether a coverage is close to 0.95.
 
     In 100 repetitions of ten methods a share of 0.95 has a standard error of about 0.015; benchmarks/coverage.py has
     1,000.
     """
-    return 0.92 <= held <= 0.99
+    return 0.92 <= coverage <= 0.99
 
 
 @pytest.mark.parametrize("networks", [3, 6, 13])
@@ -80,12 +80,12 @@ def test_intervals_of_mean_scores_cover(simulation):
 @pytest.mark.slow
 def test_planted_order_is_recovered_and_intervals_cover(simulation):
     """In 250 repetitions of 10 methods a share of 0.95 has a standard error of about 0.01; the benchmark has 1,000."""
-    held, held_mean, _, order = simulation.over_networks(26, 0, 250, cases=1)["after"]
-    assert 0.92 < held < 0.98
+    coverage, held_mean, _, order = simulation.over_networks(26, 0, 250, cases=1)["after"]
+    assert 0.92 < coverage < 0.98
     assert 0.92 < held_mean < 0.98
     assert order > 0.93
     # The ordinary percentiles are too narrow, which is why they are not the default.
-    assert simulation.over_networks(26, 0, 250, cases=1, kind="percentile")["after"][0] < held
+    assert simulation.over_networks(26, 0, 250, cases=1, kind="percentile")["after"][0] < coverage
 
 
 @pytest.mark.slow

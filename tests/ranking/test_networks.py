@@ -64,8 +64,8 @@ def test_all_cases_of_a_network_are_drawn_together():
     """Cases that agree within networks leave κ as uncertain as the networks do."""
     scores = np.random.default_rng(1).normal(size=(6, 5))
     alike = np.repeat(scores, 4, axis=0) + 1e-3 * np.random.default_rng(2).normal(size=(24, 5))
-    apart, together = (meta_rank(alike, groups=groups) for groups in (None, np.repeat(range(6), 4).tolist()))
-    assert ((together.ci_high - together.ci_low) > 1.5 * (apart.ci_high - apart.ci_low)).all()
+    separate, together = (meta_rank(alike, groups=groups) for groups in (None, np.repeat(range(6), 4).tolist()))
+    assert ((together.ci_high - together.ci_low) > 1.5 * (separate.ci_high - separate.ci_low)).all()
     np.testing.assert_allclose(together.ci_low, meta_rank(scores).ci_low, atol=1e-5)
 
 
@@ -110,10 +110,12 @@ def test_images_are_drawn_within_networks():
 def test_correlations_are_drawn_by_network():
     scores = np.random.default_rng(3).normal(size=(12, 8))
     cases = pd.DataFrame({"model": np.repeat(list("abcdef"), 2), "metric": ["x", "y"] * 6})
-    agree = agreement(scores)
-    apart, together = (agreement_by_factor(agree, cases, groups=groups) for groups in (None, cases["model"].tolist()))
-    assert together.loc[0, "spearman"] == apart.loc[0, "spearman"]
-    assert together.loc[0, "spearman_low"] != apart.loc[0, "spearman_low"]
+    correlations = agreement(scores)
+    separate, together = (
+        agreement_by_factor(correlations, cases, groups=groups) for groups in (None, cases["model"].tolist())
+    )
+    assert together.loc[0, "spearman"] == separate.loc[0, "spearman"]
+    assert together.loc[0, "spearman_low"] != separate.loc[0, "spearman_low"]
     two = agreement_by_factor(agreement(scores[:4]), cases.head(4), groups=cases["model"].head(4).tolist())
     assert two["spearman_low"].isna().all()
 
@@ -169,8 +171,8 @@ def test_equal_rankings_are_one_metric():
     assert duplicate_metrics(both) == {"yours": "mine"}
     both.iloc[-1, both.columns.get_loc("score")] = 0.0
     assert duplicate_metrics(both) == {}
-    few = both[both["method"].isin(METHODS[:4])]
-    assert duplicate_metrics(few) == {}, "four methods rank alike by chance"
+    few_methods = both[both["method"].isin(METHODS[:4])]
+    assert duplicate_metrics(few_methods) == {}, "four methods rank alike by chance"
 
 
 def test_the_columns_of_a_table_decide():

@@ -115,8 +115,8 @@ def test_images_one_by_one_are_scipys():
     found = spearman_of_images(ours, true)
     assert np.isnan(found[0])
     for row in range(1, 30):
-        kept = ~np.isnan(ours[row])
-        assert found[row] == pytest.approx(spearmanr(ours[row][kept], true[row][kept]).statistic)
+        is_known = ~np.isnan(ours[row])
+        assert found[row] == pytest.approx(spearmanr(ours[row][is_known], true[row][is_known]).statistic)
 
 
 def test_the_figure_has_every_metric_and_interval(table):
