@@ -1,4 +1,4 @@
-"""How often the best set excludes an equally good method, and how often the reported number of images is sufficient.
+"""How often the set of the best excludes an equally good method, and how often the reported number of images suffices.
 
     python benchmarks/best_set.py [--out docs/data/best_set] [--repetitions 1000]
 

@@ -4,7 +4,7 @@ python benchmarks/null_control.py RESULTS [--repetitions 200]
 
 RESULTS is the folder of a run of config/null_control.yaml: its verdicts and claims are counted. Then random maps are
 drawn many times and scored on the cached patch drops of those networks. Such methods are equivalent, so that every
-difference between them in the intervals, the tests, the best set or Meta-Rank is false.
+difference between them in the intervals, the tests, the set of the best or Meta-Rank is false.
 """
 
 from __future__ import annotations

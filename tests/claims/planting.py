@@ -90,5 +90,8 @@ def plant(
             mean = level(case, one)
             if mean is not None:
                 where = {"dataset": case.dataset, "model": case.model, "weights": case.weights, "metric": case.metric}
-                rows += [{**where, "method": one.name, "image": i, "score": mean + e} for i, e in enumerate(drawn)]
+                rows += [
+                    {**where, "method": one.name, "image": i, "score": mean + deviation}
+                    for i, deviation in enumerate(drawn)
+                ]
     return Evidence(pd.DataFrame(rows), cases, planted_methods, models, accuracy, draws=Resampling(0, repetitions))

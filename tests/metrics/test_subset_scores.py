@@ -267,5 +267,5 @@ def test_what_does_not_belong_together_is_refused(score, change, message, maps, 
 
 @pytest.mark.parametrize("sizes", [(0.1,) * 5, (0.1,) * 12])
 def test_other_sizes_than_drawn_are_refused(sizes, maps, masks, drops):
-    with pytest.raises(HeatproofError, match=f"24 subsets are not 3 or more for each of {len(sizes)} sizes"):
+    with pytest.raises(HeatproofError, match=f"24 subsets cannot be {len(sizes)} sizes with at least 3 subsets each"):
         sensitivity_n_scores(maps, drops, masks, IDS, sizes=sizes)

@@ -1,4 +1,4 @@
-"""The best set, over images and over networks, and the number of images that would be enough."""
+"""The set of the best, over images and over networks, and the number of images that would be enough."""
 
 import numpy as np
 import pandas as pd

@@ -72,7 +72,7 @@ def test_with_one_case_a_network_both_are_the_same(gaps):
 
 @pytest.mark.parametrize("gaps", [0, 2])
 def test_a_case_counts_as_a_network_of_its_own_would(gaps):
-    """κ, its interval and the best set are those of a table in which each test case is a separate network."""
+    """κ, its interval and the set of the best are those of a table in which each test case is a separate network."""
     scores = table(gaps=gaps)
     names = [f"net{place}" for place in scores.groupby(CASE).ngroup()]
     each = meta_rank_table(scores, independent="case"), meta_rank_table(scores.assign(model=names))

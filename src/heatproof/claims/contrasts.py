@@ -23,10 +23,10 @@ def pairs_differing_in(e: Evidence, cases: Sequence[int], changed: str) -> Pairs
     """Return the pairs of kinds on one dataset that differ only in one property of `DESIGN`, the larger value first."""
     pairs = []
     for (a, one), (b, other) in combinations(network_kinds(e, cases).items(), 2):
-        mine, theirs = getattr(one, changed), getattr(other, changed)
+        value, other_value = getattr(one, changed), getattr(other, changed)
         same = all(getattr(one, name) == getattr(other, name) for name in DESIGN if name != changed)
-        if a[0] == b[0] and same and None not in (mine, theirs) and mine != theirs:
-            pairs.append((a, b) if mine > theirs else (b, a))
+        if a[0] == b[0] and same and None not in (value, other_value) and value != other_value:
+            pairs.append((a, b) if value > other_value else (b, a))
     return pairs
 
 

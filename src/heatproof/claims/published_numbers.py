@@ -67,10 +67,10 @@ def _table(name: str) -> pd.DataFrame:
 def method(name: str) -> Method:
     """Return the method of a name in the tables, such as ``IG-raw``."""
     plain, transform = name.removesuffix("-raw").removesuffix("-abs"), "abs" if name.endswith("-abs") else "raw"
-    kind, shown = _EXPLAINERS[plain]
+    kind, map_name = _EXPLAINERS[plain]
     if plain.endswith("-SQ"):
         transform = "raw"  # squares have no sign
-    return Method(name, kind, shown or kind, transform, not plain.startswith("Edge"))
+    return Method(name, kind, map_name or kind, transform, not plain.startswith("Edge"))
 
 
 def model(name: str) -> Model:

@@ -72,8 +72,10 @@ def published_orders(evidence: Evidence, level: float = 0.95) -> tuple[pd.DataFr
     for shared in _shared_methods(evidence):
         orders.append({**shared.where, **_agreement(shared, evidence, level)})
         rank = rankdata(-shared.run_scores[0])
-        there = rankdata(-shared.published_scores, axis=1).mean(0)
-        for row in zip(shared.names, shared.published_names, rank, there, there - rank, strict=True):
+        published_ranks = rankdata(-shared.published_scores, axis=1).mean(0)
+        for row in zip(
+            shared.names, shared.published_names, rank, published_ranks, published_ranks - rank, strict=True
+        ):
             methods.append({**shared.where, **dict(zip(METHODS[-5:], row, strict=True))})
     return pd.DataFrame(orders, columns=ORDERS), pd.DataFrame(methods, columns=METHODS)
 
@@ -104,7 +106,7 @@ def _shared_methods(evidence: Evidence) -> Iterator[_SharedMethods]:
             scores = scores[~np.isnan(scores[:, is_shared]).any(1)][:, is_shared]
             if is_shared.sum() < MINIMUM_METHODS or len(scores) < 2:
                 continue
-            here, there = (
+            names, published_names = (
                 [one.name for one, use in zip(chosen, is_shared, strict=True) if use]
                 for chosen in (
                     [evidence.methods[place] for place in pairs.values()],
@@ -112,7 +114,7 @@ def _shared_methods(evidence: Evidence) -> Iterator[_SharedMethods]:
                 )
             )
             where = {**dict(zip(CASE, (*case.network, case.metric), strict=True)), "published": dataset}
-            yield _SharedMethods(where, here, there, run_scores[:, is_shared], scores)
+            yield _SharedMethods(where, names, published_names, run_scores[:, is_shared], scores)
 
 
 def _agreement(shared: _SharedMethods, evidence: Evidence, level: float) -> dict[str, Any]:

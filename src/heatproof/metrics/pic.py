@@ -56,8 +56,8 @@ def information_curves(
     ends = values[:, [0, -1]] if ends is None else np.asarray(ends, dtype=np.float64)
     if entropy.ndim != 2 or entropy.shape != values.shape or entropy.shape[1] < 3 or ends.shape != (len(entropy), 2):
         raise HeatproofError(
-            f"Entropies {entropy.shape}, values {values.shape} and ends {ends.shape} do not belong together: they have "
-            "to be (images, thresholds + 2) twice, and (images, 2)."
+            f"Entropies {entropy.shape}, values {values.shape} and ends {ends.shape} do not belong together: give "
+            "entropies and values of shape (images, thresholds + 2), and ends of shape (images, 2)."
         )
     x = _normalise(entropy[:, 1:-1], entropy[:, :1], entropy[:, -1:])
     y = np.maximum.accumulate(_normalise(values[:, 1:-1], ends[:, :1], ends[:, 1:]), axis=1)

@@ -155,7 +155,7 @@ class Metric(RegistryEntry):
         )
         return unsupported_reason(task, self.needs(options), "set `output: logit`" if applies_to_logit else "")
 
-    def complete_options(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def complete_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return the given options, completed by the defaults.
 
         Raises
@@ -163,13 +163,13 @@ class Metric(RegistryEntry):
         HeatproofError
             If an option is unknown.
         """
-        for key in given:
+        for key in options:
             if key not in self.options:
                 raise HeatproofError(
                     f"The metric {self.name!r} has no option {key!r}: {suggest_name(key, self.options)}"
                 )
         functions = filter(None, (self.options_function, self.function, self.reads.options))
-        return {**self.options, **normalise_grid_options(given, *functions)}
+        return {**self.options, **normalise_grid_options(options, *functions)}
 
     def responses(self, options: Mapping[str, Any], sizes: Iterable[tuple[int, int]] = ()) -> dict[str, Response]:
         """Return the responses that these options need, by the argument that takes each; see `from_options`."""
@@ -311,14 +311,14 @@ def metric(
         existing = METRICS.get(name)
         if existing is not None and existing.function.__module__ != function.__module__:
             raise HeatproofError(
-                f"There is a metric {name!r} in {existing.function.__module__}: enter yours under another name."
+                f"There is a metric {name!r} in {existing.function.__module__}: register yours under another name."
             )
         metric_options = options_of(function)
         options = options_of(options_function) | metric_options
         if not (needs in NEEDS or callable(needs) or (needs is None and "output" in options)):
             raise HeatproofError(
-                f"The metric {name!r} does not say what it reads of the network: give @metric needs= one of "
-                f"{', '.join(NEEDS)}, or the metric an option `output`."
+                f"The metric {name!r} does not say what it reads of the network: give @metric `needs`, one of "
+                f"{', '.join(NEEDS)}, or give the metric an option `output`."
             )
         METRICS[name] = Metric(
             name=name,

@@ -206,9 +206,9 @@ def soundness(
     responses = deletion.read(output, target)[:, ::-1]
     if output == "accuracy" and 0 < threshold * len(responses) < 1:
         warnings.warn(
-            f"Each of the {len(responses)} images is more of the accuracy than soundness tolerates, {threshold:g}, so "
-            f"that a step that gains a single image counts as true attribution: score at least {ceil(1 / threshold)} "
-            "images, or compare results of one number of images only.",
+            f"With {len(responses)} images, a single image changes the accuracy by more than the threshold of "
+            f"soundness, {threshold:g}, so that a step that gains one image adds true attribution: score at least "
+            f"{ceil(1 / threshold)} images, or compare only results with the same number of images.",
             stacklevel=2,
         )
     performance = responses.mean(axis=0)

@@ -173,8 +173,8 @@ def sensitivity_n_of_sums(
     samples, remainder = divmod(sums.shape[1], len(sizes))
     if remainder or samples < 3:
         raise HeatproofError(
-            f"{sums.shape[1]} subsets are not 3 or more for each of {len(sizes)} sizes: give the sizes with which they "
-            "were drawn, and draw at least 3 of each."
+            f"{sums.shape[1]} subsets cannot be {len(sizes)} sizes with at least 3 subsets each: give the sizes with "
+            "which they were drawn, and draw at least 3 of each."
         )
     shape = (len(sums) * len(sizes), samples)
     curve = _pearson_rows(sums.reshape(shape), drops.reshape(shape)).reshape(len(sums), len(sizes))

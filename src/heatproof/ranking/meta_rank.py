@@ -223,6 +223,6 @@ def _check_connected(present: np.ndarray, names: np.ndarray) -> None:
             for members in components
         ]
         raise HeatproofError(
-            f"No test case compares methods of one part with those of another: {' | '.join(described)}. "
-            "Score methods of all parts together in some test case, or rank each part by itself."
+            f"No test case compares the methods of these groups with each other: {' | '.join(described)}. "
+            "Score methods of all groups together in some test case, or rank each group separately."
         )

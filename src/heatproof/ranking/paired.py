@@ -94,7 +94,7 @@ def minimum_images(tests: int, level: float = 0.95) -> int:
     ----------
     tests
         Number of tests that share the probability of a false statement: `count_ordered_pairs` of the methods for the
-        best set, the number of methods for "above all reference maps".
+        set of the best, the number of methods for "above all reference maps".
     level
         1 minus the probability of a false statement, in (0, 1).
     """

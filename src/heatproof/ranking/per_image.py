@@ -23,8 +23,8 @@ def one_score_per_image(rows: pd.DataFrame) -> pd.DataFrame:
     Parameters
     ----------
     rows
-        Columns ``method``, ``image``, ``score``, others of a test case, and one of `TARGET_COLUMNS`, which distinguishes the
-        rows of one image.
+        Columns ``method``, ``image``, ``score``, others of a test case, and one of `TARGET_COLUMNS`, by which the rows
+        of one image differ.
 
     Returns
     -------

@@ -88,10 +88,10 @@ def to_dense_ranks(scores: np.ndarray) -> np.ndarray:
     with np.errstate(invalid="ignore"):
         # The difference of infinite scores is infinite or NaN, so that they have no tolerance.
         limit = TOLERANCE * np.maximum(1, np.where(np.isfinite(above), np.maximum(np.abs(below), np.abs(above)), 1))
-        apart = above - below > np.where(np.isfinite(limit), limit, 0)
+        is_apart = above - below > np.where(np.isfinite(limit), limit, 0)
     dtype = np.float32 if scores.shape[-1] <= EXACT else np.float64
     ranks = np.ones(scores.shape, dtype=dtype)
-    np.put_along_axis(ranks, order[..., 1:], 1 + np.cumsum(apart, axis=-1, dtype=dtype), axis=-1)
+    np.put_along_axis(ranks, order[..., 1:], 1 + np.cumsum(is_apart, axis=-1, dtype=dtype), axis=-1)
     ranks[np.isnan(scores)] = np.nan
     return ranks
 

@@ -185,7 +185,7 @@ def critical_difference(scores: pd.DataFrame, *, posthoc: str = "wilcoxon", leve
     images, methods = complete.shape
     if images < 2:
         raise HeatproofError(
-            f"{images} images have a score of every method: leave the methods out that are undefined on most images."
+            f"{images} images have a score of every method: leave out the methods that are undefined on most images."
         )
     means = image_ranks(complete.to_numpy(dtype=float)).mean(axis=0)
     ranks = pd.Series(means, index=complete.columns, name="rank").sort_values(kind="stable")

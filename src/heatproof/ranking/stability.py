@@ -33,12 +33,12 @@ def leave_one_out(
         keeps the mean κ that it has over all test cases, as in `heatproof.ranking.meta_rank.meta_rank`.
     """
     group = group_numbers(groups, len(scores))
-    given = np.ones(len(scores)) if weights is None else weights
-    kappa_of_all, _ = compute_kappa(scores, weights=shares_in_groups(group, given))
+    case_weights = np.ones(len(scores)) if weights is None else weights
+    kappa_of_all, _ = compute_kappa(scores, weights=shares_in_groups(group, case_weights))
     kappa = np.empty(scores.shape)
     for case in range(len(scores)):
         remaining, others = np.delete(scores, case, axis=0), np.delete(group, case)
-        share = shares_in_groups(np.unique(others, return_inverse=True)[1], np.delete(given, case))
+        share = shares_in_groups(np.unique(others, return_inverse=True)[1], np.delete(case_weights, case))
         kappa[case], _ = compute_kappa(remaining, kappa_of_all, share)
     return kappa, rank_methods(kappa)
 

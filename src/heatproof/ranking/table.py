@@ -207,7 +207,7 @@ def duplicate_metrics(scores: pd.DataFrame, kinds: Mapping[str, str] | None = No
     for number, name in enumerate(metrics):
         for other in (one for one in metrics[:number] if one not in found and name not in found):
             shared = by_metric[name].index.intersection(by_metric[other].index)
-            one, two = (by_metric[which].loc[shared].to_numpy(dtype=float) for which in (name, other))
+            one, two = (by_metric[metric_name].loc[shared].to_numpy(dtype=float) for metric_name in (name, other))
             is_informative = len(one) > 0 and all(
                 len(set(row[~np.isnan(row)])) >= MINIMUM_DISTINCT_RANKS for row in one
             )
@@ -353,7 +353,7 @@ def _checked(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def _notes(result: MetaRank, reason: str, too_few: np.ndarray, level: float, unit: str) -> list[str]:
-    """Return the reason for each method why its interval, or its membership in the best set, is missing."""
+    """Return the reason for each method why its interval, or its membership in the set of the best, is missing."""
     notes = []
     for n, low, kappa, is_few in zip(result.n_networks, result.ci_low, result.kappa, too_few, strict=True):
         reasons = []

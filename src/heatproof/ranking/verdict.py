@@ -104,7 +104,7 @@ class Verdict:
     sentence
         The same as a sentence.
     best
-        Members of the best set of at least one measure, the highest mean first.
+        Members of the set of the best of at least one measure, the highest mean first.
     measures
         Conclusions from each measure, by its description.
     agreement
@@ -140,7 +140,7 @@ def judge(
     where
         The weights, as a part of a sentence: ``on the finetuned weights``.
     level
-        Level of the best set, and of the comparison with the reference maps.
+        Level of the set of the best, and of the comparison with the reference maps.
     ablating
         Rows of methods that delete regions, nearly as a measure of deletion does. They are excluded from the
         comparison.
@@ -309,9 +309,9 @@ def disagreement(scores: pd.DataFrame) -> str:
         return ""
     return (
         f"{join_names(opposed)} order{'s' * (len(opposed) == 1)} the methods against {' and '.join(bases)}. Such "
-        "metrics measure different things, and κ over all of them hides that: decide which question is yours before you look "
-        "(docs/conventions.md says what each metric asks), and read the set of the best by that metric, or take a "
-        "method that is in the set of each."
+        "metrics measure different things, and κ over all of them hides that: decide which question is yours before "
+        "you look (docs/conventions.md says what each metric asks), and read the set of the best by that metric, or "
+        "take a method that is in the set of each."
     )
 
 
