@@ -121,11 +121,11 @@ class _StoredInputs:
         The responses that the metric reads.
     explainers
         Explainer to its methods, for explainers with maps and responses.
-    gaps
+    unscored_reasons
         Method without scores to the reason.
     keys
         Path of each shard to its key.
-    gates, costs
+    applicability_records, costs
         Applicability records and costs, by explainer.
     drops, data
         Manifests of the shards of patch drops, and of all other shards.
@@ -143,9 +143,9 @@ class _StoredInputs:
     rows: ScoredRows
     metric_inputs: StoredMetricInputs
     explainers: dict[str, Methods]
-    gaps: dict[str, str]
+    unscored_reasons: dict[str, str]
     keys: dict[str, str]
-    gates: dict[str, Any]
+    applicability_records: dict[str, Any]
     costs: dict[str, Any]
     drops: list[dict[str, Any]]
     data: list[dict[str, Any]]
@@ -168,15 +168,15 @@ def _read_inputs(spec: Score) -> _StoredInputs:
     rows = scored_rows(read_checksummed(spec.classes) or {}, spec.target, spec.images)
     options = {**spec.options, **({"output": spec.case.output} if "output" in metric.options else {})}
     explainers: dict[str, Methods] = {}
-    gaps: dict[str, str] = {}
+    unscored_reasons: dict[str, str] = {}
     if reason := metric.unsupported_reason(rows.task, options):
         # The responses of a metric that does not apply need not exist.
-        gaps |= {method.method: reason for method in spec.methods}
+        unscored_reasons |= {method.method: reason for method in spec.methods}
     else:
         for method in spec.methods:
             explainers.setdefault(method.explainer, []).append(method)
     keys: dict[str, str] = {}
-    gates: dict[str, Any] = {}
+    applicability_records: dict[str, Any] = {}
     costs: dict[str, Any] = {}
     data: list[dict[str, Any]] = []
     for explainer, methods in list(explainers.items()):
@@ -186,11 +186,11 @@ def _read_inputs(spec: Score) -> _StoredInputs:
             manifests = _read_shards(spec, base, keys)
             data += manifests
             if gate := next((manifest["gate"] for manifest in manifests if "gate" in manifest), None):
-                gates[explainer] = gate
+                applicability_records[explainer] = gate
             if base == maps:
                 costs[explainer] = _sum_costs(manifests)
             if reason := next((manifest["gap"] for manifest in manifests if manifest["gap"]), None):
-                gaps |= {method.method: reason for method in methods}
+                unscored_reasons |= {method.method: reason for method in methods}
                 explainers.pop(explainer, None)
     # Labels come from the store of patch drops: where no explainer applies, all stores of maps contain only NaN.
     drops = _read_shards(spec, spec.drops, keys)
@@ -207,16 +207,31 @@ def _read_inputs(spec: Score) -> _StoredInputs:
     scored = select_images(classes, right, only_correct=spec.only_correct, balanced=spec.balanced)
     all_ids = description["image_ids"]
     images = ScoredImages(all_ids, targets, (0, 0), spec.seed, rows.task)
-    shared_fields = metric, rows, metric_inputs, explainers, gaps, keys, gates, costs, drops, data
-    return _StoredInputs(*shared_fields, images, all_ids, classes, right, scored)
+    return _StoredInputs(
+        metric=metric,
+        rows=rows,
+        metric_inputs=metric_inputs,
+        explainers=explainers,
+        unscored_reasons=unscored_reasons,
+        keys=keys,
+        applicability_records=applicability_records,
+        costs=costs,
+        drops=drops,
+        data=data,
+        images=images,
+        all_ids=all_ids,
+        classes=classes,
+        right=right,
+        scored=scored,
+    )
 
 
 def score(spec: Score) -> None:
     """Write the scores of each image and method as tidy Parquet; the manifest lists methods without scores."""
     stored = _read_inputs(spec)
-    rows, gaps, right = stored.rows, stored.gaps, stored.right
+    rows, unscored_reasons, right = stored.rows, stored.unscored_reasons, stored.right
     scores = _score_methods(spec, stored)
-    ids = np.array(rows.pictures or stored.all_ids[: spec.images], dtype=object)[stored.scored]
+    ids = np.array(rows.image_ids or stored.all_ids[: spec.images], dtype=object)[stored.scored]
     classes = rows.target_names(stored.classes[stored.scored])
     scored_methods = [method.method for method in spec.methods if method.method in scores]
     values = np.concatenate([scores[name] for name in scored_methods]) if scored_methods else np.empty(0)
@@ -240,8 +255,8 @@ def score(spec: Score) -> None:
         [spec.files["scores"]],
         spec_key=spec.key,
         key=digest(spec.key),
-        gaps=gaps,
-        gates=stored.gates,
+        gaps=unscored_reasons,
+        gates=stored.applicability_records,
         costs={"explainers": stored.costs, "drops": _sum_costs(stored.drops)},
         options=spec.options,
         case=spec.case.to_spec(),
@@ -277,7 +292,7 @@ def _sum_costs(manifests: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def _score_methods(spec: Score, stored: _StoredInputs) -> dict[str, np.ndarray]:
-    """Return the scores of every method on the scored images; add methods without any score to the gaps."""
+    """Return the scores of every method on the scored images; add the reasons of methods without any."""
     metric = stored.metric
     parts: dict[str, list[np.ndarray]] = {}
     failed: dict[str, str] = {}
@@ -289,7 +304,7 @@ def _score_methods(spec: Score, stored: _StoredInputs) -> dict[str, np.ndarray]:
             failed[method] = f"the metric {metric.name!r} has no finite score on any image"
     for method, reason in failed.items():
         log.warning("%s has no score: %s", method, reason)
-    stored.gaps.update(failed)
+    stored.unscored_reasons.update(failed)
     return {method: np.concatenate(values) for method, values in parts.items() if method not in failed}
 
 

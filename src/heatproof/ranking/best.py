@@ -14,8 +14,8 @@ from heatproof.ranking.meta_rank import count_networks, group_numbers, shares_in
 from heatproof.ranking.paired import count_ordered_pairs, holm, images_for_power, minimum_images, paired_p_values
 from heatproof.ranking.ranks import to_dense_ranks
 
-# Up to so many networks, the permutation test reverses the orders of all subsets of networks; with more networks,
-# those of so many random subsets.
+# For at most this many networks, the permutation test reverses the orders of every subset of the networks; for more
+# networks, those of random subsets.
 MAXIMUM_EXHAUSTIVE, RANDOM_PATTERNS = 10, 1000
 # κ under reversed orders is computed in single precision.
 ROUNDING = 1e-5

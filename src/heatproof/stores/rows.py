@@ -32,7 +32,7 @@ class ScoredRows:
         Ids of the rows, as in stores.
     targets
         (N,) int64, the class, label or number of each row.
-    pictures
+    image_ids
         Id of the image of each row.
     ground_truth
         What the dataset knows of the image of each row: its class (N,), its labels (N, K), 1 present, 0 absent and -1
@@ -43,20 +43,20 @@ class ScoredRows:
     names: list[str]
     ids: list[str]
     targets: np.ndarray
-    pictures: list[str]
+    image_ids: list[str]
     ground_truth: np.ndarray
 
     @property
     def first_rows(self) -> np.ndarray:
         """The first row of each image, (images,) in their order."""
-        return np.sort(np.unique(np.array(self.pictures, dtype=object), return_index=True)[1])
+        return np.sort(np.unique(np.array(self.image_ids, dtype=object), return_index=True)[1])
 
     def mean_by_image(self, values: np.ndarray) -> np.ndarray:
         """Return the mean of values (N,) over the rows of each image: (images,) in their order."""
         if len(self.first_rows) == len(values):
             return values
         _, image_index, counts = np.unique(
-            np.array(self.pictures, dtype=object), return_inverse=True, return_counts=True
+            np.array(self.image_ids, dtype=object), return_inverse=True, return_counts=True
         )
         sums = np.bincount(image_index, values.astype(np.float64)) / counts
         return sums[image_index[self.first_rows]]
@@ -102,6 +102,6 @@ def scored_rows(manifest: Mapping[str, Any], target: str | int, count: int) -> S
     split = manifest.get("splits", {}).get("evaluation", {})
     ids, labels = split.get("ids", [])[:count], split.get("labels", [])[:count]
     ground_truth = split.get("given") or labels
-    pictures = split.get("pictures") or ids
+    image_ids = split.get("pictures") or ids
     names, targets = list(manifest.get("class_names") or []), np.asarray(labels, dtype=np.int64)
-    return ScoredRows(task, names, ids, targets, pictures[:count], np.asarray(ground_truth[:count]))
+    return ScoredRows(task, names, ids, targets, image_ids[:count], np.asarray(ground_truth[:count]))

@@ -189,7 +189,7 @@ def _of_numbers(known: ScoredRows, said: np.ndarray, target: str | int) -> list[
         mean = {key: float(np.mean([row[key] for row in rows])) for key in ("r2", "spearman")}
         # The network says something if it does of one number; as many are asked, each has its share of the error.
         p = min(1.0, min(row["p_chance"] for row in rows) * len(rows))
-        rows.insert(0, {"label": "", **mean, "p_chance": p, "n_images": len(set(known.pictures))})
+        rows.insert(0, {"label": "", **mean, "p_chance": p, "n_images": len(set(known.image_ids))})
     return rows
 
 
