@@ -99,13 +99,13 @@ def _published_row(entry: Claim, evidence: Evidence, level: float) -> dict[str, 
     if measured.networks < MINIMUM_NETWORKS:
         met = found.value > entry.limit if entry.side == "above" else found.value < entry.limit
         outcome = "satisfies the rule" if met else "does not satisfy the rule"
-        return {**row, "reason": f"because {_networks(measured.networks)} no interval; the value {outcome}"}
+        return {**row, "reason": f"because {_describe_networks(measured.networks)} no interval; the value {outcome}"}
     verdict = verdict_of(found, entry.side, limit)
     reason = f"the interval includes {limit:g}" if verdict == OPEN else ""
     return {**row, "low": found.low, "high": found.high, "verdict": verdict, "reason": reason}
 
 
-def _networks(networks: int) -> str:
+def _describe_networks(networks: int) -> str:
     return f"{networks} published network{'s have' if networks > 1 else ' has'}"
 
 

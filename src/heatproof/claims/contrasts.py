@@ -64,7 +64,7 @@ def contrast(e: Evidence, cases: Sequence[int], pairs: Pairs, methods: Sequence[
     shares = []
     used = []
     for pair in pairs:
-        sides = [_trainings(e, cases, network_kind, chosen) for network_kind in pair]
+        sides = [_scores_by_training(e, cases, network_kind, chosen) for network_kind in pair]
         shared = ~np.isnan(np.concatenate(sides)).any(axis=0)
         if shared.any():
             used.append((pair, [side[:, shared] for side in sides]))
@@ -79,7 +79,9 @@ def contrast(e: Evidence, cases: Sequence[int], pairs: Pairs, methods: Sequence[
     return welch(terms, f"pairs of networks: {len(used)}, methods that rise: {up} of {len(differences)}")
 
 
-def _trainings(e: Evidence, cases: Sequence[int], network_kind: NetworkKind, methods: Sequence[int]) -> np.ndarray:
+def _scores_by_training(
+    e: Evidence, cases: Sequence[int], network_kind: NetworkKind, methods: Sequence[int]
+) -> np.ndarray:
     """Return the mean scores (trainings, methods) of a kind of network."""
     by_training: dict[str, list[np.ndarray]] = {}
     for case in cases:

@@ -423,7 +423,7 @@ class Evidence:
             keys = [(case, *known) for case in pair]
             for key in keys:
                 if key not in vectors:
-                    vectors[key] = self._halved(key[0], known, feature, halves)
+                    vectors[key] = self._half_vectors(key[0], known, feature, halves)
                     itself[key] = mean_product(vectors[key], vectors[key])
             between = mean_product(*(vectors[key] for key in keys))
             if not np.isnan([between.value, *(itself[key].value for key in keys)]).any():
@@ -436,7 +436,7 @@ class Evidence:
             )
         return share
 
-    def _halved(self, case: int, methods: np.ndarray, feature: Feature, halves: dict[str, Halves]) -> HalfVectors:
+    def _half_vectors(self, case: int, methods: np.ndarray, feature: Feature, halves: dict[str, Halves]) -> HalfVectors:
         dataset = self.cases[case].dataset
         if dataset not in halves:
             cases = [index for index in self.values if self.cases[index].dataset == dataset]

@@ -14,7 +14,7 @@ PAPER = "IDSDS"
 IG = ("integrated_gradients", "integrated_gradients_uniform")
 CAMS = ("grad_cam", "grad_cam_pp", "xgrad_cam", "layer_cam", "smooth_grad_cam_pp", "score_cam", "ss_cam", "is_cam")
 INTRINSIC = ("bagnet", "bcos")
-OTHERS = "mean difference of the score, {} less {}"
+MEAN_DIFFERENCE = "mean difference of the score, {} less {}"
 # All claims that rankings agree or differ use this quantity, see `heatproof.claims.halves`.
 AGREEMENT = "rank correlation as a share of its ceiling"
 
@@ -63,19 +63,19 @@ def ig_leads_in_domain(e: Evidence) -> Measurement:
     return lead_over(e, e.in_domain_cases(), own, others)
 
 
-@claim(PAPER, "section 4.2, figure 2 a, table 4", OTHERS.format("raw", "absolute") + ", IG and IG-U", above=0)
+@claim(PAPER, "section 4.2, figure 2 a, table 4", MEAN_DIFFERENCE.format("raw", "absolute") + ", IG and IG-U", above=0)
 def absolute_values_hurt_ig(e: Evidence) -> Measurement:
     """Absolute values hurt the better of the gradient methods: IG with either baseline."""
     return e.difference(e.in_domain_cases(), raw_absolute_pairs(e, IG))
 
 
-@claim(PAPER, "section 4.2, figure 2 a, table 4", OTHERS.format("uniform", "zero"), above=0)
+@claim(PAPER, "section 4.2, figure 2 a, table 4", MEAN_DIFFERENCE.format("uniform", "zero"), above=0)
 def uniform_baseline_beats_zeros_for_ig(e: Evidence) -> Measurement:
     """IG with a uniform baseline beats IG with zeros, although zeros are what patches are replaced with."""
     return e.difference(e.in_domain_cases(), [(e.find_method(IG[1]), e.find_method(IG[0]))])
 
 
-@claim(PAPER, "section 4.2, figure 2 a, table 4", OTHERS.format("zero", "uniform"), above=0)
+@claim(PAPER, "section 4.2, figure 2 a, table 4", MEAN_DIFFERENCE.format("zero", "uniform"), above=0)
 def zeros_beat_uniform_baseline_for_rise(e: Evidence) -> Measurement:
     """RISE with zeros beats RISE with a uniform baseline."""
     return e.difference(e.in_domain_cases(), [(e.find_method("rise"), e.find_method("rise_uniform"))])
@@ -109,7 +109,7 @@ def absolute_beats_raw_under_fixed_ids(e: Evidence) -> Measurement:
     return extreme_of(gains, np.minimum)
 
 
-@claim(PAPER, "section 4.2, figure 2 b", OTHERS.format("raw", "absolute") + " (IDS, updated)", above=0)
+@claim(PAPER, "section 4.2, figure 2 b", MEAN_DIFFERENCE.format("raw", "absolute") + " (IDS, updated)", above=0)
 def raw_beats_absolute_under_updated_ids(e: Evidence) -> Measurement:
     """With the attribution updated at every step of the deletion, raw values beat absolute ones."""
     cases = e.out_of_domain_cases("ids", options={"update": True})

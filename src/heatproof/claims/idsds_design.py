@@ -12,17 +12,17 @@ from heatproof.claims.idsds import AGREEMENT, INTRINSIC, PAPER, post_hoc_methods
 from heatproof.claims.registry import Measurement, Untestable, claim, required
 
 CHANGE = "mean change of IDSDS over methods"
-OWN = "its own map's IDSDS less that of the best method on plain ResNets"
+INTRINSIC_LEAD = "its own map's IDSDS less that of the best method on plain ResNets"
 
 
-def _families(e: Evidence, first: str, second: str) -> Measurement:
+def _compare_families(e: Evidence, first: str, second: str) -> Measurement:
     pairs = family_pairs(e, e.in_domain_cases(), first, second)
     return contrast(
         e, e.in_domain_cases(), required(pairs, f"no {first} stands beside a {second}"), post_hoc_methods(e)
     )
 
 
-def _changed(e: Evidence, changed: str) -> Measurement:
+def _compare_design(e: Evidence, changed: str) -> Measurement:
     cases = e.in_domain_cases()
     pairs = pairs_differing_in(e, cases, changed)
     what = changed.replace("_", " ")
@@ -32,37 +32,37 @@ def _changed(e: Evidence, changed: str) -> Measurement:
 @claim(PAPER, "section 4.3, figure 3 a", CHANGE + ", VGG less ResNet", above=0)
 def vgg_above_resnet(e: Evidence) -> Measurement:
     """Methods score higher on VGG than on ResNet."""
-    return _families(e, "vgg", "resnet")
+    return _compare_families(e, "vgg", "resnet")
 
 
 @claim(PAPER, "section 4.3, figure 3 a", CHANGE + ", ResNet less ViT", above=0)
 def resnet_above_vit(e: Evidence) -> Measurement:
     """Methods score lower on ViT than on ResNet."""
-    return _families(e, "resnet", "vit")
+    return _compare_families(e, "resnet", "vit")
 
 
 @claim(PAPER, "section 4.3, figure 3 b; appendix D, figure 8 a", CHANGE + ", deeper less shallower", below=0)
 def depth_lowers(e: Evidence) -> Measurement:
     """Depth lowers the scores, of ResNets and of VGGs."""
-    return _changed(e, "depth")
+    return _compare_design(e, "depth")
 
 
 @claim(PAPER, "section 4.3, figure 4 a", CHANGE + ", wider less narrower", below=0)
 def width_lowers(e: Evidence) -> Measurement:
     """Width lowers the scores."""
-    return _changed(e, "width")
+    return _compare_design(e, "width")
 
 
 @claim(PAPER, "section 4.3, figure 5 a; appendix D, figure 8 b", CHANGE + ", with less without", below=0)
 def batch_norm_lowers(e: Evidence) -> Measurement:
     """Batch norm lowers the scores."""
-    return _changed(e, "batch_norm")
+    return _compare_design(e, "batch_norm")
 
 
 @claim(PAPER, "section 4.3, figure 5 a; appendix D, figure 8 b", CHANGE + ", with less without", below=0)
 def bias_lowers(e: Evidence) -> Measurement:
     """Bias terms lower the scores, batch norm being gone."""
-    return _changed(e, "bias")
+    return _compare_design(e, "bias")
 
 
 @claim(PAPER, "section 4.3, figures 4 b and 9", CHANGE + ", maps of the logit less maps of the probability", above=0)
@@ -88,7 +88,7 @@ def _mean_score(e: Evidence, case: int) -> float:
     return float(mean_known(e.means[0, case, post_hoc_methods(e)]))
 
 
-def _intrinsic(e: Evidence, kind: str) -> Measurement:
+def _compare_intrinsic(e: Evidence, kind: str) -> Measurement:
     own, cases, rivals = e.find_method(kind), e.in_domain_cases(), post_hoc_methods(e)
     ours = values_by_training(e, cases, lambda c: float(e.means[0, c, own]))
     required(list(ours), f"no model of this config is a {kind} network")
@@ -105,16 +105,16 @@ def _intrinsic(e: Evidence, kind: str) -> Measurement:
     return welch(terms, f"networks: {len(ours)} against {len(theirs)}")
 
 
-@claim(PAPER, "section 4.2, figure 2 a, table 4", OWN, above=0)
+@claim(PAPER, "section 4.2, figure 2 a, table 4", INTRINSIC_LEAD, above=0)
 def bagnet_beats_post_hoc_methods(e: Evidence) -> Measurement:
     """BagNet's own map beats every method on a standard network."""
-    return _intrinsic(e, "bagnet")
+    return _compare_intrinsic(e, "bagnet")
 
 
-@claim(PAPER, "section 4.2, figure 2 a, table 4", OWN, above=0)
+@claim(PAPER, "section 4.2, figure 2 a, table 4", INTRINSIC_LEAD, above=0)
 def bcos_beats_post_hoc_methods(e: Evidence) -> Measurement:
     """The own map of a B-cos network beats every method on a standard network."""
-    return _intrinsic(e, "bcos")
+    return _compare_intrinsic(e, "bcos")
 
 
 @claim(PAPER, "section 4.3, figure 3 a", AGREEMENT + ", between networks", over="networks", above=0.7)
@@ -141,12 +141,12 @@ def ranks_agree_between_baselines(e: Evidence) -> Measurement:
         required(
             pairs,
             "the paper compares drops to zeros with drops to random and blur, and the config finetunes and scores "
-            f"{_listed({e.cases[c].baseline for c in cases})}: name zeros and one of the others in baselines",
+            f"{_join_sorted({e.cases[c].baseline for c in cases})}: name zeros and one of the others in baselines",
         )
     )
 
 
-def _listed(names: set[str | None]) -> str:
+def _join_sorted(names: set[str | None]) -> str:
     return " and ".join(sorted(str(name) for name in names))
 
 
@@ -170,7 +170,7 @@ def ranks_agree_between_seeds(e: Evidence) -> Measurement:
 )
 def accuracy_trades_off(e: Evidence) -> Measurement:
     """Accuracy and attribution quality trade off."""
-    accuracy_of = _of_classes(e)
+    accuracy_of = _class_accuracies(e)
     rows = accuracy_of[accuracy_of["in_domain"]].set_index(["dataset", "model", "weights"])["top1_clean"]
     rows = rows[~rows.index.duplicated()]
     cases = [c for c in e.in_domain_cases() if e.cases[c].network in rows.index]
@@ -215,7 +215,7 @@ def finetuning_raises_worst_patch_accuracy(e: Evidence) -> Measurement:
     return _accuracy_change(e, "top1_worst_patch")
 
 
-def _of_classes(e: Evidence) -> pd.DataFrame:
+def _class_accuracies(e: Evidence) -> pd.DataFrame:
     """Return the accuracies of networks with exclusive classes; other tasks have no top-1 accuracy."""
     if e.accuracy is None:
         raise Untestable("there is no table of accuracies")
@@ -228,7 +228,7 @@ def _of_classes(e: Evidence) -> pd.DataFrame:
 
 
 def _accuracy_change(e: Evidence, column: str) -> Measurement:
-    keys, accuracy = ["dataset", "model", "grid", "baseline"], _of_classes(e)
+    keys, accuracy = ["dataset", "model", "grid", "baseline"], _class_accuracies(e)
     before = accuracy[accuracy["weights"] == "pretrained"].set_index(keys)[column]
     after = accuracy[accuracy["in_domain"]]
     case_of = {case.network: index for index, case in enumerate(e.cases)}

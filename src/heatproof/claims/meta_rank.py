@@ -31,7 +31,7 @@ def _pairs_differing(e: Evidence, kinds: tuple[str, str], field: str) -> list[tu
     return [pair for kind in kinds for pair in e.pairs_differing(e.out_of_domain_cases(kind), field)]
 
 
-def _orders(e: Evidence, kinds: tuple[str, str]) -> Measurement:
+def _compare_orders(e: Evidence, kinds: tuple[str, str]) -> Measurement:
     first, second = (e.out_of_domain_cases(kind) for kind in kinds)
     return e.agreement(e.pairs_sharing(first, second))
 
@@ -52,13 +52,13 @@ def ranks_differ_between_datasets(e: Evidence) -> Measurement:
 @claim_of_difference(PAPER, "section 5.1, figure 3 c", AGREEMENT + ", MoRF against LeRF")
 def morf_and_lerf_disagree(e: Evidence) -> Measurement:
     """MoRF and LeRF rank methods differently under pixel deletion."""
-    return _orders(e, DELETION)
+    return _compare_orders(e, DELETION)
 
 
 @claim_of_difference(PAPER, "section 5.2, table 3", AGREEMENT + ", MoRF against LeRF, ROAD")
 def road_orders_disagree(e: Evidence) -> Measurement:
     """Under ROAD as well, MoRF and LeRF rank methods differently, although ROAD was made to bring them together."""
-    return _orders(e, ROAD)
+    return _compare_orders(e, ROAD)
 
 
 @claim_of_difference(PAPER, "section 5.2, table 3", AGREEMENT + ", between models, ROAD")

@@ -91,7 +91,7 @@ def mas_more_consistent_than_pic(e: Evidence) -> Measurement:
     return _consistency_gain(e, MAS, PIC)
 
 
-def _baselines(e: Evidence, kinds: Sequence[str], compared_with: Sequence[str]) -> AgreementShare:
+def _agreement_between_baselines(e: Evidence, kinds: Sequence[str], compared_with: Sequence[str]) -> AgreementShare:
     pairs = []
     for kind in kinds:
         with suppress(Untestable):
@@ -122,7 +122,11 @@ def _baselines(e: Evidence, kinds: Sequence[str], compared_with: Sequence[str]) 
 )
 def mas_depends_less_on_the_baseline(e: Evidence) -> Measurement:
     """MAS depends less on the baseline than RISE."""
-    return _baselines(e, MAS, RISE).minus(_baselines(e, RISE, MAS)).measured(over_networks=e.draws_networks)
+    return (
+        _agreement_between_baselines(e, MAS, RISE)
+        .minus(_agreement_between_baselines(e, RISE, MAS))
+        .measured(over_networks=e.draws_networks)
+    )
 
 
 def _gains_over_ig(e: Evidence, kind: str, *ensembles: str) -> list[Measurement]:

@@ -54,14 +54,14 @@ def edges_beat_smoothed_ig_on_vgg(e: Evidence) -> Measurement:
     """Both edge maps, which know no model, beat the raw map of IG with SmoothGrad on VGGs."""
     # The study's raw map scores up to 0.128 on VGGs (section 5.3). The absolute map beats the edge maps, and the basis
     # reports the difference.
-    found = _edges_less(e, smoothed_ig(e))
+    found = _edge_lead(e, smoothed_ig(e))
     with suppress(Untestable):
-        absolute = _edges_less(e, smoothed_ig(e, "abs")).draws[0]
+        absolute = _edge_lead(e, smoothed_ig(e, "abs")).draws[0]
         found = found._replace(basis=f"{found.basis}, against the absolute map: {absolute:.3f}")
     return found
 
 
-def _edges_less(e: Evidence, other: int) -> Measurement:
+def _edge_lead(e: Evidence, other: int) -> Measurement:
     two = edge_maps(e)
     cases = e.in_domain_cases(model=lambda model: model.family == "vgg")
     found = e.mean_over_cases(cases, lambda c: e.means[:, c, two].min(axis=1) - e.means[:, c, other])
@@ -92,16 +92,16 @@ def probabilities_rank_like_logits(e: Evidence) -> Measurement:
 @claim(PAPER, "section 5.2", OUTPUTS.format("ResNets"), above=0)
 def probability_drops_raise_resnets(e: Evidence) -> Measurement:
     """Against the IDSDS paper: with probabilities the scores on ResNets do not fall but tend to rise."""
-    return _change(e, "resnet")
+    return _output_change(e, "resnet")
 
 
 @claim(PAPER, "section 5.2", OUTPUTS.format("VGGs"), below=0)
 def probability_drops_lower_vggs(e: Evidence) -> Measurement:
     """With probabilities the scores fall on VGGs alone."""
-    return _change(e, "vgg")
+    return _output_change(e, "vgg")
 
 
-def _change(e: Evidence, family: str) -> Measurement:
+def _output_change(e: Evidence, family: str) -> Measurement:
     pairs = [(plain, other) for plain, other in e.pairs_varying("output") if e.model_of(plain).family == family]
     pairs = [(p, o) if e.cases[o].output == "probability" else (o, p) for p, o in pairs]
     required(pairs, f"no {family} has both")
@@ -137,8 +137,8 @@ def _between_datasets(e: Evidence, *, within: bool) -> Measurement:
         if e.cases[a].dataset < e.cases[b].dataset and e.model_of(a).family == e.model_of(b).family
     ]
     required(pairs, "the config has one dataset, or no family of networks on two")
-    return e.agreement(pairs, _orders(e, within=within))
+    return e.agreement(pairs, _category_orders(e, within=within))
 
 
-def _orders(e: Evidence, *, within: bool) -> Feature:
+def _category_orders(e: Evidence, *, within: bool) -> Feature:
     return pair_orders({i: CATEGORIES.get(method.kind, "") for i, method in enumerate(e.methods)}, within=within)

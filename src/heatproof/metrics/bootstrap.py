@@ -141,7 +141,7 @@ def bootstrap_interval(
     low, high = np.full((2, len(estimates)), np.nan)
     if kind == "percentile":
         low[has_enough_cases], high[has_enough_cases] = percentile_interval(resampled[has_enough_cases], level)
-        return _with_width(low, high)
+        return _drop_zero_width(low, high)
     is_known = ~np.isnan(resampled)
     count = is_known.sum(axis=1)
     has_enough_cases &= count > 1
@@ -157,10 +157,10 @@ def bootstrap_interval(
         estimates[has_enough_cases] - half,
         estimates[has_enough_cases] + half,
     )
-    return _with_width(low, high)
+    return _drop_zero_width(low, high)
 
 
-def _with_width(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _drop_zero_width(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     # Resampled sums have single precision, so that a narrower interval is rounding.
     too_narrow = high - low < 1e-6
     return np.where(too_narrow, np.nan, low), np.where(too_narrow, np.nan, high)

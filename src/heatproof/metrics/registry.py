@@ -292,7 +292,7 @@ def metric(
     --------
     A metric that correlates patch attribution with patch drops:
 
-    >>> @metric("my_sds", needs="number", higher_is_better=True, range=(-1.0, 1.0), source="mine")  # doctest: +SKIP
+    >>> @metric("my_sds", needs="number", higher_is_better=True, range=(-1.0, 1.0), source="mine")
     ... def my_sds(maps, drops, grid):
     ...     score = spearman_rows(patch_sums(maps, grid), drops)
     ...     return score, ~np.isnan(score)

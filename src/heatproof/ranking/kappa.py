@@ -40,7 +40,7 @@ def compute_kappa(
     placed = np.zeros(scores.shape[1]) if around is None else np.nan_to_num(around)
     kappa, component = solve_kappa(win_balance(pairwise_wins(scores, weights)), present, counted, placed)
     if around is not None:
-        kappa[_alone(component)] = np.nan
+        kappa[_is_alone(component)] = np.nan
     return kappa, int(component.max()) + 1
 
 
@@ -140,7 +140,7 @@ def resampled_kappa(
     n_components = np.empty(len(counts), dtype=int)
     for repetition, weights in enumerate(counts):
         solved, component = solve_kappa(balances[repetition].astype(np.float64), present, weights, kappa)
-        resampled[:, repetition] = np.where(_alone(component), np.nan, solved)
+        resampled[:, repetition] = np.where(_is_alone(component), np.nan, solved)
         n_components[repetition] = component.max() + 1
     return resampled, n_components
 
@@ -183,6 +183,6 @@ def _doubled_wins(above: np.ndarray, not_below: np.ndarray) -> np.ndarray:
     return doubled
 
 
-def _alone(component: np.ndarray) -> np.ndarray:
+def _is_alone(component: np.ndarray) -> np.ndarray:
     """Return which methods are alone in their connected component."""
     return np.bincount(component + 1)[component + 1] < 2

@@ -80,7 +80,7 @@ def meta_rank_table(
         As in `meta_rank`; or if a column is missing, a method has two scores in one test case, or a test case has both
         directions.
     """
-    rows = _checked(scores)
+    rows = _check_scores(scores)
     # pivot sorts cases and methods, so that the interval does not depend on the order of the rows.
     cases = rows.pivot(index=CASE, columns="method", values="score")
     # A test case without any score has no images.
@@ -91,7 +91,7 @@ def meta_rank_table(
     noise = None
     if images is not None and len(cases):
         signs = scores.astype(dict.fromkeys(CASE, str)).drop_duplicates(CASE).set_index(CASE)["higher_is_better"]
-        arrays, images_of = _of_images(images, cases, signs)
+        arrays, images_of = _image_scores(images, cases, signs)
         options |= {"images_of": images_of, "repetitions": repetitions or 1000}
         result = meta_rank_over_images(arrays, **options)
         if result.n_networks.max() >= minimum_networks(level):
@@ -184,7 +184,7 @@ def duplicate_metrics(scores: pd.DataFrame, kinds: Mapping[str, str] | None = No
     kinds
         As in `property_of`.
     """
-    wide = _checked(mean_over_images(scores)).pivot(index=CASE, columns="method", values="score")
+    wide = _check_scores(mean_over_images(scores)).pivot(index=CASE, columns="method", values="score")
     places = pd.DataFrame(to_dense_ranks(wide.to_numpy(dtype=float)), wide.index, wide.columns)
     metrics = list(dict.fromkeys(scores["metric"]))
     by_metric = {name: places[places.index.get_level_values("metric") == name].droplevel("metric") for name in metrics}
@@ -310,7 +310,7 @@ def mean_over_images(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.groupby([*keys, "higher_is_better"], sort=False)["score"].mean().reset_index()
 
 
-def _of_images(rows: pd.DataFrame, cases: pd.DataFrame, signs: pd.Series) -> tuple[list[np.ndarray], list[str]]:
+def _image_scores(rows: pd.DataFrame, cases: pd.DataFrame, signs: pd.Series) -> tuple[list[np.ndarray], list[str]]:
     """Return scores (M, N) of each test case, over the images of its dataset, higher is better, and the datasets."""
     rows = rows.astype(dict.fromkeys([*CASE, "method"], str))
     images = {name: sorted(part.unique()) for name, part in rows.groupby("dataset")["image"]}
@@ -326,7 +326,7 @@ def _of_images(rows: pd.DataFrame, cases: pd.DataFrame, signs: pd.Series) -> tup
     return arrays, [case[0] for case in names]
 
 
-def _checked(scores: pd.DataFrame) -> pd.DataFrame:
+def _check_scores(scores: pd.DataFrame) -> pd.DataFrame:
     """Check a table of scores; return its rows with the sign changed where lower is better."""
     needed = [*CASE, "method", "score", "higher_is_better"]
     missing = [column for column in needed if column not in scores.columns]

@@ -85,12 +85,12 @@ def truth_table(
         for truth in (name for name in metrics if name in truths):
             for name in (other for other in metrics if other != truth):
                 for selection, left_out in ((ALL, ()), (USE_MODEL, references)):
-                    comparison = _compared(metrics[name], metrics[truth], left_out, seed, repetitions, level)
+                    comparison = _compare(metrics[name], metrics[truth], left_out, seed, repetitions, level)
                     rows.append([*network, truth, name, selection, *comparison])
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def _compared(
+def _compare(
     metric: pd.DataFrame, truth: pd.DataFrame, left_out: Collection[str], seed: int, repetitions: int, level: float
 ) -> list[object]:
     """Return the columns of a comparison from ``n_methods`` on."""
