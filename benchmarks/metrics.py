@@ -16,7 +16,7 @@ from torchvision.models import resnet18
 import heatproof
 from heatproof.metrics.registry import METRICS
 from heatproof.models.registry import ARCHITECTURES
-from heatproof.responses.explanations import Explanations
+from heatproof.responses.explanations import MapChanges
 
 BATCH = 16
 
@@ -79,7 +79,7 @@ def measure(count, small=False):
         seconds_per_image(network, size)
         print(f"{title}: {number} images, batches of {BATCH}, {torch.get_num_threads()} threads")
         for name, entry in METRICS.items():
-            if entry.reads is Explanations or name in ("sds", "part_deletion"):
+            if entry.reads is MapChanges or name in ("sds", "part_deletion"):
                 continue
             floor = seconds_per_image(network, size)
             meter.passes, meter.inside, began = 0, 0.0, time.perf_counter()

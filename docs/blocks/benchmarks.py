@@ -88,7 +88,7 @@ def device() -> str:
     cells = [["" if pd.isna(cell) else number(cell, 0 if "passes" in name or "padding" in name else 2)
               if isinstance(cell, float) else str(cell) for name, cell in zip(names, row, strict=True)]
              for row in table[names].astype(object).to_numpy()]  # fmt: skip
-    return rows([names, *cells])
+    return rows([["weights and method" if name == "for" else name for name in names], *cells])
 
 
 BLOCKS = {

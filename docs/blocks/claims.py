@@ -7,7 +7,8 @@ from heatproof.claims.card import ordered_claims, published_table
 from heatproof.claims.verdicts import UNTESTED
 
 FILES = {"claims": ["claims.csv"], "rank_claims": ["rank_claims.csv"]}
-WORDS = ["kept", "mended", "property test", "gone"]
+# What became of an earlier claim, as it is stored and as the page says it.
+FATES = {"kept": "unchanged", "mended": "revised", "property test": "property test", "gone": "removed"}
 
 
 def told(value: float, low: float, high: float) -> str:
@@ -45,9 +46,9 @@ def earlier(name: str) -> str:
     """Return what became of the claims that an earlier list had."""
     table = pd.read_csv(DATA / "claims/earlier.csv", keep_default_na=False)
     count = table["fate"].value_counts()
-    head = f"{len(table)} earlier claims: " + ", ".join(f"{count[word]} {word}" for word in WORDS) + "."
-    cells = [[f"`{one['claim']}`", one["fate"], one["what"]] for one in table.to_dict("records")]
-    return head + "\n\n" + rows([["earlier claim", "", "now, or why not"], *cells])
+    head = f"{len(table)} earlier claims: " + ", ".join(f"{count[fate]} {word}" for fate, word in FATES.items())
+    cells = [[f"`{one['claim']}`", FATES[one["fate"]], one["what"]] for one in table.to_dict("records")]
+    return head + ".\n\n" + rows([["earlier claim", "result", "the claim that replaces it, or the reason"], *cells])
 
 
 def run(name: str) -> str:
@@ -62,7 +63,7 @@ def run(name: str) -> str:
         cells.append([f"`{row['claim']}`", row["verdict"], value, f"{row['q']:.3f}", row["published_verdict"]])
     text = f"{len(tested)} of {len(table)} claims could be tested there.\n\n" + rows(cells)
     changed = ", ".join(f"`{claim}`" for claim in tested["claim"][~same])
-    return text + (f"\n\nNot shown, since the quantity is another one now: {changed}." if changed else "")
+    return text + (f"\n\nNot shown, because the quantity was redefined after this run: {changed}." if changed else "")
 
 
 def rank_claims(name: str) -> str:

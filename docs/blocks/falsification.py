@@ -74,10 +74,10 @@ def differences() -> str:
         ("ROAD", mean, "plain digits", "grad_cam", "deep_lift"),
         ("ROAD", mean, "plain digits", "rect", "deep_lift"),
     ]
-    cells = [["of", "images", "difference", "mean (95 % interval over trainings)"]]
+    cells = [["score", "images", "difference", "mean (95 % interval over trainings)"]]
     for of, values, dataset, one, other in pairs:
         less = values[dataset, one] - values[dataset, other]
-        named = f"{NAMES.get(one, one)} less {NAMES.get(other, other)}"
+        named = f"{NAMES.get(one, one)} minus {NAMES.get(other, other)}"
         cells.append([of, dataset, named, _told(less, share=False)])
     return rows(cells)
 
@@ -97,7 +97,7 @@ def black_before() -> str:
     """Return which share of the pixels that are made black was dark already."""
     table = pd.read_csv(DATA / "falsification/photographs.csv")
     known = table[table["study"] == "black before"].groupby("tested_on", sort=False)["value"].mean()
-    return rows([["images", "of the removed pixels, below a tenth of the brightness before"],
+    return rows([["images", "removed pixels that were darker than a tenth of full brightness"],
                  *([name, f"{100 * share:.0f} %"] for name, share in known.items())])  # fmt: skip
 
 

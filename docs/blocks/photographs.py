@@ -25,7 +25,7 @@ def _read(name: str, table: str) -> pd.DataFrame:
 def accuracies(name: str) -> str:
     """Return the accuracy of each network, intact and without its worst patch."""
     table = _read(name, "accuracy")
-    cells = [["network", "weights", "deleted patch filled with", "top-1 intact", "top-1, worst patch deleted"]]
+    cells = [["network", "weights", "baseline", "top-1 intact", "top-1, worst patch deleted"]]
     for row in table.to_dict("records"):
         shares = [number(100 * row[key], 1) + " %" for key in ("top1_clean", "top1_worst_patch")]
         grid = f", {row['grid']}×{row['grid']} patches" if table["grid"].nunique() > 1 else ""
@@ -54,7 +54,7 @@ def before_after(name: str) -> str:
     """Return the agreement of orders before and after finetuning, and under the baselines."""
     table = _read(name, "summary")
     table = table[table["factor"].isin(["weights", "baseline"])]
-    cells = [["network", "what differs", "on", "methods", "Spearman's ρ", "Kendall's τ", "moved by more than 3"]]
+    cells = [["network", "compared", "on", "methods", "Spearman's ρ", "Kendall's τ", "moved by more than 3 ranks"]]
     for row in table.to_dict("records"):
         told = interval(row["spearman"], row["spearman_low"], row["spearman_high"])
         pair = f"{row['level']} · {row['other_level']}"
@@ -65,8 +65,8 @@ def before_after(name: str) -> str:
 
 def beside_published(name: str) -> str:
     """Return the agreement with the published orders, by Spearman and Kendall."""
-    head = ["network", "score", "published for", "methods", "Spearman's ρ", "two published", "Kendall's τ"]
-    cells = [[*head, "two published"]]
+    head = ["network", "score", "published for", "methods", "Spearman's ρ", "ρ, two published", "Kendall's τ"]
+    cells = [[*head, "τ, two published"]]
     for row in _read(name, "published").to_dict("records"):
         cells.append(
             [
@@ -89,7 +89,7 @@ def differing(name: str) -> str:
     table = table[table["metric"].isin(["idsds", "sds"])]
     score = "idsds" if (table["metric"] == "idsds").any() else "sds"
     table = table[table["metric"] == score]
-    cells = [["published for", "method", "mean rank here", "mean published rank", "of"]]
+    cells = [["published for", "method", "mean rank here", "mean published rank", "methods"]]
     for dataset, part in table.groupby("published", sort=False):
         means = part.groupby("method", sort=False)[["rank", "published_rank", "difference"]].mean()
         largest = means["difference"].abs().sort_values(ascending=False, kind="stable").index[:MOST]

@@ -14,8 +14,8 @@ FILES = {
 def conventions(name: str) -> str:
     """Return a row for every factor and setting: means over models and pairs of levels."""
     summary = pd.read_csv(DATA / "protocol" / name / "summary.csv")
-    head = ["convention", "setting", "ρ, mean", "lowest (interval)", "ρ of halves, same · other"]
-    cells = [[*head, "moved by more than 3", "first kept"]]
+    head = ["convention", "setting", "mean ρ", "lowest ρ (interval)", "ρ of halves, same · other level"]
+    cells = [[*head, "moved by more than 3 ranks", "same first method"]]
     for (factor, setting), part in summary.groupby(["factor", "setting"], sort=False):
         low = part.loc[part["spearman"].idxmin()]
         least = interval(low["spearman"], low["spearman_low"], low["spearman_high"])

@@ -370,7 +370,7 @@ def main() -> int:
 
 def tell(rows: list[dict]) -> int:
     names = ("sentence", "repaired", "same", "other", "traceback", "wrong")
-    print(f"\n| door | faults | {' | '.join(names)} |\n| --- |{' --- |' * (len(names) + 1)}")
+    print(f"\n| command or function | faults | {' | '.join(names)} |\n| --- |{' --- |' * (len(names) + 1)}")
     for door in [*sorted({row["door"] for row in rows}), "all"]:
         of = [row for row in rows if door in (row["door"], "all")]
         counts = Counter(row["became"] for row in of)

@@ -229,7 +229,7 @@ def test_only_the_plan_and_its_jobs_import_what_a_config_names():
         str(file.relative_to(ROOT))
         for file in ROOT.rglob("*.py")
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call) and re.search(r"\bimport_callable$|\.code_of$", ast.unparse(node.func))
+        if isinstance(node, ast.Call) and re.search(r"\bimport_callable$|\.load_callable$", ast.unparse(node.func))
     }
     assert users == {
         # What a developer names to be checked.

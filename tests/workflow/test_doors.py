@@ -290,7 +290,7 @@ def test_every_cell_is_that_of_the_page(received, name):
 
 def write(project: Project) -> None:
     """Write the table into the page."""
-    lines = [f"| door | {' | '.join(CHECKS)} |", f"| --- |{' --- |' * len(CHECKS)}"]
+    lines = [f"| command or function | {' | '.join(CHECKS)} |", f"| --- |{' --- |' * len(CHECKS)}"]
     for name in DOORS:
         cells = []
         for check in CHECKS:
