@@ -69,7 +69,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
 }
 IMAGES = {"ResNet-20, 32×32": 256, "ResNet-18, 224×224": 16}
 # Code of stages whose work is network passes.
-NETWORK = ("heatproof.training.", "heatproof.attribution.", "heatproof.responses.")
+NETWORK = ("heatproof.jobs.train", "heatproof.jobs.attribute", "heatproof.jobs.respond")
 # Columns for which jobs of one kind are not summed.
 LARGEST = ("start-up", "GiB", "GPU GiB", "images a second")
 LARGE = 6

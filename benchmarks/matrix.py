@@ -393,7 +393,7 @@ def main() -> None:
         if (there is not None and not args.explainers) or (args.only and name not in args.only):
             continue
         print(name, flush=True)
-        new_rows = row_by_row(name, options, args.explainers or usual, whole=args.meta_rank)
+        new_rows = row_by_row(name, options, args.explainers or usual, default_options=args.meta_rank)
         if there is not None:
             old_rows = there[~there["explainer"].isin(new_rows["explainer"])]
             order = {explainer: place for place, explainer in enumerate(EXPLAINERS)}
