@@ -151,12 +151,12 @@ def throughput(job: Any, runtime: Runtime, gradients: bool, trained: bool) -> tu
     from heatproof.models.network import build_network, configure_torch, normalise, set_precision
 
     # The job computes a response, maps or a training.
-    of = getattr(job, "network", None) or getattr(job, "of", job)
-    device, dataset = configure_torch(runtime), open_dataset(of.dataset)
-    network = build_network(of.model, dataset.num_classes).to(device).eval().requires_grad_(False)
-    network = set_precision(network, getattr(of, "precision", "float32"), device)
+    source = getattr(job, "network", None) or getattr(job, "inputs", job)
+    device, dataset = configure_torch(runtime), open_dataset(source.dataset)
+    network = build_network(source.model, dataset.num_classes).to(device).eval().requires_grad_(False)
+    network = set_precision(network, getattr(source, "precision", "float32"), device)
     size = job.training.batch_size if trained else runtime.batch_size
-    sample = normalise(dataset.images("evaluation", 0, min(size, 16)), of.model.facts).to(device)
+    sample = normalise(dataset.images("evaluation", 0, min(size, 16)), source.model.facts).to(device)
     plain = backward = 0.0
     for count in sorted({size, max(size // 4, 1)}):
         batch = sample.repeat(-(-count // len(sample)), 1, 1, 1)[:count].contiguous(memory_format=torch.channels_last)
@@ -196,8 +196,7 @@ def run_job(path: str) -> None:
     if network:
         import torch
 
-        from heatproof.jobs import attribute as make
-        from heatproof.jobs import respond, shards
+        from heatproof.jobs import attribute, respond, shards
         from heatproof.models import network as network_module
         from heatproof.perturbation.batching import PaddedBatches
 
@@ -206,10 +205,10 @@ def run_job(path: str) -> None:
         passes, reading, writing = Passes(), Clock(), Clock()
         trained = job.name in ("pretrain", "finetune")
         reading.around(network_module, "normalise")
-        reading.around(make, "normalise")
-        for module in (make, respond):
+        reading.around(attribute, "normalise")
+        for module in (attribute, respond):
             opened = module.open_dataset
-            module.open_dataset = lambda given, opened=opened: TimedDataset(opened(given), reading)
+            module.open_dataset = lambda spec, opened=opened: TimedDataset(opened(spec), reading)
         writing.around(shards.Shard, "_keep")
         # The name in an earlier commit.
         writing.around(shards.Shard, "_publish" if hasattr(shards.Shard, "_publish") else "publish")
@@ -220,14 +219,14 @@ def run_job(path: str) -> None:
             return fill(self, images)
 
         PaddedBatches.forward = counted
-        record = make.write_applicability
+        record = attribute.write_applicability
 
-        def checked(*given: Any, **named: Any) -> Any:
-            passes_made = record(*given, **named)
-            passes.check += passes_made["network_passes"]
-            return passes_made
+        def checked(*arguments: Any, **keywords: Any) -> Any:
+            recorded = record(*arguments, **keywords)
+            passes.check += recorded["network_passes"]
+            return recorded
 
-        make.write_applicability = checked
+        attribute.write_applicability = checked
     # Libraries that a job imports when it needs them (captum imports matplotlib) count as start-up as well.
     imports = Clock()
     imports.around(builtins, "__import__")
