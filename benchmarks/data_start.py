@@ -128,8 +128,8 @@ def main() -> None:
     options.add_argument("--look", type=Path, help="look at the files of a folder, and print what it cost")
     options.add_argument("--counted", action="store_true", help="count calls as well")
     args = options.parse_args()
-    if args.file_changes:
-        print(json.dumps(look_once(args.file_changes, args.counted)))
+    if args.look:
+        print(json.dumps(look_once(args.look, args.counted)))
         return
     print_table([row(files) for files in ([100] if args.small else args.files)], "data_start", args.out)
 
